@@ -1,0 +1,64 @@
+// Distinct types for the numbers that name things, so that one cannot be passed for another.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+namespace addend {
+
+template <typename Tag, typename Rep>
+class StrongId {
+ public:
+  using Value = Rep;
+  constexpr StrongId() = default;
+  constexpr explicit StrongId(Rep value) : value_(value) {}
+  constexpr Rep value() const { return value_; }
+  constexpr auto operator<=>(const StrongId&) const = default;
+  template <typename H>
+  friend H AbslHashValue(H h, StrongId id) {
+    return H::combine(std::move(h), id.value_);
+  }
+
+ private:
+  Rep value_ = 0;
+};
+
+using JobId = StrongId<struct JobTag, uint64_t>;
+using Generation = StrongId<struct GenerationTag, uint32_t>;    // restarts of a job, from 1
+using NodeId = StrongId<struct NodeTag, uint32_t>;              // a node's rank in its job, from 0
+using ServerId = StrongId<struct ServerTag, uint32_t>;          // given by the scheduler, from 1
+using Incarnation = StrongId<struct IncarnationTag, uint64_t>;  // new at every start of a process
+using PlanVersion = StrongId<struct PlanVersionTag, uint64_t>;  // only grows
+using TensorId = StrongId<struct TensorTag, uint32_t>;          // given by the scheduler, from 1
+using Round = StrongId<struct RoundTag, uint64_t>;              // push-pulls of one tensor, from 1
+
+// One piece of one tensor: the tensor's id in the upper half, the piece's index in the lower.
+class PartitionId {
+ public:
+  constexpr PartitionId() = default;
+  constexpr explicit PartitionId(uint64_t value) : value_(value) {}
+  constexpr PartitionId(TensorId tensor, uint32_t index)
+      : value_(uint64_t{tensor.value()} << 32 | index) {}
+  constexpr uint64_t value() const { return value_; }
+  constexpr TensorId tensor() const { return TensorId(static_cast<uint32_t>(value_ >> 32)); }
+  constexpr uint32_t index() const { return static_cast<uint32_t>(value_); }
+  constexpr auto operator<=>(const PartitionId&) const = default;
+  template <typename H>
+  friend H AbslHashValue(H h, PartitionId id) {
+    return H::combine(std::move(h), id.value_);
+  }
+
+ private:
+  uint64_t value_ = 0;
+};
+
+constexpr Round Next(Round round) { return Round(round.value() + 1); }
+// Results alternate between two slots; this names the slot of a round.
+constexpr uint32_t Parity(Round round) { return round.value() & 1; }
+
+// A number that no earlier start of any process has used (64 random bits, never 0).
+Incarnation NewIncarnation();
+
+}  // namespace addend
