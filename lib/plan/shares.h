@@ -1,0 +1,70 @@
+// Which part of a job's bytes every machine sums, so that all links finish at the same moment.
+//
+// Pure functions without I/O, clock or threads; the same input gives the same bits on every
+// machine. Machines are numbered GPU machines first, then CPU machines. Bandwidths are bits per
+// second, sizes bytes, times seconds.
+//
+// With n GPU machines, M bytes and machine bandwidths B: a GPU machine with share x carries
+// M(1+(n-2)x) bytes each way, a CPU machine with share y carries n M y. The least time T under
+// which the shares sum to 1 is the plan's t_opt.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace addend {
+
+struct PlanInput {
+  // Bandwidth of each machine's network, each direction. 0 means unknown: such a machine counts as
+  // the slowest known one; if none is known all count as equal and the plan has shares but no
+  // times.
+  std::vector<double> gpu_bps;
+  std::vector<double> cpu_bps;
+  // Whether the GPU machine runs a colocated summation server; empty: all do.
+  std::vector<bool> gpu_sums;
+  double bytes = 0;  // M
+  // Upper limit of what each server can take of M (its memory), GPU machines first; empty: no
+  // limits. Infinity: no limit.
+  std::vector<double> limit_bytes;
+};
+
+// All machines alike, every GPU machine with a colocated server.
+PlanInput HomogeneousInput(size_t gpu_nodes, size_t cpu_nodes, double bytes, double bps);
+
+// What keeps the plan from being faster.
+enum class Floor {
+  kNoNetwork,  // one GPU machine that sums for itself
+  kAllLinks,  // every link that may take more is busy to the end: another or a faster machine helps
+  kOneLink,   // one GPU machine's own M bytes: no further summation server helps
+};
+
+struct Plan {
+  std::vector<double> gpu_shares;  // fractions of M; all shares sum to 1
+  std::vector<double> cpu_shares;
+  Floor floor = Floor::kNoNetwork;
+  size_t floor_machine = 0;  // kOneLink: index of the GPU machine whose link it is
+
+  // Absent where they have no meaning: with one GPU machine (nothing to communicate), without any
+  // known bandwidth, and for the parameter server without CPU machines.
+  std::optional<double> t_opt_s;
+  std::optional<double>
+      t_allreduce_s;  // a ring over the GPU machines, at the pace of the slowest link
+  std::optional<double>
+      t_ps_s;  // all summation on the CPU machines, shared out by their bandwidths
+  std::optional<double> speedup_vs_allreduce;
+  std::optional<double> speedup_vs_ps;
+};
+
+// INVALID_ARGUMENT for a malformed input, FAILED_PRECONDITION when no machine runs a summation
+// server, RESOURCE_EXHAUSTED when the limits leave no room for M.
+absl::StatusOr<Plan> MakePlan(const PlanInput& input);
+
+// One sentence for people: what the floor of this plan is.
+std::string ExplainFloor(const Plan& plan);
+
+}  // namespace addend
