@@ -1,0 +1,48 @@
+// One table of options per binary: Abseil flags, each also readable from the environment.
+//
+// A binary declares its options in its own options.cc with ABSL_FLAG(type, snake_case_name,
+// default, help) and reads them with absl::GetFlag. Command line > environment > default.
+// `--data-listen=X` and `--data_listen=X` name the same flag, and so does the environment variable
+// ADDEND_DATA_LISTEN; an environment variable that is empty counts as not set. Booleans: --flag,
+// --noflag, --flag=true|false. Given twice, the last one counts.
+//
+// --help, --version and --print-config exist in every binary.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace addend {
+
+struct Program {
+  std::string name;     // "addend-agent"
+  std::string summary;  // --help shows it: what the program does, and how it is called; may have
+                        // several lines
+};
+
+enum class Parsed {
+  kRun,
+  kExit,  // --help, --version or --print-config was answered on standard output
+};
+
+// Sets all flags of this binary. To be called once, before any thread starts. InvalidArgument for
+// an unknown flag, a bad value or an unexpected positional argument: one sentence that names the
+// flag, where it was given, the value and what is expected. A positional argument is unexpected if
+// `positional` is null. An environment variable that looks like a misspelt ADDEND_<FLAG> is warned
+// of on standard error.
+absl::StatusOr<Parsed> ParseOptions(const Program& program, int argc, char** argv,
+                                    std::vector<std::string>* positional = nullptr);
+
+// The whole of main(): ignores SIGPIPE, parses the options, runs `body` unless the options already
+// answered, and returns the exit status (lib/base/exit_codes.h). A failure is printed to standard
+// error as "<name>: <sentence>", and written to /dev/termination-log if there is one, where
+// Kubernetes looks for it.
+int RunProgram(const Program& program, int argc, char** argv,
+               absl::FunctionRef<absl::Status()> body,
+               std::vector<std::string>* positional = nullptr);
+
+}  // namespace addend

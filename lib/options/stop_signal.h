@@ -1,0 +1,50 @@
+// Waiting for the end of a service: SIGINT, SIGTERM, or a component that cannot go on.
+#pragma once
+
+#include <signal.h>
+
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "lib/base/fd.h"
+#include "lib/base/mutex.h"
+
+namespace addend {
+
+// Make one in main() before the first thread starts: it blocks SIGINT and SIGTERM in the calling
+// thread, and threads inherit that. Once a signal has been taken they have their usual effect
+// again, so that a second Ctrl-C ends a process whose shutdown hangs. Destroyed by the thread that
+// made it.
+class StopSignal {
+ public:
+  StopSignal();
+  ~StopSignal();
+  StopSignal(const StopSignal&) = delete;
+  StopSignal& operator=(const StopSignal&) = delete;
+
+  // The signal that came, or nothing if `timeout` passed or RequestStop was called. From one
+  // thread, the maker's.
+  std::optional<int> Wait(absl::Duration timeout);
+
+  // Waits for a signal (the answer is OK: a wanted end) or for RequestStop (the answer is its
+  // reason).
+  absl::Status WaitUntilStopped();
+
+  // Ends the waiting with a reason, for good. The first reason counts. From any thread.
+  void RequestStop(absl::Status reason);
+  // The reason given to RequestStop, if there was one. From any thread.
+  std::optional<absl::Status> stop_requested() const;
+
+ private:
+  void RestoreMask();
+
+  sigset_t old_mask_;
+  bool blocked_ = true;
+  UniqueFd signals_;
+  UniqueFd wakeup_;
+  mutable Mutex mu_;
+  std::optional<absl::Status> reason_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace addend

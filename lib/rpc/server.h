@@ -1,0 +1,56 @@
+// A gRPC server as every service of ours runs it: explicit limits, health, reflection, no silent
+// sharing of a port.
+#pragma once
+
+#include <grpcpp/server.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "lib/options/host_port.h"
+
+namespace addend {
+
+// Messages larger than this are refused by servers and clients. A plan of 1,000,000 partitions fits
+// several times.
+inline constexpr int kMaxMessageBytes = 64 << 20;
+
+// Serves from Start until it is destroyed, on gRPC's threads. grpc.health.v1 answers for "" (alive)
+// and "readiness" (SetReady) on the main port and on the health-only port, which exists because
+// probes cannot do TLS.
+class RpcServer {
+ public:
+  struct Options {
+    HostPort listen;
+    std::optional<HostPort> health_listen;
+  };
+
+  // The services stay the caller's and must outlive the server. Not ready until SetReady(true).
+  // InvalidArgument if an address cannot be listened on.
+  static absl::StatusOr<std::unique_ptr<RpcServer>> Start(
+      const Options& options, const std::vector<grpc::Service*>& services);
+  // Refuses new calls, lets running ones end for 2 s, then cancels them and waits for their
+  // handlers. A handler of a stream therefore has to look at ServerContext::IsCancelled at least
+  // that often.
+  ~RpcServer();
+  RpcServer(const RpcServer&) = delete;
+  RpcServer& operator=(const RpcServer&) = delete;
+
+  uint16_t port() const { return port_; }
+  uint16_t health_port() const { return health_port_; }  // 0: no health-only port
+  // From any thread.
+  void SetReady(bool ready);
+
+ private:
+  RpcServer() = default;
+
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<grpc::Server> health_server_;  // null: no health-only port
+  uint16_t port_ = 0;
+  uint16_t health_port_ = 0;
+};
+
+}  // namespace addend

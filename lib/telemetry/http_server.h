@@ -1,0 +1,43 @@
+// The HTTP endpoints of every service: /metrics (Prometheus' text format), /healthz and /readyz.
+#pragma once
+
+#include <prometheus/registry.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace addend {
+
+// Serves until it is destroyed, on threads of its own (one that accepts, two that answer). /metrics
+// adds to the registry what is true of every process: addend_build_info and the process_* values
+// (memory, CPU time, descriptors).
+class HttpServer {
+ public:
+  // OK: /readyz answers 200. Else 503 with the status's message: what the service waits for.
+  using ReadyFn = std::function<absl::Status()>;
+
+  // `host`: empty for all interfaces. `port`: 0 for the kernel's choice. `registry` must outlive
+  // the server; `ready` is called from the server's threads. InvalidArgument if the address cannot
+  // be listened on.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& host, uint16_t port,
+                                                           prometheus::Registry* registry,
+                                                           ReadyFn ready);
+  // Ends open connections and joins the threads.
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  uint16_t port() const;
+
+ private:
+  struct Impl;
+  explicit HttpServer(std::unique_ptr<Impl> impl);
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace addend

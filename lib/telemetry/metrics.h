@@ -1,0 +1,30 @@
+// Declaring instruments. Each component has one metrics.h with a struct of its instruments; these
+// functions make them. Names start with "addend_" and end with the unit ("_bytes", "_seconds",
+// counters in "_total"). The registry owns the instruments, and the references stay valid as long
+// as it lives; they may be used from any thread.
+#pragma once
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace addend {
+
+using MetricLabels = std::map<std::string, std::string>;
+
+// The same name with other labels is another instrument of the same family.
+prometheus::Counter& AddCounter(prometheus::Registry* registry, const std::string& name,
+                                const std::string& help, const MetricLabels& labels = {});
+prometheus::Gauge& AddGauge(prometheus::Registry* registry, const std::string& name,
+                            const std::string& help, const MetricLabels& labels = {});
+// `bounds`: the upper bounds of the buckets, ascending, without infinity.
+prometheus::Histogram& AddHistogram(prometheus::Registry* registry, const std::string& name,
+                                    const std::string& help, const std::vector<double>& bounds,
+                                    const MetricLabels& labels = {});
+
+}  // namespace addend
