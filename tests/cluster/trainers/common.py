@@ -1,0 +1,44 @@
+"""What the trainers of the tests share: their parameters, a way to stop at a gate, and how they hand over a result."""
+import json
+import os
+import pathlib
+import time
+
+_FOLDER = pathlib.Path(os.environ["ADDEND_TEST_FOLDER"])
+RANK = int(os.environ["RANK"])
+
+
+def parameters():
+    return json.loads((_FOLDER / "parameters.json").read_text())
+
+
+def gate(name):
+    """Tells the test that this rank is here, and waits until the test opens the gate."""
+    (_FOLDER / f"{name}.{RANK}").touch()
+    while not (_FOLDER / f"{name}.open").exists():
+        time.sleep(0.005)
+
+
+def file(name):
+    """A path for anything larger than a result."""
+    return _FOLDER / f"{name}.{RANK}"
+
+
+def finish(result):
+    temporary = _FOLDER / f"result.{RANK}.tmp"
+    temporary.write_text(json.dumps(result))
+    temporary.rename(_FOLDER / f"result.{RANK}.json")
+
+
+def outcome(function):
+    """What a call ended in: {"seconds": ..., "error": class name or None, "code": ..., "text": ...}."""
+    import addend
+    start = time.monotonic()
+    error, code, text = None, 0, ""
+    try:
+        function()
+    except addend.Error as e:
+        error, code, text = type(e).__name__, int(e.code), str(e)
+    except Exception as e:  # a wrong type of error is a finding, not a crash
+        error, text = type(e).__name__, str(e)
+    return {"seconds": time.monotonic() - start, "error": error, "code": code, "text": text}

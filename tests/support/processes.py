@@ -1,0 +1,78 @@
+"""Child processes of the tests: each leads a process group, dies with the test, and keeps its output in a file."""
+import ctypes
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_PR_SET_PDEATHSIG = 1
+
+
+def _before_exec():
+    os.setsid()
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Process:
+    """A running program. `log` holds its standard error (and output, unless `stdout` names another file)."""
+
+    def __init__(self, name, command, log, env=None, cwd=None, stdout=None, user=None):
+        self.name = name
+        self.command = [str(word) for word in command]
+        self.log = pathlib.Path(log)
+        credentials = {"user": user, "group": user, "extra_groups": []} if user is not None else {}
+        with open(self.log, "ab") as err, open(stdout or self.log, "ab") as out:
+            self._popen = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, cwd=cwd,
+                preexec_fn=_before_exec, **credentials)
+        self.pid = self._popen.pid
+
+    @property
+    def returncode(self):
+        """The exit status; None while the program runs, negative if a signal ended it."""
+        return self._popen.poll()
+
+    def wait(self, timeout):
+        """The exit status; subprocess.TimeoutExpired if the program runs for longer."""
+        return self._popen.wait(timeout)
+
+    def signal(self, number):
+        self._popen.send_signal(number)
+
+    def kill(self):
+        """Kills the process and all it has started."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._popen.wait()
+
+    def stop(self, timeout=10):
+        """Asks the program to end; kills it if it does not in time. Returns the exit status."""
+        self.signal(signal.SIGTERM)
+        try:
+            self.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"{self.name} did not end within {timeout} s of SIGTERM") from None
+        return self.returncode
+
+    def text(self):
+        return self.log.read_text(errors="replace")
+
+    def tail(self, lines=25):
+        return "\n".join(self.text().splitlines()[-lines:])
+
+
+def eventually(condition, timeout=10, what="the condition", interval=0.02):
+    """Waits until `condition()` is true and returns its value; fails with `what` after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} did not come about within {timeout} s")
+        time.sleep(interval)

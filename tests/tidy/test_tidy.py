@@ -1,0 +1,165 @@
+"""The rules of the house that a machine can check: who may include whom, banned words, format, sizes."""
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FOLDERS = ("lib", "services", "tools", "bench", "tests")
+SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in (".h", ".cc"))
+
+# What a folder may include, besides itself. Edges that are not here do not exist.
+MAY_INCLUDE = {
+    "lib/base": set(),
+    "lib/options": {"lib/base"},
+    "lib/telemetry": {"lib/base", "lib/options"},
+    "lib/shard": {"lib/base", "lib/telemetry"},
+    "lib/memory": {"lib/base"},
+    "lib/wire": {"lib/base"},
+    "lib/plan": {"lib/base"},
+    "lib/reduce": {"lib/base"},
+    "lib/transport": {"lib/base", "lib/telemetry", "lib/shard", "lib/memory", "lib/wire"},
+    "lib/summation": {"lib/base", "lib/telemetry", "lib/shard", "lib/memory", "lib/wire", "lib/reduce", "lib/transport", "proto"},
+    "lib/rpc": {"lib/base", "lib/options", "lib/telemetry", "proto"},
+    "lib/member": {"lib/base", "lib/options", "lib/rpc", "proto"},
+    "lib/client": set(),  # it is loaded into other people's processes: the C++ library and Linux only
+}
+MAY_INCLUDE["services/scheduler"] = set(MAY_INCLUDE) - {"lib/client"} | {"proto"}
+MAY_INCLUDE["services/summation"] = MAY_INCLUDE["services/scheduler"]
+# The agent speaks the protocol that the client library defines.
+MAY_INCLUDE["services/worker_agent"] = MAY_INCLUDE["services/scheduler"] | {"lib/client"}
+MAY_INCLUDE["tools/addendctl"] = {"lib/base", "lib/options", "lib/rpc", "lib/plan", "proto"}
+MAY_INCLUDE["bench"] = {"lib/base", "lib/options", "lib/plan", "lib/reduce", "lib/client"}
+
+# Cores that decide: they know no thread, socket, gRPC or clock.
+PURE = ("lib/wire", "lib/plan", "lib/reduce", "services/scheduler/membership", "services/scheduler/planner", "lib/summation/round")
+IMPURE_INCLUDE = re.compile(r"<(thread|mutex|condition_variable|chrono|sys/socket\.h|sys/epoll\.h|netinet/\S*|grpcpp/\S*|future)>")
+
+# A word, where it is at home, and what to use instead.
+BANNED = [
+    (r"\bstd::(mutex|lock_guard|unique_lock|condition_variable)\b", ("lib/base/", "lib/client/", "tests/"), "lib/base/mutex.h"),
+    (r"\babsl::Mutex\b", (), "lib/base/mutex.h (ThreadSanitizer does not understand the packaged one)"),
+    (r"\bgetenv\b", ("lib/options/", "lib/client/", "tests/"), "an option of the binary"),
+    (r"\b(sleep_for|SleepFor|usleep)\b", ("lib/client/", "bench/", "tools/"), "a timer or a condition"),
+    (r"\bvolatile\b", (), "std::atomic"),
+    (r"\.detach\(\)", (), "a thread that somebody joins"),
+    (r"\b(FIXME|XXX)\b", (), "doing it, or a sentence in the documentation"),
+    (r"\bTODO(?!\(\w+\))", (), "doing it, or TODO(name) with what ends it"),
+    (r"#include <(ranges|format)>", (), "what clang 14 has"),
+    (r"\busing namespace std\b", (), "names"),
+]
+
+
+def relative(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+def folder_of(path):
+    """The folder of the dependency table that a path below the root belongs to, or None (tests may include all)."""
+    parts = path.split("/")
+    if parts[0] in ("bench", "proto"):
+        return parts[0]
+    return "/".join(parts[:2]) if parts[0] in ("lib", "services", "tools") else None
+
+
+def code_of(path):
+    """The text without comments and string literals, line numbers kept."""
+    text = path.read_text()
+    pattern = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
+    return pattern.sub(lambda match: "\n" * match[0].count("\n") if match[0][0] == "/" else '""', text)
+
+
+def includes_of(path):
+    return re.findall(r'^\s*#include "([^"]+)"', path.read_text(), re.M)
+
+
+def test_every_source_folder_is_in_the_dependency_table():
+    unknown = {folder_of(relative(path)) for path in SOURCES} - set(MAY_INCLUDE) - {None}
+    assert not unknown, f"add these folders to MAY_INCLUDE, with a reason: {sorted(unknown)}"
+
+
+def test_includes_follow_the_dependency_table():
+    wrong = []
+    for path in SOURCES:
+        folder = folder_of(relative(path))
+        if folder not in MAY_INCLUDE:
+            continue
+        for include in includes_of(path):
+            target = folder_of(include)
+            if target is not None and target != folder and target not in MAY_INCLUDE[folder]:
+                wrong.append(f"{relative(path)} includes {include}")
+    assert not wrong, "edges outside the dependency table:\n" + "\n".join(wrong)
+
+
+def test_the_dependency_table_has_no_cycle():
+    done, open_ = set(), []
+
+    def visit(folder):
+        assert folder not in open_, f"a cycle: {open_ + [folder]}"
+        if folder in done:
+            return
+        open_.append(folder)
+        for target in MAY_INCLUDE.get(folder, ()):
+            visit(target)
+        done.add(open_.pop())
+
+    for folder in MAY_INCLUDE:
+        visit(folder)
+
+
+def test_includes_are_written_from_the_root():
+    wrong = [f"{relative(path)}: {include}" for path in SOURCES for include in includes_of(path)
+             if "/" not in include or include.startswith(".")]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_pure_cores_know_no_thread_socket_or_clock():
+    wrong = [f"{relative(path)} includes <{found[1]}>" for path in SOURCES if relative(path).startswith(PURE)
+             for found in IMPURE_INCLUDE.finditer(path.read_text())]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("pattern,homes,instead", BANNED, ids=[banned[0] for banned in BANNED])
+def test_banned_words_stay_at_home(pattern, homes, instead):
+    in_comments = "TODO" in pattern or "FIXME" in pattern
+    wrong = []
+    for path in SOURCES:
+        if relative(path).startswith(homes):
+            continue
+        for number, line in enumerate((path.read_text() if in_comments else code_of(path)).splitlines(), 1):
+            if re.search(pattern, line):
+                wrong.append(f"{relative(path)}:{number}: {line.strip()}")
+    assert not wrong, f"use {instead} instead:\n" + "\n".join(wrong)
+
+
+def test_headers_guard_themselves():
+    wrong = [relative(path) for path in SOURCES if path.suffix == ".h" and "#pragma once" not in path.read_text()
+             and not re.search(r"#ifndef (\w+)\n#define \1\n", path.read_text())]
+    assert not wrong, wrong
+
+
+def test_files_stay_readable():
+    long = [f"{relative(path)}: {count} lines" for path in SOURCES
+            if (count := len(path.read_text().splitlines())) > (800 if relative(path).startswith("tests/") else 500)]
+    assert not long, "split these files:\n" + "\n".join(long)
+
+
+def test_every_source_is_built():
+    """A source that no CMakeLists.txt names is dead."""
+    lists = {path.parent: path.read_text() for path in ROOT.rglob("CMakeLists.txt") if "build" not in path.parts[len(ROOT.parts)]}
+    wrong = []
+    for path in SOURCES:
+        if path.suffix != ".cc":
+            continue
+        owners = [parent for parent in path.parents if parent in lists]
+        if not any(path.relative_to(owner).as_posix() in lists[owner] for owner in owners):
+            wrong.append(relative(path))
+    assert not wrong, "\n".join(wrong)
+
+
+def test_format():
+    result = subprocess.run(["clang-format-14", "--dry-run", "-Werror", "--ferror-limit=1", *map(str, SOURCES)],
+                            capture_output=True, text=True, cwd=ROOT)
+    files = sorted({line.split(":")[0].replace(f"{ROOT}/", "") for line in result.stderr.splitlines() if "error:" in line})
+    assert result.returncode == 0, "run 'clang-format-14 -i' on:\n" + "\n".join(files)
