@@ -1,0 +1,240 @@
+#include "lib/options/options.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <map>
+#include <set>
+#include <string_view>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/fd.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
+#include "lib/base/version.h"
+#include "lib/options/flag_table.h"
+
+namespace addend {
+namespace {
+
+using internal::Dashed;
+using internal::EnvironmentName;
+using internal::FlagTable;
+
+constexpr std::string_view kOnCommandLine = "on the command line";
+constexpr std::string_view kInEnvironment = "in the environment";
+constexpr std::string_view kPrefix = "ADDEND_";
+
+// What the command line says, before any flag is set.
+struct CommandLine {
+  struct Given {
+    std::string value;
+    std::string written;
+  };
+  std::map<std::string, Given> values;  // by the flag's name; the last one counts
+  std::vector<std::string> positional;
+  bool help = false;
+  bool version = false;
+  bool print_config = false;
+};
+
+absl::Status UnknownFlag(const Program& program, const FlagTable& table, std::string_view name) {
+  const std::string nearest = table.Nearest(name);
+  const std::string advice = nearest.empty()
+                                 ? absl::StrFormat("%s --help lists the flags", program.name)
+                                 : absl::StrFormat("did you mean --%s?", Dashed(nearest));
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "--%s on the command line is not a flag of %s: %s", name, program.name, advice));
+}
+
+// --help and its like; false if `name` is none of them.
+bool TakeBuiltin(std::string_view name, CommandLine* result) {
+  const std::string wanted = internal::SnakeCase(name);
+  if (wanted == "help") return result->help = true;
+  if (wanted == "version") return result->version = true;
+  if (wanted == "print_config") return result->print_config = true;
+  return false;
+}
+
+// One "--..." argument; `next` is the argument after it, or null. True if that one was its value.
+absl::StatusOr<bool> TakeFlag(const Program& program, const FlagTable& table, std::string_view text,
+                              const char* next, CommandLine* result) {
+  const std::string written = absl::StrFormat("--%s", text);
+  const size_t equals = text.find('=');
+  const std::string_view name = text.substr(0, equals);
+  const bool has_value = equals != std::string_view::npos;
+  const absl::CommandLineFlag* flag = table.Find(name);
+  if (flag == nullptr) {
+    if (!has_value && TakeBuiltin(name, result)) return false;
+    const absl::CommandLineFlag* negated =
+        name.substr(0, 2) == "no" && !has_value ? table.Find(name.substr(2)) : nullptr;
+    if (negated == nullptr || !internal::IsBool(*negated)) return UnknownFlag(program, table, name);
+    result->values[std::string(ToStd(negated->Name()))] = {"false", written};
+    return false;
+  }
+  CommandLine::Given& given = result->values[std::string(ToStd(flag->Name()))];
+  if (has_value) {
+    given = {std::string(text.substr(equals + 1)), written};
+    return false;
+  }
+  if (internal::IsBool(*flag)) {
+    given = {"true", written};
+    return false;
+  }
+  if (next == nullptr) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--%s on the command line has no value: write --%s=VALUE", name, Dashed(name)));
+  }
+  given = {next, absl::StrFormat("--%s %s", name, next)};
+  return true;
+}
+
+absl::StatusOr<CommandLine> ReadCommandLine(const Program& program, const FlagTable& table,
+                                            int argc, char** argv) {
+  CommandLine result;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "--") {
+      result.positional.insert(result.positional.end(), argv + i + 1, argv + argc);
+      break;
+    }
+    if (argument == "-h") {
+      result.help = true;
+    } else if (argument.substr(0, 2) == "--") {
+      const char* next = i + 1 < argc ? argv[i + 1] : nullptr;
+      ADDEND_ASSIGN_OR_RETURN(const bool took_next,
+                              TakeFlag(program, table, argument.substr(2), next, &result));
+      if (took_next) ++i;
+    } else if (argument.size() > 1 && argument.front() == '-') {
+      return UnknownFlag(program, table, argument.substr(1));
+    } else {
+      result.positional.emplace_back(argument);
+    }
+    if (result.help || result.version) break;  // whatever else is wrong, the question is answered
+  }
+  return result;
+}
+
+// All ADDEND_* variables that are not empty.
+std::map<std::string, std::string> ReadEnvironment() {
+  std::map<std::string, std::string> result;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const size_t equals = text.find('=');
+    if (text.substr(0, kPrefix.size()) != kPrefix || equals == std::string_view::npos) continue;
+    if (equals + 1 < text.size()) result.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return result;
+}
+
+// Variables that this binary does not know may be another's (trainers and services share their
+// environment, and Kubernetes adds its own), so only those are told of that look like a slip of the
+// pen.
+void WarnOfMisspeltVariables(const Program& program, const FlagTable& table,
+                             const std::map<std::string, std::string>& environment) {
+  for (const auto& [variable, value] : environment) {
+    std::string name = variable.substr(kPrefix.size());
+    for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (table.Find(name) != nullptr) continue;
+    const std::string nearest = table.Nearest(name);
+    if (nearest.empty() || environment.count(EnvironmentName(nearest)) != 0) continue;
+    absl::FPrintF(stderr, "%s: warning: %s in the environment has no effect; did you mean %s?\n",
+                  program.name, variable, EnvironmentName(nearest));
+  }
+}
+
+void PrintHelp(const Program& program, const FlagTable& table) {
+  absl::PrintF("%s %s\n%s\n\n", program.name, Version(), program.summary);
+  absl::PrintF("Flags (also read from the environment: --some-flag is ADDEND_SOME_FLAG):\n");
+  for (const auto& [name, flag] : table.flags()) {
+    absl::PrintF("  --%s=%s\n      %s\n", Dashed(name), flag->DefaultValue(), flag->Help());
+  }
+  absl::PrintF("  --help, --version, --print-config\n");
+  absl::PrintF("      Print this text, the version, or the value and the origin of every flag.\n");
+}
+
+// Where each flag's value comes from, by name; a flag that is missing has its default.
+using Origins = std::map<std::string, std::string>;
+
+void PrintConfig(const FlagTable& table, const Origins& origins) {
+  for (const auto& [name, flag] : table.flags()) {
+    const auto origin = origins.find(name);
+    absl::PrintF("%s=%s  # %s\n", Dashed(name), flag->CurrentValue(),
+                 origin == origins.end() ? "default" : origin->second);
+  }
+}
+
+absl::StatusOr<Origins> SetFlags(const FlagTable& table, const CommandLine& command_line,
+                                 const std::map<std::string, std::string>& environment) {
+  Origins origins;
+  for (const auto& [name, flag] : table.flags()) {
+    if (const auto given = command_line.values.find(name); given != command_line.values.end()) {
+      const auto& [value, written] = given->second;
+      ADDEND_RETURN_IF_ERROR(internal::Set(flag, value, written, kOnCommandLine));
+      origins[name] = "command line";
+      continue;
+    }
+    const std::string variable = EnvironmentName(name);
+    if (const auto set = environment.find(variable); set != environment.end()) {
+      ADDEND_RETURN_IF_ERROR(internal::Set(
+          flag, set->second, absl::StrFormat("%s=%s", variable, set->second), kInEnvironment));
+      origins[name] = absl::StrFormat("environment %s", variable);
+    }
+  }
+  return origins;
+}
+
+void WriteTerminationMessage(const std::string& line) {
+  const UniqueFd file(::open("/dev/termination-log", O_WRONLY | O_APPEND | O_CLOEXEC));
+  if (!file.valid()) return;
+  // Nothing can be done about a failed write here; the same line is on standard error.
+  [[maybe_unused]] const ssize_t written = ::write(file.get(), line.data(), line.size());
+}
+
+}  // namespace
+
+absl::StatusOr<Parsed> ParseOptions(const Program& program, int argc, char** argv,
+                                    std::vector<std::string>* positional) {
+  const FlagTable table;
+  ADDEND_ASSIGN_OR_RETURN(CommandLine command_line, ReadCommandLine(program, table, argc, argv));
+  if (command_line.help) {
+    PrintHelp(program, table);
+    return Parsed::kExit;
+  }
+  if (command_line.version) {
+    absl::PrintF("%s %s\n", program.name, Version());
+    return Parsed::kExit;
+  }
+  if (positional != nullptr) {
+    *positional = std::move(command_line.positional);
+  } else if (!command_line.positional.empty()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "'%s' on the command line is not expected: %s takes only flags (--NAME=VALUE)",
+        command_line.positional.front(), program.name));
+  }
+  const auto environment = ReadEnvironment();
+  ADDEND_ASSIGN_OR_RETURN(const Origins origins, SetFlags(table, command_line, environment));
+  WarnOfMisspeltVariables(program, table, environment);
+  if (!command_line.print_config) return Parsed::kRun;
+  PrintConfig(table, origins);
+  return Parsed::kExit;
+}
+
+int RunProgram(const Program& program, int argc, char** argv,
+               absl::FunctionRef<absl::Status()> body, std::vector<std::string>* positional) {
+  ::signal(SIGPIPE, SIG_IGN);  // a peer that closes is a status of the write, not the end of us
+  const auto parsed = ParseOptions(program, argc, argv, positional);
+  absl::Status status = parsed.status();
+  if (parsed.ok() && *parsed == Parsed::kRun) status = body();
+  if (status.ok()) return kExitOk;
+  const std::string line = absl::StrFormat("%s: %s\n", program.name, Message(status));
+  std::fflush(stdout);
+  std::fputs(line.c_str(), stderr);
+  WriteTerminationMessage(line);
+  return ExitCodeOf(status);
+}
+
+}  // namespace addend

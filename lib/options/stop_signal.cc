@@ -1,0 +1,86 @@
+#include "lib/options/stop_signal.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "lib/base/status_macros.h"
+
+namespace addend {
+namespace {
+
+sigset_t EndingSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  return set;
+}
+
+}  // namespace
+
+StopSignal::StopSignal() {
+  const sigset_t ending = EndingSignals();
+  pthread_sigmask(SIG_BLOCK, &ending, &old_mask_);
+  signals_ = UniqueFd(::signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK));
+  wakeup_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  ADDEND_CHECK(signals_.valid() && wakeup_.valid(), "a starting process has free descriptors");
+}
+
+StopSignal::~StopSignal() { RestoreMask(); }
+
+void StopSignal::RestoreMask() {
+  if (blocked_) pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+  blocked_ = false;
+}
+
+std::optional<int> StopSignal::Wait(absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  pollfd fds[] = {{signals_.get(), POLLIN, 0}, {wakeup_.get(), POLLIN, 0}};
+  while (true) {
+    // Slices keep the conversion to poll's milliseconds in range; rounded up, so that this does not
+    // spin at the end.
+    const absl::Duration left =
+        std::clamp(deadline - absl::Now(), absl::ZeroDuration(), absl::Hours(1));
+    const int ready =
+        ::poll(fds, 2, static_cast<int>(absl::ToInt64Milliseconds(left + absl::Microseconds(999))));
+    if (ready > 0 && fds[0].revents != 0) {
+      signalfd_siginfo info{};
+      if (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+        RestoreMask();
+        return static_cast<int>(info.ssi_signo);
+      }
+    }
+    if (ready > 0 && fds[1].revents != 0) return std::nullopt;  // stays readable: the reason stays
+    if (absl::Now() >= deadline) return std::nullopt;
+  }
+}
+
+absl::Status StopSignal::WaitUntilStopped() {
+  while (true) {
+    if (Wait(absl::InfiniteDuration()).has_value()) return absl::OkStatus();
+    if (auto reason = stop_requested()) return *reason;
+  }
+}
+
+void StopSignal::RequestStop(absl::Status reason) {
+  {
+    MutexLock lock(&mu_);
+    if (!reason_.has_value()) reason_ = std::move(reason);
+  }
+  const uint64_t one = 1;
+  // An eventfd that cannot take more is readable already, which is all that is wanted.
+  [[maybe_unused]] const ssize_t written = ::write(wakeup_.get(), &one, sizeof(one));
+}
+
+std::optional<absl::Status> StopSignal::stop_requested() const {
+  MutexLock lock(&mu_);
+  return reason_;
+}
+
+}  // namespace addend

@@ -1,0 +1,139 @@
+#include "lib/rpc/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server_builder.h>
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/fd.h"
+#include "lib/base/status_macros.h"
+#include "lib/rpc/grpc_log.h"
+
+namespace addend {
+namespace {
+
+constexpr char kReadiness[] = "readiness";
+constexpr std::chrono::seconds kShutdownTime(2);
+
+// gRPC does not say why it could not listen, so the same is tried once more by hand.
+std::string WhyNotListening(const HostPort& address) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const std::string port = std::to_string(address.port);
+  if (const int error = ::getaddrinfo(address.host.empty() ? nullptr : address.host.c_str(),
+                                      port.c_str(), &hints, &found);
+      error != 0) {
+    return ::gai_strerror(error);
+  }
+  std::string reason = "gRPC refused the address";
+  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+    const UniqueFd fd(::socket(entry->ai_family, entry->ai_socktype | SOCK_CLOEXEC, 0));
+    const int yes = 1;
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+    if (fd.valid() && ::bind(fd.get(), entry->ai_addr, entry->ai_addrlen) == 0) continue;
+    reason = errno == EADDRINUSE ? "the address is in use" : std::strerror(errno);
+    break;
+  }
+  ::freeaddrinfo(found);
+  return reason;
+}
+
+struct Listening {
+  std::unique_ptr<grpc::Server> server;
+  uint16_t port = 0;
+};
+
+absl::StatusOr<Listening> Listen(const HostPort& address,
+                                 const std::vector<grpc::Service*>& services,
+                                 std::string_view purpose) {
+  grpc::ServerBuilder builder;
+  int port = 0;
+  const HostPort bind_address{address.host.empty() ? "::" : address.host, address.port};
+  builder.AddListeningPort(bind_address.ToString(), grpc::InsecureServerCredentials(), &port);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.SetMaxSendMessageSize(kMaxMessageBytes);
+  // Clients ping every 5 s (lib/rpc/client.cc); without this gRPC calls that abuse and hangs up.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  // A stream whose client vanished without a word is cancelled within 20 s.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  for (grpc::Service* service : services) builder.RegisterService(service);
+  Listening result{builder.BuildAndStart(), 0};
+  if (result.server == nullptr || port <= 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "cannot listen on %s for %s: %s", address.ToString(), purpose, WhyNotListening(address)));
+  }
+  result.port = static_cast<uint16_t>(port);
+  return result;
+}
+
+void SetServing(grpc::Server* server, const std::string& name, bool serving) {
+  if (auto* health = server->GetHealthCheckService(); health != nullptr) {
+    health->SetServingStatus(name, serving);
+  }
+}
+
+void ShutDown(grpc::Server* server) {
+  server->Shutdown(std::chrono::system_clock::now() + kShutdownTime);
+  server->Wait();
+}
+
+// Both are settings of the process that gRPC reads when a server is built.
+void EnableHealthAndReflection() {
+  static const bool enabled = [] {
+    internal::RouteGrpcLog();
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    return true;
+  }();
+  (void)enabled;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
+    const Options& options, const std::vector<grpc::Service*>& services) {
+  EnableHealthAndReflection();
+  std::unique_ptr<RpcServer> result(new RpcServer());
+  ADDEND_ASSIGN_OR_RETURN(Listening main, Listen(options.listen, services, "gRPC"));
+  result->server_ = std::move(main.server);
+  result->port_ = main.port;
+  if (options.health_listen.has_value()) {
+    ADDEND_ASSIGN_OR_RETURN(Listening health, Listen(*options.health_listen, {}, "health checks"));
+    result->health_server_ = std::move(health.server);
+    result->health_port_ = health.port;
+  }
+  result->SetReady(false);
+  return result;
+}
+
+RpcServer::~RpcServer() {
+  SetReady(false);
+  if (health_server_ != nullptr) ShutDown(health_server_.get());
+  if (server_ != nullptr) ShutDown(server_.get());
+}
+
+void RpcServer::SetReady(bool ready) {
+  for (grpc::Server* server : {server_.get(), health_server_.get()}) {
+    if (server == nullptr) continue;
+    SetServing(server, "", true);
+    SetServing(server, kReadiness, ready);
+  }
+}
+
+}  // namespace addend

@@ -1,0 +1,113 @@
+#include "lib/telemetry/http_server.h"
+
+#include <httplib.h>
+#include <prometheus/text_serializer.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
+#include "lib/telemetry/process_metrics.h"
+
+namespace addend {
+namespace {
+
+constexpr char kText[] = "text/plain; charset=utf-8";
+constexpr int kThreads = 2;
+constexpr int kClientTimeoutS = 2;  // a client that reads or writes slower than that loses its turn
+
+std::string SerializeAll(const prometheus::Registry& registry) {
+  auto families = registry.Collect();
+  auto process = ProcessMetrics().Collect();
+  families.insert(families.end(), std::make_move_iterator(process.begin()),
+                  std::make_move_iterator(process.end()));
+  return prometheus::TextSerializer().Serialize(families);
+}
+
+// httplib shares taken ports silently (SO_REUSEPORT) unless it is told not to.
+void SetSocketOptions(int socket) {
+  const int yes = 1;
+  ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+}
+
+// The port, or 0 with errno set.
+int Bind(httplib::Server* server, const std::string& host, uint16_t port) {
+  errno = 0;
+  if (port == 0) {
+    const int chosen = server->bind_to_any_port(host);
+    return chosen > 0 ? chosen : 0;
+  }
+  return server->bind_to_port(host, port) ? port : 0;
+}
+
+}  // namespace
+
+struct HttpServer::Impl {
+  httplib::Server server;
+  std::thread thread;
+  uint16_t port = 0;
+};
+
+HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& host,
+                                                              uint16_t port,
+                                                              prometheus::Registry* registry,
+                                                              ReadyFn ready) {
+  auto impl = std::make_unique<Impl>();
+  httplib::Server& server = impl->server;
+  server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
+  server.set_socket_options(SetSocketOptions);
+  // One request per connection: an idle one would hold one of the two threads.
+  server.set_keep_alive_max_count(1);
+  server.set_read_timeout(kClientTimeoutS);
+  server.set_write_timeout(kClientTimeoutS);
+  server.Get("/metrics", [registry](const httplib::Request&, httplib::Response& response) {
+    response.set_content(SerializeAll(*registry), "text/plain; version=0.0.4; charset=utf-8");
+  });
+  server.Get("/healthz", [](const httplib::Request&, httplib::Response& response) {
+    response.set_content("ok\n", kText);
+  });
+  server.Get("/readyz",
+             [ready = std::move(ready)](const httplib::Request&, httplib::Response& response) {
+               const absl::Status status = ready();
+               response.status = status.ok() ? 200 : 503;
+               response.set_content(status.ok() ? "ok\n" : Message(status) + "\n", kText);
+             });
+  server.set_error_handler([](const httplib::Request& request, httplib::Response& response) {
+    if (response.status != 404) return;
+    response.set_content(
+        absl::StrFormat("%s is not here: /metrics, /healthz and /readyz are\n", request.path),
+        kText);
+  });
+
+  // All interfaces: both families where the kernel has IPv6, else IPv4.
+  int bound = Bind(&server, host.empty() ? "::" : host, port);
+  if (bound == 0 && host.empty()) bound = Bind(&server, "0.0.0.0", port);
+  if (bound == 0) {
+    const char* reason = errno != 0 ? std::strerror(errno) : "no such address";
+    const bool ipv6 = host.find(':') != std::string::npos;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "cannot listen on %s:%d for HTTP: %s", ipv6 ? "[" + host + "]" : host, port, reason));
+  }
+  impl->port = static_cast<uint16_t>(bound);
+  impl->thread = std::thread([&server] { server.listen_after_bind(); });
+  // stop() does nothing before the server runs, so nobody may have it before that.
+  while (!server.is_running()) std::this_thread::yield();
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+}
+
+HttpServer::~HttpServer() {
+  impl_->server.stop();
+  impl_->thread.join();
+}
+
+uint16_t HttpServer::port() const { return impl_->port; }
+
+}  // namespace addend
