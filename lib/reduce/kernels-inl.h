@@ -1,0 +1,317 @@
+// The vector kernels, compiled once for every instruction set (Highway's foreach_target.h includes
+// reduce.cc again and again; hence the guard that toggles). Only reduce.cc includes this file.
+#if defined(ADDEND_LIB_REDUCE_KERNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ADDEND_LIB_REDUCE_KERNELS_INL_H_
+#undef ADDEND_LIB_REDUCE_KERNELS_INL_H_
+#else
+#define ADDEND_LIB_REDUCE_KERNELS_INL_H_
+#endif
+
+#include <cstring>
+#include <type_traits>
+
+#include "hwy/highway.h"
+#include "lib/reduce/request.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace addend::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// ---- How the elements of each type lie in memory ----
+// kBytes is their size in contributions and results; Load widens them to Acc, Store narrows.
+
+template <typename T>
+struct Native {
+  using Acc = T;
+  static constexpr size_t kBytes = sizeof(T);
+
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* p) {
+    return hn::LoadU(d, reinterpret_cast<const T*>(p));
+  }
+  template <class D>
+  static HWY_INLINE void Store(D d, hn::Vec<D> v, uint8_t* p) {
+    hn::StoreU(v, d, reinterpret_cast<T*>(p));
+  }
+};
+
+// Loads and stores 16-bit values in the lower halves of 32-bit lanes.
+template <class D>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> LoadBits16(D, const uint8_t* p) {
+  const hn::Rebind<uint16_t, D> d16;
+  return hn::PromoteTo(hn::RebindToUnsigned<D>(),
+                       hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p)));
+}
+template <class D>
+HWY_INLINE void StoreBits16(D, hn::Vec<hn::RebindToUnsigned<D>> bits, uint8_t* p) {
+  const hn::Rebind<uint16_t, D> d16;
+  const hn::RebindToSigned<D> di;
+  hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, bits)), d16, reinterpret_cast<uint16_t*>(p));
+}
+
+struct BFloat16 {
+  using Acc = float;
+  static constexpr size_t kBytes = 2;
+
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* p) {
+    return hn::BitCast(d, hn::ShiftLeft<16>(LoadBits16(d, p)));
+  }
+  // A NaN must be the canonical one: adding to its bits leaves it as it is.
+  template <class D>
+  static HWY_INLINE void Store(D d, hn::Vec<D> v, uint8_t* p) {
+    const hn::RebindToUnsigned<D> du;
+    const auto bits = hn::BitCast(du, v);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+    const auto rounded = hn::Add(hn::Add(bits, hn::Set(du, 0x7fff)), odd);
+    StoreBits16(d, hn::ShiftRight<16>(rounded), p);
+  }
+};
+
+struct Half {
+  using Acc = float;
+  static constexpr size_t kBytes = 2;
+
+// The conversion instructions of these targets are IEEE's, with denormals, whatever the
+// flush-to-zero modes are. Highway's own replacement for others is not, so there the bits are
+// computed as in half.h.
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || (HWY_ARCH_ARM_A64 && HWY_TARGET == HWY_NEON)
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* p) {
+    const hn::Rebind<hwy::float16_t, D> d16;
+    return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
+  }
+  template <class D>
+  static HWY_INLINE void Store(D, hn::Vec<D> v, uint8_t* p) {
+    const hn::Rebind<hwy::float16_t, D> d16;
+    hn::StoreU(hn::DemoteTo(d16, v), d16, reinterpret_cast<hwy::float16_t*>(p));
+  }
+#else
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* p) {
+    const hn::RebindToUnsigned<D> du;
+    const hn::RebindToSigned<D> di;
+    const auto half = LoadBits16(d, p);
+    const auto magnitude = hn::And(half, hn::Set(du, 0x7fff));
+    const auto sign = hn::ShiftLeft<16>(hn::Xor(half, magnitude));
+    const auto rebase = hn::Set(du, (127 - 15) << 23);
+    const auto normal = hn::Add(hn::ShiftLeft<13>(magnitude), rebase);
+    const auto denormal = hn::BitCast(
+        du, hn::Mul(hn::ConvertTo(d, hn::BitCast(di, magnitude)), hn::Set(d, 0x1p-24f)));
+    const auto is_denormal = hn::Lt(hn::BitCast(di, magnitude), hn::Set(di, 0x400));
+    const auto is_special = hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, 0x7bff));
+    const auto finite = hn::IfThenElse(hn::RebindMask(du, is_denormal), denormal, normal);
+    const auto all = hn::Add(finite, hn::IfThenElseZero(hn::RebindMask(du, is_special), rebase));
+    return hn::BitCast(d, hn::Or(all, sign));
+  }
+  template <class D>
+  static HWY_INLINE void Store(D d, hn::Vec<D> v, uint8_t* p) {
+    const hn::RebindToUnsigned<D> du;
+    const hn::RebindToSigned<D> di;
+    const auto bits = hn::BitCast(du, v);
+    const auto magnitude = hn::And(bits, hn::Set(du, 0x7fffffff));
+    const auto sign = hn::ShiftRight<16>(hn::Xor(bits, magnitude));
+    const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 1));
+    const auto normal = hn::ShiftRight<13>(
+        hn::Add(hn::Sub(magnitude, hn::Set(du, ((127 - 15) << 23) - 0xfff)), odd));
+    const auto shifted = hn::Add(hn::BitCast(d, magnitude), hn::Set(d, 0.5f));
+    const auto denormal = hn::Sub(hn::BitCast(du, shifted), hn::Set(du, 0x3f000000));
+    const auto is = [&](auto mask) { return hn::RebindMask(du, mask); };
+    const auto m = hn::BitCast(di, magnitude);
+    auto half = hn::IfThenElse(is(hn::Lt(m, hn::Set(di, 0x38800000))), denormal, normal);
+    half = hn::IfThenElse(is(hn::Gt(m, hn::Set(di, 0x477fffff))), hn::Set(du, 0x7c00), half);
+    half = hn::IfThenElse(is(hn::Gt(m, hn::Set(di, 0x7f800000))), hn::Set(du, 0x7e00), half);
+    StoreBits16(d, hn::Or(half, sign), p);
+  }
+#endif
+};
+
+// ---- The operations; Average adds, its division belongs to the finish ----
+
+struct SumOp {
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Apply(D d, hn::Vec<D> acc, hn::Vec<D> in) {
+    if constexpr (std::is_integral_v<hn::TFromD<D>>) {
+      const hn::RebindToUnsigned<D> du;  // wraps
+      return hn::BitCast(d, hn::Add(hn::BitCast(du, acc), hn::BitCast(du, in)));
+    } else {
+      return hn::Add(acc, in);
+    }
+  }
+};
+
+// Where the new value does not win, the earlier one stays: so of two equal ones (-0.0, +0.0) the
+// earlier, and a NaN for ever.
+template <class D, class M>
+HWY_INLINE hn::Vec<D> TakeIf(D, M wins, hn::Vec<D> acc, hn::Vec<D> in) {
+  if constexpr (!std::is_integral_v<hn::TFromD<D>>) wins = hn::Or(wins, hn::IsNaN(in));
+  return hn::IfThenElse(wins, in, acc);
+}
+struct MinOp {
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Apply(D d, hn::Vec<D> acc, hn::Vec<D> in) {
+    return TakeIf(d, hn::Lt(in, acc), acc, in);
+  }
+};
+struct MaxOp {
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Apply(D d, hn::Vec<D> acc, hn::Vec<D> in) {
+    return TakeIf(d, hn::Gt(in, acc), acc, in);
+  }
+};
+
+// ---- The finish: division, canonical NaN ----
+
+template <class D>
+HWY_INLINE hn::Vec<D> FinishFloat(D d, hn::Vec<D> v, uint32_t divisor, bool divide) {
+  using T = hn::TFromD<D>;
+  const hn::RebindToUnsigned<D> du;
+  constexpr hn::TFromD<decltype(du)> kNan =
+      sizeof(T) == 4 ? 0x7fc00000u : static_cast<hn::TFromD<decltype(du)>>(0x7ff8000000000000u);
+  if (divide) v = hn::Div(v, hn::Set(d, static_cast<T>(divisor)));
+  return hn::IfThenElse(hn::IsNaN(v), hn::BitCast(d, hn::Set(du, kNan)), v);
+}
+
+template <typename T>
+HWY_INLINE void DivideIntegers(uint8_t* p, size_t elements, uint32_t divisor) {
+  for (size_t i = 0; i < elements; ++i) {
+    T value;
+    std::memcpy(&value, p + i * sizeof(T), sizeof(T));
+    value = static_cast<T>(static_cast<int64_t>(value) / static_cast<int64_t>(divisor));
+    std::memcpy(p + i * sizeof(T), &value, sizeof(T));
+  }
+}
+
+template <class Out, class D>
+HWY_INLINE void FinishAndStore(D d, hn::Vec<D> v, uint8_t* p, uint32_t divisor, bool divide) {
+  if constexpr (std::is_integral_v<hn::TFromD<D>>) {
+    Out::Store(d, v, p);
+    if (divide) DivideIntegers<hn::TFromD<D>>(p, hn::Lanes(d), divisor);
+  } else {
+    Out::Store(d, FinishFloat(d, v, divisor, divide), p);
+  }
+}
+
+// ---- The one loop ----
+// out = finish(first op inputs[0] op inputs[1] ...): `First` and `In` say how these lie in memory,
+// `Out` the result. A block is read from all streams before it is written, which is what allows
+// `out` to be one of them.
+template <class First, class In, class Out, class Op, bool kFinish>
+class Loop {
+  using Acc = typename In::Acc;
+  using D = hn::ScalableTag<Acc>;
+  using V = hn::Vec<D>;
+
+ public:
+  static void Run(const Request& r) {
+    const D d;
+    const size_t lanes = hn::Lanes(d);
+    size_t i = 0;
+    for (; i + 4 * lanes <= r.elements; i += 4 * lanes) Four(d, r, i, lanes);
+    for (; i + lanes <= r.elements; i += lanes) One(d, r, i);
+    if (i < r.elements) Rest(d, r, i, r.elements - i);
+  }
+
+ private:
+  static HWY_INLINE void Put(D d, V v, const Request& r, uint8_t* p) {
+    if constexpr (kFinish) {
+      FinishAndStore<Out>(d, v, p, r.divisor, r.divide);
+    } else {
+      Out::Store(d, v, p);
+    }
+  }
+
+  static HWY_INLINE void Four(D d, const Request& r, size_t i, size_t lanes) {
+    const uint8_t* p = r.first + i * First::kBytes;
+    V v0 = First::Load(d, p);
+    V v1 = First::Load(d, p + lanes * First::kBytes);
+    V v2 = First::Load(d, p + 2 * lanes * First::kBytes);
+    V v3 = First::Load(d, p + 3 * lanes * First::kBytes);
+    for (size_t j = 0; j < r.inputs; ++j) {
+      p = static_cast<const uint8_t*>(r.input[j]) + i * In::kBytes;
+      v0 = Op::Apply(d, v0, In::Load(d, p));
+      v1 = Op::Apply(d, v1, In::Load(d, p + lanes * In::kBytes));
+      v2 = Op::Apply(d, v2, In::Load(d, p + 2 * lanes * In::kBytes));
+      v3 = Op::Apply(d, v3, In::Load(d, p + 3 * lanes * In::kBytes));
+    }
+    uint8_t* out = r.out + i * Out::kBytes;
+    Put(d, v0, r, out);
+    Put(d, v1, r, out + lanes * Out::kBytes);
+    Put(d, v2, r, out + 2 * lanes * Out::kBytes);
+    Put(d, v3, r, out + 3 * lanes * Out::kBytes);
+  }
+
+  static HWY_INLINE void One(D d, const Request& r, size_t i) {
+    V v = First::Load(d, r.first + i * First::kBytes);
+    for (size_t j = 0; j < r.inputs; ++j) {
+      v = Op::Apply(d, v, In::Load(d, static_cast<const uint8_t*>(r.input[j]) + i * In::kBytes));
+    }
+    Put(d, v, r, r.out + i * Out::kBytes);
+  }
+
+  // Fewer elements than lanes: the same through a buffer, so that no byte outside the streams is
+  // touched.
+  static void Rest(D d, const Request& r, size_t i, size_t count) {
+    HWY_ALIGN uint8_t buffer[HWY_MAX_BYTES] = {};
+    std::memcpy(buffer, r.first + i * First::kBytes, count * First::kBytes);
+    V v = First::Load(d, buffer);
+    for (size_t j = 0; j < r.inputs; ++j) {
+      std::memcpy(buffer, static_cast<const uint8_t*>(r.input[j]) + i * In::kBytes,
+                  count * In::kBytes);
+      v = Op::Apply(d, v, In::Load(d, buffer));
+    }
+    Put(d, v, r, buffer);
+    std::memcpy(r.out + i * Out::kBytes, buffer, count * Out::kBytes);
+  }
+};
+
+template <class Type, class Op>
+void RunStep(const Request& r) {
+  using Wide = Native<typename Type::Acc>;
+  switch (r.step) {
+    case Step::kStart:
+      return Loop<Type, Type, Wide, SumOp, false>::Run(r);
+    case Step::kAccumulate:
+      return Loop<Wide, Type, Wide, Op, false>::Run(r);
+    case Step::kFinish:
+      return Loop<Wide, Type, Type, Op, true>::Run(r);
+    case Step::kReduce:
+      return Loop<Type, Type, Type, Op, true>::Run(r);
+  }
+}
+
+template <class Type>
+void RunOp(const Request& r) {
+  switch (r.op) {
+    case ReduceOp::kMin:
+      return RunStep<Type, MinOp>(r);
+    case ReduceOp::kMax:
+      return RunStep<Type, MaxOp>(r);
+    default:
+      return RunStep<Type, SumOp>(r);
+  }
+}
+
+void RunRequest(const Request& r) {
+  switch (r.dtype) {
+    case DType::kFloat32:
+      return RunOp<Native<float>>(r);
+    case DType::kFloat64:
+      return RunOp<Native<double>>(r);
+    case DType::kFloat16:
+      return RunOp<Half>(r);
+    case DType::kBFloat16:
+      return RunOp<BFloat16>(r);
+    case DType::kInt32:
+      return RunOp<Native<int32_t>>(r);
+    case DType::kInt64:
+      return RunOp<Native<int64_t>>(r);
+  }
+}
+
+const char* CompiledTargetName() { return hwy::TargetName(HWY_TARGET); }
+
+}  // namespace addend::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

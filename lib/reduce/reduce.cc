@@ -1,0 +1,99 @@
+#include "lib/reduce/reduce.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "lib/reduce/reduce.cc"
+#include "hwy/foreach_target.h"  // compiles the kernels below for every target
+//
+#include "hwy/highway.h"
+#include "lib/reduce/kernels-inl.h"
+
+#if HWY_ONCE
+namespace addend {
+namespace {
+
+HWY_EXPORT(RunRequest);
+HWY_EXPORT(CompiledTargetName);
+
+void Run(const Request& request) { HWY_DYNAMIC_DISPATCH(RunRequest)(request); }
+
+// How many elements take part in an addition: all of them, but for the planted fault that the tests
+// must notice.
+size_t Added(size_t elements) {
+#ifdef ADDEND_FAULT_LAST_ELEMENT
+  if (elements > 1) return elements - 1;
+#endif
+  return elements;
+}
+
+Request MakeRequest(Step step, DType dtype, ReduceOp op, void* out, const void* first) {
+  Request r = {};
+  r.step = step;
+  r.dtype = dtype;
+  r.op = op;
+  r.out = static_cast<uint8_t*>(out);
+  r.first = static_cast<const uint8_t*>(first);
+  return r;
+}
+
+// Runs `r` with the contributions `inputs` on all `elements`.
+void RunWith(Request r, std::span<const void* const> inputs, size_t elements) {
+  const size_t added = Added(elements);
+  r.input = inputs.data();
+  r.inputs = inputs.size();
+  r.elements = added;
+  Run(r);
+  if (added == elements) return;
+  const size_t in = SizeOf(r.dtype), acc = AccumulatorSizeOf(r.dtype);
+  r.out += added * (r.step == Step::kAccumulate ? acc : in);
+  r.first += added * (r.step == Step::kReduce ? in : acc);
+  r.inputs = 0;
+  r.elements = elements - added;
+  Run(r);
+}
+
+}  // namespace
+
+void Start(DType dtype, void* acc, const void* in, size_t elements) {
+  Request r = MakeRequest(Step::kStart, dtype, ReduceOp::kSum, acc, in);
+  r.elements = elements;
+  Run(r);
+}
+
+void Accumulate(DType dtype, ReduceOp op, void* acc, const void* in, size_t elements) {
+  RunWith(MakeRequest(Step::kAccumulate, dtype, op, acc, acc), {&in, 1}, elements);
+}
+
+void Finish(DType dtype, ReduceOp op, void* out, const void* acc, size_t elements,
+            uint32_t divisor) {
+  Request r = MakeRequest(Step::kFinish, dtype, op, out, acc);
+  r.elements = elements;
+  r.divisor = divisor;
+  r.divide = op == ReduceOp::kAverage;
+  Run(r);
+}
+
+void AccumulateAndFinish(DType dtype, ReduceOp op, void* out, const void* acc, const void* in,
+                         size_t elements, uint32_t divisor) {
+  Request r = MakeRequest(Step::kFinish, dtype, op, out, acc);
+  r.divisor = divisor;
+  r.divide = op == ReduceOp::kAverage;
+  RunWith(r, {&in, 1}, elements);
+}
+
+void Reduce(DType dtype, ReduceOp op, void* out, std::span<const void* const> inputs,
+            size_t elements, uint32_t divisor) {
+  Request r = MakeRequest(Step::kReduce, dtype, op, out, inputs.front());
+  r.divisor = divisor;
+  r.divide = op == ReduceOp::kAverage;
+  RunWith(r, inputs.subspan(1), elements);
+}
+
+void ReduceInNode(DType dtype, ReduceOp op, void* out, std::span<const void* const> inputs,
+                  size_t elements) {
+  RunWith(MakeRequest(Step::kReduce, dtype, op, out, inputs.front()), inputs.subspan(1), elements);
+}
+
+std::string_view TargetName() { return HWY_DYNAMIC_DISPATCH(CompiledTargetName)(); }
+
+}  // namespace addend
+#endif  // HWY_ONCE

@@ -1,0 +1,60 @@
+// Summation kernels: the arithmetic of a push-pull, bit for bit the same on every machine.
+//
+// Pure functions over memory that the caller owns; any thread; no allocation; nothing can fail.
+// Pointers may be misaligned to anything, sizes are in elements and may be 0. Memory may overlap
+// only where a comment says so. The vector instructions are chosen at run time and never change a
+// bit of a result.
+//
+// The rules (docs/architecture.md, "Numerics"):
+//  1. Contributions are combined one after the other in the order of the calls, starting from the
+//  first, not from zero: -0.0 survives.
+//  2. float16 and bfloat16 accumulate in float32 and are rounded once, to nearest even; denormals
+//  are kept.
+//  3. A NaN in a result is the positive quiet NaN without payload.
+//  4. kAverage divides the accumulator by `divisor` (a true division) before that one rounding;
+//  integers divide towards zero.
+//  5. Integers wrap modulo 2^N.
+//  6. kMin and kMax: NaN wins; of equal values (-0.0 and +0.0) the earlier contribution stays.
+// kBroadcast has no arithmetic and must not be passed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "lib/base/types.h"
+
+namespace addend {
+
+// The first contribution: acc = in, widened to AccumulatorSizeOf(dtype) bytes an element.
+// `acc` may equal `in` where the sizes are the same.
+void Start(DType dtype, void* acc, const void* in, size_t elements);
+
+// A further one: acc = acc op in.
+void Accumulate(DType dtype, ReduceOp op, void* acc, const void* in, size_t elements);
+
+// out = round(acc / divisor) with SizeOf(dtype) bytes an element; `out` may equal `acc`. Only
+// kAverage uses the divisor.
+void Finish(DType dtype, ReduceOp op, void* out, const void* acc, size_t elements,
+            uint32_t divisor);
+
+// The last contribution and Finish in one pass: out = finish(acc op in). `out` may equal `acc` or
+// `in`.
+void AccumulateAndFinish(DType dtype, ReduceOp op, void* out, const void* acc, const void* in,
+                         size_t elements, uint32_t divisor);
+
+// All contributions in one pass: out = finish(inputs[0] op inputs[1] op ...). `out` may equal any
+// input. `inputs` must not be empty.
+void Reduce(DType dtype, ReduceOp op, void* out, std::span<const void* const> inputs,
+            size_t elements, uint32_t divisor);
+
+// What a node does with the contributions of its local ranks before they travel: one rounding, no
+// division (the server divides). kAverage adds as kSum does.
+void ReduceInNode(DType dtype, ReduceOp op, void* out, std::span<const void* const> inputs,
+                  size_t elements);
+
+// The vector instructions in use, for logs: "AVX2".
+std::string_view TargetName();
+
+}  // namespace addend
