@@ -1,10 +1,13 @@
-// The version of this build, as CMakeLists.txt states it.
+// What this build is, for --version, for metrics and for the check that all members of a cluster fit together.
 #pragma once
 
-#include <string_view>
+#include <cstdint>
 
 namespace addend {
 
-std::string_view Version();
+inline constexpr char kVersion[] = "0.1.0";
+
+// Of the proto files and of the frame. Members with another one are refused when they register (exit status 66).
+inline constexpr uint32_t kProtocolVersion = 1;
 
 }  // namespace addend
