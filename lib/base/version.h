@@ -1,13 +1,15 @@
-// What this build is, for --version, for metrics and for the check that all members of a cluster fit together.
+// The version of this build, as CMakeLists.txt states it, and that of the protocol it speaks.
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 namespace addend {
 
-inline constexpr char kVersion[] = "0.1.0";
+std::string_view Version();
 
-// Of the proto files and of the frame. Members with another one are refused when they register (exit status 66).
+// Of the proto files and of the frame. Members with another one are refused when they register
+// (exit status 66).
 inline constexpr uint32_t kProtocolVersion = 1;
 
 }  // namespace addend
