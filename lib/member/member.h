@@ -25,6 +25,10 @@ namespace addend {
 struct MemberOptions {
   std::string scheduler;                               // host:port
   absl::Duration connect_timeout = absl::Seconds(60);  // for the first registration
+  // Asked about once a second by Join, in its own thread, while it waits: true ends the waiting
+  // with CANCELLED, so that a signal can end a process that has not joined yet (see StopSignal).
+  // May be null.
+  std::function<bool()> give_up;
   // The member cannot come back (its re-registration was refused): the process should stop. Called
   // at most once, from a thread of the member. It must not be null.
   std::function<void(absl::Status)> on_fatal;

@@ -40,6 +40,7 @@ void StopSignal::RestoreMask() {
 }
 
 std::optional<int> StopSignal::Wait(absl::Duration timeout) {
+  if (taken_.has_value()) return taken_;
   const absl::Time deadline = absl::Now() + timeout;
   pollfd fds[] = {{signals_.get(), POLLIN, 0}, {wakeup_.get(), POLLIN, 0}};
   while (true) {
@@ -53,7 +54,8 @@ std::optional<int> StopSignal::Wait(absl::Duration timeout) {
       signalfd_siginfo info{};
       if (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
         RestoreMask();
-        return static_cast<int>(info.ssi_signo);
+        taken_ = static_cast<int>(info.ssi_signo);
+        return taken_;
       }
     }
     if (ready > 0 && fds[1].revents != 0) return std::nullopt;  // stays readable: the reason stays

@@ -23,8 +23,8 @@ class StopSignal {
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 
-  // The signal that came, or nothing if `timeout` passed or RequestStop was called. From one
-  // thread, the maker's.
+  // The signal that came (now, or in an earlier call), or nothing if `timeout` passed or
+  // RequestStop was called. From one thread, the maker's.
   std::optional<int> Wait(absl::Duration timeout);
 
   // Waits for a signal (the answer is OK: a wanted end) or for RequestStop (the answer is its
@@ -41,6 +41,7 @@ class StopSignal {
 
   sigset_t old_mask_;
   bool blocked_ = true;
+  std::optional<int> taken_;
   UniqueFd signals_;
   UniqueFd wakeup_;
   mutable Mutex mu_;

@@ -1,0 +1,204 @@
+#include <grpcpp/support/sync_stream.h>
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/log.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
+#include "lib/member/member.h"
+#include "lib/member/report_queue.h"
+#include "lib/member/session.h"
+#include "lib/rpc/status.h"
+
+namespace addend {
+
+using internal::Report;
+using internal::ReportQueue;
+using internal::Session;
+
+struct NodeMember::Impl {
+  Impl(const MemberOptions& options, v1::RegisterNodeRequest request, UpdateFn on_update)
+      : request(std::move(request)), on_update(std::move(on_update)), session(options) {}
+  ~Impl() { StopSending(); }
+
+  absl::StatusOr<Session::Registered> Register(grpc::ClientContext* context,
+                                               const v1::MemberId* previous);
+  absl::Status Watch(const v1::MemberId& id, grpc::ClientContext* context);
+  void RunSender();
+  void OnRefused(const Report& report, const absl::Status& status);
+  void StopSending();
+
+  const v1::RegisterNodeRequest request;
+  const UpdateFn on_update;
+  v1::RegisterNodeResponse first_answer;  // constant once Join has returned
+  ReportQueue reports;
+  Session session;
+  std::thread sender;
+};
+
+absl::StatusOr<Session::Registered> NodeMember::Impl::Register(grpc::ClientContext* context,
+                                                               const v1::MemberId* previous) {
+  v1::RegisterNodeResponse response;
+  ADDEND_RETURN_IF_ERROR(FromGrpc(session.stub()->RegisterNode(context, request, &response)));
+  if (previous == nullptr) {
+    first_answer = response;
+  } else if (previous->job_id() != response.job_id()) {
+    return WithExitCode(
+        absl::FailedPreconditionError(absl::StrFormat(
+            "job '%s' is another one to the scheduler (%d, was %d): its state is lost; start the "
+            "agent anew",
+            request.job(), response.job_id(), previous->job_id())),
+        kExitTemporary);
+  }
+  Session::Registered registered;
+  registered.id.set_job_id(response.job_id());
+  registered.id.set_node_rank(request.node_rank());
+  registered.id.set_incarnation(request.incarnation());
+  registered.lease_s = response.lease_s();
+  return registered;
+}
+
+absl::Status NodeMember::Impl::Watch(const v1::MemberId& id, grpc::ClientContext* context) {
+  v1::WatchRequest watch;
+  *watch.mutable_member() = id;
+  const auto reader = session.stub()->WatchNode(context, watch);
+  v1::NodeUpdate update;
+  while (reader->Read(&update)) {
+    session.WatchWorks();
+    on_update(update);
+  }
+  return FromGrpc(reader->Finish());
+}
+
+namespace {
+
+grpc::Status Send(v1::Scheduler::Stub* stub, grpc::ClientContext* context,
+                  const v1::DeclareRequest& request) {
+  v1::DeclareResponse response;
+  return stub->Declare(context, request, &response);
+}
+
+grpc::Status Send(v1::Scheduler::Stub* stub, grpc::ClientContext* context,
+                  const v1::UndeclareRequest& request) {
+  v1::UndeclareResponse response;
+  return stub->Undeclare(context, request, &response);
+}
+
+grpc::Status Send(v1::Scheduler::Stub* stub, grpc::ClientContext* context,
+                  const v1::ReportIdleRequest& request) {
+  v1::ReportIdleResponse response;
+  return stub->ReportIdle(context, request, &response);
+}
+
+grpc::Status Send(v1::Scheduler::Stub* stub, grpc::ClientContext* context,
+                  const v1::ReportFailureRequest& request) {
+  v1::ReportFailureResponse response;
+  return stub->ReportFailure(context, request, &response);
+}
+
+}  // namespace
+
+void NodeMember::Impl::RunSender() {
+  Report report;
+  while (reports.Take(&report)) {
+    const absl::Status status =
+        session.CallUntilAnswered([&](grpc::ClientContext* context, const v1::MemberId& id) {
+          return std::visit(
+              [&](auto& request) {
+                *request.mutable_member() = id;
+                return Send(session.stub(), context, request);
+              },
+              report);
+        });
+    if (!status.ok() && !session.stopping()) OnRefused(report, status);
+    reports.Done();
+  }
+}
+
+void NodeMember::Impl::OnRefused(const Report& report, const absl::Status& status) {
+  const uint32_t generation = internal::GenerationOf(report);
+  if (absl::IsFailedPrecondition(status) || absl::IsAborted(status)) {
+    spdlog::debug("a report of generation {} came too late: {}", generation, Message(status));
+    return;
+  }
+  spdlog::error("the scheduler refused a report of generation {}: {}", generation, Message(status));
+  if (absl::IsCancelled(status) || std::holds_alternative<v1::ReportFailureRequest>(report)) return;
+  // The trainers wait for what was asked, so they have to learn that it does not come.
+  v1::ReportFailureRequest failure;
+  failure.set_generation(generation);
+  failure.set_reason(Message(status));
+  failure.set_exit_code(ExitCodeOf(status));
+  failure.set_kind("internal");
+  reports.AddFront(std::move(failure));
+}
+
+void NodeMember::Impl::StopSending() {
+  reports.Close();
+  session.Stop();  // ends the call that the sender may be in
+  if (sender.joinable()) sender.join();
+}
+
+NodeMember::NodeMember(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+NodeMember::~NodeMember() = default;
+
+absl::StatusOr<std::unique_ptr<NodeMember>> NodeMember::Join(const MemberOptions& options,
+                                                             v1::RegisterNodeRequest request,
+                                                             UpdateFn on_update, BeatFn on_beat) {
+  auto impl = std::make_unique<Impl>(options, std::move(request), std::move(on_update));
+  ADDEND_RETURN_IF_ERROR(impl->session.Join(
+      {.register_member = [impl = impl.get()](
+                              auto* context,
+                              auto* previous) { return impl->Register(context, previous); },
+       .beat = std::move(on_beat),
+       .watch = [impl = impl.get()](const auto& id,
+                                    auto* context) { return impl->Watch(id, context); }}));
+  impl->sender = std::thread([impl = impl.get()] { impl->RunSender(); });
+  return std::unique_ptr<NodeMember>(new NodeMember(std::move(impl)));
+}
+
+const v1::RegisterNodeResponse& NodeMember::registration() const { return impl_->first_answer; }
+
+void NodeMember::Declare(uint32_t generation, v1::TensorDescriptor tensor) {
+  v1::DeclareRequest request;
+  request.set_generation(generation);
+  *request.add_tensors() = std::move(tensor);
+  impl_->reports.Add(std::move(request));
+}
+
+void NodeMember::Undeclare(uint32_t generation, std::string name) {
+  v1::UndeclareRequest request;
+  request.set_generation(generation);
+  request.add_names(std::move(name));
+  impl_->reports.Add(std::move(request));
+}
+
+void NodeMember::ReportIdle(uint32_t generation) {
+  v1::ReportIdleRequest request;
+  request.set_generation(generation);
+  impl_->reports.Add(std::move(request));
+}
+
+void NodeMember::ReportFailure(uint32_t generation, absl::Status reason, std::string kind) {
+  v1::ReportFailureRequest request;
+  request.set_generation(generation);
+  request.set_reason(Message(reason));
+  request.set_exit_code(ExitCodeOf(reason));
+  request.set_kind(std::move(kind));
+  impl_->reports.Add(std::move(request));
+}
+
+bool NodeMember::Flush(absl::Duration timeout) {
+  return impl_->reports.WaitUntilEmpty(std::chrono::steady_clock::now() +
+                                       absl::ToChronoMicroseconds(timeout));
+}
+
+void NodeMember::Leave() {
+  impl_->StopSending();
+  impl_->session.Leave();
+}
+
+}  // namespace addend

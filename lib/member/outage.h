@@ -1,0 +1,41 @@
+// Tells people about a scheduler that does not answer, without flooding the log. Internal to
+// lib/member.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "lib/base/mutex.h"
+
+namespace addend::internal {
+
+// One line when the scheduler stops answering, one every 10 s while it does not, one when it
+// answers again. Used by all threads of a member, from any of them.
+class Outage {
+ public:
+  explicit Outage(std::string scheduler) : scheduler_(std::move(scheduler)) {}
+
+  void OnFailure(const absl::Status& status, absl::Time now);
+  void OnAnswer(absl::Time now);
+
+ private:
+  const std::string scheduler_;
+  Mutex mu_;
+  std::optional<absl::Time> since_ ABSL_GUARDED_BY(mu_);  // none: the scheduler answers
+  absl::Time last_line_ ABSL_GUARDED_BY(mu_);
+};
+
+// Waits between attempts: from 50 ms, doubling, to 1 s.
+class Backoff {
+ public:
+  absl::Duration Next();
+  void Reset() { next_ = kFirst; }
+
+ private:
+  static constexpr absl::Duration kFirst = absl::Milliseconds(50);
+  absl::Duration next_ = kFirst;
+};
+
+}  // namespace addend::internal

@@ -1,0 +1,278 @@
+#include "lib/member/session.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/log.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
+#include "lib/rpc/client.h"
+#include "lib/rpc/status.h"
+
+namespace addend::internal {
+namespace {
+
+constexpr absl::Duration kCallTimeout = absl::Seconds(5);
+constexpr absl::Duration kRegisterTimeout = absl::Seconds(2);
+constexpr absl::Duration kLeaveTimeout = absl::Milliseconds(500);
+constexpr absl::Duration kBetweenLines = absl::Seconds(5);
+constexpr absl::Duration kShortestInterval = absl::Milliseconds(10);  // of heartbeats
+
+}  // namespace
+
+// Makes a call known to Stop while it runs.
+class Session::CallScope {
+ public:
+  CallScope(Session* session, grpc::ClientContext* context, bool is_watch)
+      : session_(session), context_(context), is_watch_(is_watch) {
+    MutexLock lock(&session_->mu_);
+    session_->calls_.insert(context);
+    if (is_watch) session_->watch_call_ = context;
+    if (session_->stopping_) context->TryCancel();
+  }
+  ~CallScope() {
+    MutexLock lock(&session_->mu_);
+    session_->calls_.erase(context_);
+    if (is_watch_) session_->watch_call_ = nullptr;
+  }
+
+ private:
+  Session* const session_;
+  grpc::ClientContext* const context_;
+  const bool is_watch_;
+};
+
+Session::Session(const MemberOptions& options)
+    : options_(options),
+      stub_(v1::Scheduler::NewStub(Dial(options.scheduler))),
+      outage_(options.scheduler) {}
+
+absl::Status Session::Join(Hooks hooks) {
+  hooks_ = std::move(hooks);
+  ADDEND_RETURN_IF_ERROR(RegisterFirst());
+  heartbeat_ = std::thread([this] { RunHeartbeat(); });
+  watch_ = std::thread([this] { RunWatch(); });
+  return absl::OkStatus();
+}
+
+absl::Status Session::RegisterFirst() {
+  const absl::Time start = absl::Now();
+  const absl::Time deadline = start + options_.connect_timeout;
+  absl::Time next_line = start + std::min(absl::Seconds(1), options_.connect_timeout / 2);
+  Backoff backoff;
+  while (true) {
+    grpc::ClientContext context;
+    SetDeadline(&context,
+                std::clamp(deadline - absl::Now(), absl::Milliseconds(100), kRegisterTimeout));
+    auto registered = hooks_.register_member(&context, nullptr);
+    if (registered.ok()) {
+      MutexLock lock(&mu_);
+      registered_ = *std::move(registered);
+      epoch_ = 1;
+      return absl::OkStatus();
+    }
+    if (absl::IsUnimplemented(registered.status())) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s answers, but is not an Addend scheduler; check the address", options_.scheduler));
+    }
+    if (!IsUnreachable(registered.status())) return registered.status();
+    if (options_.give_up && options_.give_up()) {
+      return absl::CancelledError(
+          absl::StrFormat("stopped while waiting for the scheduler %s", options_.scheduler));
+    }
+    const absl::Time now = absl::Now();
+    const std::string reason = ShortReason(registered.status());
+    if (now >= deadline) {
+      return WithExitCode(
+          absl::UnavailableError(absl::StrFormat(
+              "scheduler %s has not answered for %.0f s (%s); check the address and that it runs",
+              options_.scheduler, absl::ToDoubleSeconds(now - start), reason)),
+          kExitSchedulerUnreachable);
+    }
+    if (now >= next_line) {
+      spdlog::warn("scheduler {} has not answered for {:.0f} s ({}); giving up in {:.0f} s",
+                   options_.scheduler, absl::ToDoubleSeconds(now - start), reason,
+                   absl::ToDoubleSeconds(deadline - now));
+      next_line = now + kBetweenLines;
+    }
+    Sleep(std::min(backoff.Next(), deadline - now));
+  }
+}
+
+void Session::Stop() {
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    for (grpc::ClientContext* call : calls_) call->TryCancel();
+    stopped_.NotifyAll();
+  }
+  if (heartbeat_.joinable()) heartbeat_.join();
+  if (watch_.joinable()) watch_.join();
+}
+
+void Session::Leave() {
+  Stop();
+  v1::LeaveRequest request;
+  {
+    MutexLock lock(&mu_);
+    if (left_ || epoch_ == 0) return;
+    left_ = true;
+    *request.mutable_member() = registered_.id;
+  }
+  grpc::ClientContext context;
+  SetDeadline(&context, kLeaveTimeout);
+  v1::LeaveResponse response;
+  const absl::Status status = FromGrpc(stub_->Leave(&context, request, &response));
+  if (!status.ok()) {
+    spdlog::info("the scheduler {} was not told that this member leaves ({})", options_.scheduler,
+                 ShortReason(status));
+  }
+}
+
+v1::MemberId Session::id() const {
+  MutexLock lock(&mu_);
+  return registered_.id;
+}
+
+uint64_t Session::epoch() const {
+  MutexLock lock(&mu_);
+  return epoch_;
+}
+
+bool Session::Sleep(absl::Duration duration) {
+  const auto deadline = std::chrono::steady_clock::now() + absl::ToChronoMicroseconds(duration);
+  MutexLock lock(&mu_);
+  while (!stopping_ && stopped_.WaitUntil(&mu_, deadline)) {
+  }
+  return !stopping_;
+}
+
+absl::Status Session::Call(absl::Duration timeout,
+                           absl::FunctionRef<grpc::Status(grpc::ClientContext*)> call) {
+  grpc::ClientContext context;
+  SetDeadline(&context, timeout);
+  const CallScope scope(this, &context, /*is_watch=*/false);
+  const absl::Status status = FromGrpc(call(&context));
+  if (!IsUnreachable(status)) {
+    outage_.OnAnswer(absl::Now());
+  } else if (!stopping_) {
+    outage_.OnFailure(status, absl::Now());
+  }
+  return status;
+}
+
+absl::Status Session::CallUntilAnswered(
+    absl::FunctionRef<grpc::Status(grpc::ClientContext*, const v1::MemberId&)> call) {
+  Backoff backoff;
+  while (true) {
+    const uint64_t epoch = this->epoch();
+    const v1::MemberId id = this->id();
+    const absl::Status status =
+        Call(kCallTimeout, [&](grpc::ClientContext* context) { return call(context, id); });
+    if (absl::IsNotFound(status)) {
+      if (!RegisterAgain(epoch)) return absl::CancelledError("the member cannot come back");
+    } else if (!IsUnreachable(status)) {
+      return status;
+    }
+    if (!Sleep(backoff.Next())) return absl::CancelledError("the member stops");
+  }
+}
+
+void Session::WatchWorks() {
+  watch_works_ = true;
+  outage_.OnAnswer(absl::Now());
+}
+
+void Session::RunHeartbeat() {
+  while (true) {
+    absl::Duration interval;
+    uint64_t epoch = 0;
+    v1::HeartbeatRequest request;
+    {
+      MutexLock lock(&mu_);
+      interval = std::max(absl::Seconds(registered_.lease_s) / 3, kShortestInterval);
+      epoch = epoch_;
+      *request.mutable_member() = registered_.id;
+    }
+    if (!Sleep(interval)) return;
+    hooks_.beat(&request);
+    const absl::Status status = Call(std::max(interval, absl::Seconds(1)), [&](auto* context) {
+      v1::HeartbeatResponse response;
+      return stub_->Heartbeat(context, request, &response);
+    });
+    if (absl::IsNotFound(status)) {
+      if (!RegisterAgain(epoch)) return;
+    } else if (!status.ok() && !IsUnreachable(status)) {
+      spdlog::warn("scheduler {} refused a heartbeat: {}", options_.scheduler, Message(status));
+    }
+  }
+}
+
+void Session::RunWatch() {
+  Backoff backoff;
+  while (!stopping_) {
+    const uint64_t epoch = this->epoch();
+    watch_works_ = false;
+    absl::Status status;
+    {
+      grpc::ClientContext context;  // no deadline: a watch lasts as long as the member
+      const CallScope scope(this, &context, /*is_watch=*/true);
+      status = hooks_.watch(id(), &context);
+    }
+    if (stopping_) return;
+    if (watch_works_) backoff.Reset();
+    if (absl::IsNotFound(status)) {
+      if (!RegisterAgain(epoch)) return;
+    } else if (IsUnreachable(status)) {
+      // A stream cancelled by RegisterAgain comes here too; that is no outage.
+      if (this->epoch() == epoch) outage_.OnFailure(status, absl::Now());
+    } else if (!status.ok()) {
+      spdlog::warn("scheduler {} ended the watch: {}", options_.scheduler, Message(status));
+    }
+    if (!Sleep(backoff.Next())) return;
+  }
+}
+
+bool Session::RegisterAgain(uint64_t epoch) {
+  MutexLock registering(&registering_);
+  v1::MemberId previous;
+  {
+    MutexLock lock(&mu_);
+    if (failed_) return false;
+    if (epoch_ != epoch) return true;  // another thread was first
+    previous = registered_.id;
+  }
+  spdlog::warn("scheduler {} does not know this member any more; registering again",
+               options_.scheduler);
+  absl::StatusOr<Registered> registered = absl::UnknownError("");
+  const absl::Status status = Call(kCallTimeout, [&](grpc::ClientContext* context) {
+    registered = hooks_.register_member(context, &previous);
+    return ToGrpc(registered.status());
+  });
+  if (stopping_ || IsUnreachable(status)) return true;  // the caller tries again
+  if (!status.ok()) {
+    Fail(status);
+    return false;
+  }
+  MutexLock lock(&mu_);
+  registered_ = *std::move(registered);
+  ++epoch_;
+  // The old stream may hang on the registration that is gone; a new one starts with the whole
+  // state.
+  if (watch_call_ != nullptr) watch_call_->TryCancel();
+  return true;
+}
+
+void Session::Fail(absl::Status status) {
+  {
+    MutexLock lock(&mu_);
+    if (std::exchange(failed_, true)) return;
+  }
+  options_.on_fatal(std::move(status));
+}
+
+}  // namespace addend::internal
