@@ -1,0 +1,27 @@
+// Private page-aligned memory whose pages cost nothing until they are touched.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "lib/base/bytes.h"
+
+namespace addend {
+
+class Arena {
+ public:
+  // `bytes` may be 0. RESOURCE_EXHAUSTED when the address space or the overcommit limit refuses.
+  static absl::StatusOr<std::shared_ptr<Arena>> Create(size_t bytes);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  MutableBytes memory() const { return memory_; }
+
+ private:
+  explicit Arena(MutableBytes memory) : memory_(memory) {}
+  const MutableBytes memory_;
+};
+
+}  // namespace addend

@@ -1,0 +1,38 @@
+// Shared memory between an agent and its trainers: made by the agent with memfd_create, sealed against resizing,
+// passed over the Unix socket as a descriptor. Nothing is left behind when a process dies.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "lib/base/bytes.h"
+#include "lib/base/fd.h"
+
+namespace addend {
+
+class Segment {
+ public:
+  enum class Peer {
+    kMayWrite,  // the receiver of the descriptor may map it writable (a contribution)
+    kReadOnly,  // only this process's mapping can write (results): F_SEAL_FUTURE_WRITE
+  };
+  // `bytes` > 0, of lazily touched zero pages. RESOURCE_EXHAUSTED names the size.
+  static absl::StatusOr<std::shared_ptr<Segment>> Create(const std::string& name, size_t bytes, Peer peer);
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  MutableBytes memory() const { return memory_; }
+  // Stays open until CloseDescriptor(); the mapping does not need it.
+  int fd() const { return fd_.get(); }
+  void CloseDescriptor() { fd_.Reset(); }
+
+ private:
+  Segment(UniqueFd fd, MutableBytes memory) : fd_(std::move(fd)), memory_(memory) {}
+  UniqueFd fd_;
+  const MutableBytes memory_;
+};
+
+}  // namespace addend

@@ -1,0 +1,104 @@
+// One thread with its event loop: file descriptors, timers and a bounded mailbox. What a shard owns is touched by
+// this thread alone; all others post tasks.
+//
+// Invariants
+//  1. Tasks of one poster run in the order of posting; each runs at most once, on the loop's thread.
+//  2. Handlers, timers and deferred tasks run on the loop's thread, never nested in one another.
+//  3. After Stop() nothing runs any more; tasks that did not run are destroyed by the destructor.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "lib/base/fd.h"
+#include "lib/base/mutex.h"
+
+namespace addend {
+
+class FdHandler {
+ public:
+  virtual ~FdHandler() = default;
+  // `events`: EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP.
+  virtual void OnReady(uint32_t events) = 0;
+};
+
+class EventLoop {
+ public:
+  using Task = absl::AnyInvocable<void()>;
+  struct Stats {
+    uint64_t mailbox_depth_max = 0;
+    uint64_t posts_rejected = 0;
+  };
+
+  // Starts the thread. `name` (15 characters at most) shows in `top -H`.
+  static absl::StatusOr<std::unique_ptr<EventLoop>> Start(const std::string& name,
+                                                          size_t mailbox_capacity = 1 << 20);
+  // Stops first. Destroys what is left in the mailbox.
+  ~EventLoop();
+
+  // ---- any thread ----
+  // RESOURCE_EXHAUSTED when the mailbox is full, CANCELLED after Stop(); the task is destroyed then.
+  absl::Status Post(Task task);
+  // Runs `task` on the loop and waits for its end. Not from the loop's own thread.
+  void Run(absl::AnyInvocable<void()> task);
+  // Ends the loop after the current task and joins the thread. Idempotent.
+  void Stop();
+  bool InLoop() const { return std::this_thread::get_id() == thread_id_.load(); }
+  Stats stats() const;
+
+  // ---- the loop's thread only ----
+  // The handler stays the caller's; it must be unwatched before it dies.
+  absl::Status Watch(int fd, uint32_t events, FdHandler* handler);
+  void Modify(int fd, uint32_t events);
+  void Unwatch(int fd);
+  // Runs at the end of the current turn of the loop.
+  void Defer(Task task);
+  uint64_t RunAfter(absl::Duration delay, Task task);
+  void Cancel(uint64_t timer);
+
+ private:
+  struct Watched {
+    FdHandler* handler;
+    uint32_t serial;  // tells a reused descriptor from the one an event was for
+  };
+  EventLoop(std::string name, UniqueFd epoll, UniqueFd wake, size_t mailbox_capacity);
+  void Main();
+  void RunMailbox();
+  void RunDeferred();
+  void RunTimers();
+  int MillisUntilTimer() const;
+
+  // Constant after construction.
+  const std::string name_;
+  const UniqueFd epoll_;
+  const UniqueFd wake_;
+  const size_t mailbox_capacity_;
+  std::thread thread_;
+  std::atomic<std::thread::id> thread_id_;
+
+  // Owned by the loop's thread.
+  absl::flat_hash_map<int, Watched> watched_;
+  uint32_t next_serial_ = 1;
+  std::map<std::pair<absl::Time, uint64_t>, Task> timers_;
+  absl::flat_hash_map<uint64_t, absl::Time> timer_times_;
+  uint64_t next_timer_ = 1;
+  std::vector<Task> deferred_;
+
+  std::atomic<bool> stop_{false};
+  mutable Mutex mu_;
+  std::vector<Task> mailbox_ ABSL_GUARDED_BY(mu_);
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  Stats stats_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace addend

@@ -1,0 +1,253 @@
+#include "lib/summation/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/units.h"
+#include "lib/memory/arena.h"
+
+namespace addend {
+namespace {
+
+// Accumulators start on a cache line.
+constexpr uint64_t kAlignment = 64;
+uint64_t Aligned(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// What one partition takes of the engine's own memory. With the agent's result slots at hand, sums of full-width types
+// happen right there; half types need one wide accumulator beside them.
+uint64_t OwnBytes(const TensorSpec& tensor, uint32_t partition, bool external) {
+  const uint64_t accumulator = Aligned(tensor.ElementsOf(partition) * AccumulatorSizeOf(tensor.dtype));
+  if (!external) return 2 * accumulator;
+  return AccumulatorSizeOf(tensor.dtype) == SizeOf(tensor.dtype) ? 0 : accumulator;
+}
+
+PartitionMemory Layout(const TensorSpec& tensor, uint32_t partition, std::byte* own,
+                       const std::optional<ExternalSlots>& external) {
+  const uint64_t accumulator = Aligned(tensor.ElementsOf(partition) * AccumulatorSizeOf(tensor.dtype));
+  const bool widened = AccumulatorSizeOf(tensor.dtype) != SizeOf(tensor.dtype);
+  PartitionMemory memory;
+  for (int slot = 0; slot < 2; ++slot) {
+    if (external) {
+      memory.result[slot] =
+          external->slot[slot].data() + tensor.FirstElement(partition) * SizeOf(tensor.dtype);
+      memory.accumulator[slot] = widened ? own : memory.result[slot];
+    } else {
+      memory.accumulator[slot] = memory.result[slot] = own + slot * accumulator;
+    }
+  }
+  return memory;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Options options) {
+  if (options.shards == 0) return absl::InvalidArgumentError("--shards must be at least 1");
+  std::unique_ptr<Engine> engine(new Engine(std::move(options)));
+  for (uint32_t i = 0; i < engine->options_.shards; ++i) {
+    ADDEND_ASSIGN_OR_RETURN(auto shard, Shard::Create(i, &engine->budget_, &engine->identity_,
+                                                      engine->options_.network));
+    engine->shards_.push_back(std::move(shard));
+  }
+  return engine;
+}
+
+Engine::Engine(Options options) : options_(std::move(options)), budget_(options_.memory_limit_bytes) {
+  identity_.incarnation = options_.incarnation;
+}
+
+Engine::~Engine() {
+  port_.reset();
+  shards_.clear();
+}
+
+absl::StatusOr<uint16_t> Engine::ListenTcp(const Address& bind) {
+  std::vector<TcpPort::ShardEnd> ends;
+  for (auto& shard : shards_) {
+    Shard* const raw = shard.get();
+    ends.push_back({raw->loop(), raw->tcp(), [raw](Link* link) { return raw->Accept(link, false); }});
+  }
+  ADDEND_ASSIGN_OR_RETURN(port_, TcpPort::Open(bind, std::move(ends)));
+  return port_->port();
+}
+
+absl::Status Engine::ListenInproc() {
+  for (uint32_t i = 0; i < shards_.size(); ++i) {
+    ADDEND_RETURN_IF_ERROR(shards_[i]->ListenInproc(InprocName(i)));
+  }
+  return absl::OkStatus();
+}
+
+std::string Engine::InprocName(uint32_t shard) { return absl::StrFormat("summation/%d", shard); }
+
+void Engine::OnShards(absl::FunctionRef<void(Shard*)> task) const {
+  for (auto& shard : shards_) {
+    Shard* const raw = shard.get();
+    raw->loop()->Run([&task, raw] { task(raw); });
+  }
+}
+
+void Engine::SetJob(const JobSpec& spec) {
+  MutexLock lock(&mu_);
+  HeldJob& held = jobs_[spec.id];
+  if (held.spec.generation != spec.generation) ForgetTensors(&held);
+  held.spec = spec;
+  OnShards([&](Shard* shard) { shard->SetJob(spec); });
+}
+
+absl::Status Engine::CheckTensor(const TensorSpec& tensor) const {
+  if (tensor.partitions.size() != tensor.shards.size() || tensor.partition_elements == 0) {
+    return absl::InvalidArgumentError(absl::StrFormat("the reservation of '%s' is malformed", tensor.name));
+  }
+  for (size_t i = 0; i < tensor.partitions.size(); ++i) {
+    if (tensor.shards[i] >= shards_.size() || tensor.FirstElement(tensor.partitions[i]) >= tensor.elements ||
+        tensor.ElementsOf(tensor.partitions[i]) * SizeOf(tensor.dtype) > kMaxPayloadBytes) {
+      return absl::InvalidArgumentError(absl::StrFormat("partition %d of '%s' does not exist, is too large or names shard %d of %d",
+                                                        tensor.partitions[i], tensor.name,
+                                                        tensor.shards[i], shards_.size()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(const JobSpec& job,
+                                                                               const TensorSpec& tensor,
+                                                                               uint64_t* reserved_bytes) {
+  std::optional<ExternalSlots> external;
+  if (options_.external_slots) external = options_.external_slots(job.id, job.generation, tensor.name);
+  const uint64_t tensor_bytes = tensor.elements * SizeOf(tensor.dtype);
+  if (external && external->slot[0].size() < tensor_bytes) external.reset();
+  uint64_t bytes = 0;
+  for (const uint32_t index : tensor.partitions) bytes += OwnBytes(tensor, index, external.has_value());
+  if (!budget_.TryTake(bytes)) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("tensor '%s' needs %s for its accumulators, and %s of the memory limit of %s are free",
+                        tensor.name, FormatByteSize(bytes), FormatByteSize(budget_.free()),
+                        FormatByteSize(budget_.limit())));
+  }
+  auto arena = Arena::Create(bytes);
+  if (!arena.ok()) {
+    budget_.Give(bytes);
+    return arena.status();
+  }
+  *reserved_bytes = bytes;
+  std::vector<std::shared_ptr<Partition>> partitions;
+  std::byte* own = (*arena)->memory().data();
+  for (const uint32_t index : tensor.partitions) {
+    PartitionMemory memory = Layout(tensor, index, own, external);
+    own += OwnBytes(tensor, index, external.has_value());
+    memory.keep_alive = external ? std::make_shared<std::pair<std::shared_ptr<Arena>, std::shared_ptr<void>>>(
+                                       *arena, external->keep_alive)
+                                 : std::static_pointer_cast<void>(*arena);
+    partitions.push_back(std::make_shared<Partition>(Partition::Spec{.id = PartitionId(tensor.id, index),
+                                                                     .name = tensor.name,
+                                                                     .dtype = tensor.dtype,
+                                                                     .op = tensor.op,
+                                                                     .elements = tensor.ElementsOf(index),
+                                                                     .nodes = job.num_nodes,
+                                                                     .divisor = job.num_nodes * job.local_size},
+                                                     std::move(memory)));
+  }
+  return partitions;
+}
+
+absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
+  MutexLock lock(&mu_);
+  const auto it = jobs_.find(job);
+  if (it == jobs_.end()) {
+    return absl::NotFoundError(absl::StrFormat("job %d is not known to this server", job.value()));
+  }
+  HeldJob& held = it->second;
+  if (held.tensors.contains(tensor.id)) return absl::OkStatus();
+  ADDEND_RETURN_IF_ERROR(CheckTensor(tensor));
+  HeldTensor record;
+  ADDEND_ASSIGN_OR_RETURN(auto partitions, MakePartitions(held.spec, tensor, &record.reserved_bytes));
+  for (uint32_t s = 0; s < shards_.size(); ++s) {
+    Shard* const shard = shards_[s].get();
+    shard->loop()->Run([&] {
+      for (size_t i = 0; i < partitions.size(); ++i) {
+        if (tensor.shards[i] == s) shard->AddPartition(job, partitions[i]);
+      }
+    });
+  }
+  held.tensors.emplace(tensor.id, std::move(record));
+  return absl::OkStatus();
+}
+
+void Engine::Release(JobId job, TensorId tensor) {
+  MutexLock lock(&mu_);
+  const auto it = jobs_.find(job);
+  if (it == jobs_.end()) return;
+  const auto held = it->second.tensors.find(tensor);
+  if (held == it->second.tensors.end()) return;
+  OnShards([&](Shard* shard) { shard->DropTensor(job, tensor); });
+  budget_.Give(held->second.reserved_bytes);
+  it->second.tensors.erase(held);
+}
+
+void Engine::ForgetTensors(HeldJob* job) {
+  for (const auto& [id, tensor] : job->tensors) budget_.Give(tensor.reserved_bytes);
+  job->tensors.clear();
+}
+
+void Engine::ReleaseJob(JobId job) {
+  MutexLock lock(&mu_);
+  const auto it = jobs_.find(job);
+  if (it == jobs_.end()) return;
+  OnShards([&](Shard* shard) { shard->DropJob(job, absl::CancelledError("the job has ended")); });
+  ForgetTensors(&it->second);
+  jobs_.erase(it);
+}
+
+void Engine::RetainOnly(const std::map<JobId, std::set<TensorId>>& wanted) {
+  std::vector<JobId> jobs;
+  std::vector<std::pair<JobId, TensorId>> tensors;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [id, job] : jobs_) {
+      const auto keep = wanted.find(id);
+      if (keep == wanted.end()) {
+        jobs.push_back(id);
+        continue;
+      }
+      for (const auto& [tensor, held] : job.tensors) {
+        if (!keep->second.contains(tensor)) tensors.emplace_back(id, tensor);
+      }
+    }
+  }
+  for (const JobId job : jobs) ReleaseJob(job);
+  for (const auto& [job, tensor] : tensors) Release(job, tensor);
+}
+
+std::vector<OpenRoundInfo> Engine::RollCall(JobId job, size_t limit) const {
+  std::vector<OpenRoundInfo> rounds;
+  OnShards([&](Shard* shard) { shard->RollCall(job, limit, &rounds); });
+  return rounds;
+}
+
+EngineStats Engine::stats() const {
+  EngineStats sum;
+  for (const auto& shard : shards_) {
+    for (const Transport* transport : shard->transports()) {
+      if (transport == nullptr) continue;
+      const TransportStats& t = transport->stats();
+      sum.network_bytes_sent += t.bytes_sent;
+      sum.network_bytes_received += t.bytes_received;
+      sum.local_bytes += t.local_bytes;
+      sum.links_malformed += t.links_malformed;
+    }
+    const ShardStats& s = shard->stats();
+    sum.copied_bytes += s.copied_bytes;
+    sum.partitions_sealed += s.partitions_sealed;
+    sum.payload_bytes_summed += s.payload_bytes_summed;
+    sum.early_kept += s.early_kept;
+    sum.early_dropped += s.early_dropped;
+    sum.links_refused += s.links_refused;
+  }
+  sum.memory_used_bytes = budget_.used();
+  sum.memory_peak_bytes = budget_.peak();
+  return sum;
+}
+
+}  // namespace addend

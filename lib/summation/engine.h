@@ -1,0 +1,99 @@
+// A summation server without its control plane: shards, memory, data listeners. The same engine runs in addend-summation
+// and, colocated, in every agent.
+//
+// Threads: the control methods may be called from any thread, one at a time; each waits until all shards have
+// done it. Statistics may be read at any time.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "lib/base/mutex.h"
+#include "lib/summation/memory_budget.h"
+#include "lib/summation/shard.h"
+#include "lib/summation/specs.h"
+
+namespace addend {
+
+struct EngineStats {
+  uint64_t network_bytes_sent = 0;
+  uint64_t network_bytes_received = 0;
+  uint64_t local_bytes = 0;
+  uint64_t copied_bytes = 0;
+  uint64_t partitions_sealed = 0;
+  uint64_t payload_bytes_summed = 0;
+  uint64_t early_kept = 0;
+  uint64_t early_dropped = 0;
+  uint64_t links_malformed = 0;
+  uint64_t links_refused = 0;
+  uint64_t memory_used_bytes = 0;
+  uint64_t memory_peak_bytes = 0;
+};
+
+class Engine {
+ public:
+  struct Options {
+    uint32_t shards = 1;
+    uint64_t memory_limit_bytes = 0;  // 0: none
+    Incarnation incarnation;
+    std::shared_ptr<InprocNetwork> network;  // null: no in-process links
+    ExternalSlotsFn external_slots;          // null: all results in the engine's own memory
+  };
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(Options options);
+  ~Engine();
+
+  // One port for all shards. Returns the bound port.
+  absl::StatusOr<uint16_t> ListenTcp(const Address& bind);
+  // Shard i listens as InprocName(i).
+  absl::Status ListenInproc();
+  static std::string InprocName(uint32_t shard);
+
+  uint32_t shards() const { return static_cast<uint32_t>(shards_.size()); }
+  Incarnation incarnation() const { return identity_.incarnation; }
+  void SetServerId(ServerId id) { identity_.id = id.value(); }
+
+  // Makes the job known, or moves it to a larger generation, which forgets all tensors of the former one.
+  void SetJob(const JobSpec& spec);
+  // Reserves two accumulators for every partition named. A tensor that is held already stays as it is.
+  // RESOURCE_EXHAUSTED (with the numbers) when the memory limit has no room, INVALID_ARGUMENT for a bad spec.
+  absl::Status Reserve(JobId job, const TensorSpec& tensor);
+  void Release(JobId job, TensorId tensor);
+  void ReleaseJob(JobId job);
+  // Forgets whatever is not named.
+  void RetainOnly(const std::map<JobId, std::set<TensorId>>& wanted);
+
+  std::vector<OpenRoundInfo> RollCall(JobId job, size_t limit) const;
+  EngineStats stats() const;
+  uint64_t free_bytes() const { return budget_.free(); }
+
+ private:
+  struct HeldTensor {
+    uint64_t reserved_bytes = 0;
+  };
+  struct HeldJob {
+    JobSpec spec;
+    std::map<TensorId, HeldTensor> tensors;
+  };
+
+  explicit Engine(Options options);
+  absl::Status CheckTensor(const TensorSpec& tensor) const;
+  absl::StatusOr<std::vector<std::shared_ptr<Partition>>> MakePartitions(const JobSpec& job,
+                                                                         const TensorSpec& tensor,
+                                                                         uint64_t* reserved_bytes);
+  void ForgetTensors(HeldJob* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnShards(absl::FunctionRef<void(Shard*)> task) const;
+
+  const Options options_;
+  MemoryBudget budget_;
+  ServerIdentity identity_;
+  std::vector<std::unique_ptr<Shard>> shards_;
+  std::unique_ptr<TcpPort> port_;
+  mutable Mutex mu_;
+  std::map<JobId, HeldJob> jobs_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace addend

@@ -1,0 +1,154 @@
+#include "lib/summation/node_link.h"
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "lib/base/status_macros.h"
+#include "lib/summation/shard.h"
+
+namespace addend {
+
+absl::StatusOr<MutableBytes> NodeLink::Place(const FrameHeader& header) {
+  if (header.type == FrameType::kHello) {
+    if (header.payload_bytes > hello_room_.size()) {
+      return absl::InvalidArgumentError("the token of a HELLO is too long");
+    }
+    return MutableBytes(hello_room_.data(), header.payload_bytes);
+  }
+  if (header.type != FrameType::kContribution) {
+    return absl::UnimplementedError(
+        absl::StrFormat("this summation server does not take a %s frame with a payload", Name(header.type)));
+  }
+  ADDEND_ASSIGN_OR_RETURN(receiving_, Find(header));
+  switch (receiving_->collector().Classify(node_, header.round)) {
+    case Collector::Standing::kItsTurn: {
+      if (const MutableBytes room = receiving_->DirectRoom(); !room.empty()) return room;
+      if (scratch_.size() < header.payload_bytes) scratch_.resize(header.payload_bytes);
+      return MutableBytes(scratch_.data(), header.payload_bytes);
+    }
+    case Collector::Standing::kEarly:
+      early_room_ = EarlyContribution::TakeBuffer(shard_->budget(), header.payload_bytes);
+      return early_room_ ? early_room_->room() : MutableBytes();
+    default:
+      return MutableBytes();
+  }
+}
+
+absl::Status NodeLink::OnFrame(const FrameHeader& header, Payload payload) {
+  switch (header.type) {
+    case FrameType::kHello:
+      return OnHello(header, payload.bytes());
+    case FrameType::kContribution:
+      return OnContribution(header, std::move(payload));
+    case FrameType::kPing: {
+      FrameHeader reply = header;
+      reply.flags = kFlagReply;
+      if (!(header.flags & kFlagReply)) link_->Send(reply, {}, nullptr);
+      return absl::OkStatus();
+    }
+    default:
+      return absl::UnimplementedError(
+          absl::StrFormat("this version of the summation server does not take %s frames", Name(header.type)));
+  }
+}
+
+void NodeLink::OnPut(uint32_t, uint32_t) { link_->Close(absl::UnimplementedError("no region was granted")); }
+
+void NodeLink::OnClosed(absl::Status why) {
+  outbox_.Detach();
+  outbox_.Clear(why);
+  shard_->OnLinkClosed(this, why);  // deletes this
+}
+
+absl::Status NodeLink::OnHello(const FrameHeader& header, Bytes token) {
+  if (job_ != nullptr) return absl::InvalidArgumentError("a second HELLO on one link");
+  ADDEND_ASSIGN_OR_RETURN(job_, shard_->Admit(this, header, token));
+  node_ = NodeId(header.sender);
+  generation_ = header.generation;
+  FrameHeader reply;
+  reply.type = FrameType::kHello;
+  reply.flags = kFlagReply;
+  reply.job = header.job;
+  reply.generation = header.generation;
+  reply.partition = header.partition;
+  shard_->Sign(&reply);
+  link_->Send(reply, {}, nullptr);
+  outbox_.Attach(link_, by_reference_);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<Partition>> NodeLink::Find(const FrameHeader& header) const {
+  if (job_ == nullptr) return absl::UnauthenticatedError("the first frame of a link must be a HELLO");
+  if (header.job != job_->spec.id || header.generation != generation_ || NodeId(header.sender) != node_) {
+    return absl::InvalidArgumentError("a frame names another job, generation or node than its link's HELLO");
+  }
+  const auto it = job_->partitions.find(header.partition);
+  if (it == job_->partitions.end()) {
+    return absl::NotFoundError(
+        absl::StrFormat("partition %d of tensor %d is not on this summation server (plan version %d)",
+                        header.partition.index(), header.partition.tensor().value(),
+                        header.plan_version.value()));
+  }
+  const Partition& partition = *it->second;
+  const size_t expected = header.flags & kFlagEmpty ? 0 : partition.payload_bytes();
+  if (header.dtype != partition.spec().dtype || header.op != partition.spec().op ||
+      header.payload_bytes != expected) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "a contribution of %d bytes (%s, %s) does not fit partition %d of '%s' (%d bytes, %s, %s)",
+        header.payload_bytes, Name(header.dtype), Name(header.op), header.partition.index(),
+        partition.spec().name, expected, Name(partition.spec().dtype), Name(partition.spec().op)));
+  }
+  return it->second;
+}
+
+absl::Status NodeLink::OnContribution(const FrameHeader& header, Payload payload) {
+  std::shared_ptr<Partition> partition = std::move(receiving_);
+  if (partition == nullptr) {  // by reference, or without payload: Place() was not called
+    ADDEND_ASSIGN_OR_RETURN(partition, Find(header));
+  }
+  partition->Touch(absl::Now(), header.priority);
+  switch (partition->collector().Classify(node_, header.round)) {
+    case Collector::Standing::kItsTurn: {
+      const auto early = std::move(early_room_);
+      // Its turn came while it was received, but there had been no room for it.
+      if (payload.bytes().size() != header.payload_bytes) {
+        partition->collector().Drop(node_);
+        return shard_->Advance(job_, partition.get());
+      }
+      return OnItsTurn(partition.get(), header, payload.bytes());
+    }
+    case Collector::Standing::kEarly:
+      return OnEarly(partition.get(), header, std::move(payload));
+    case Collector::Standing::kSealed:
+      shard_->SendResult(this, *partition);
+      return absl::OkStatus();
+    case Collector::Standing::kRepeated:
+    case Collector::Standing::kOld:
+      return absl::OkStatus();
+    case Collector::Standing::kAhead:
+      break;
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "node %d pushed round %d of '%s' before round %d was sealed", node_.value(), header.round.value(),
+      partition->spec().name, partition->collector().round().value()));
+}
+
+absl::Status NodeLink::OnItsTurn(Partition* partition, const FrameHeader& header, Bytes payload) {
+  ADDEND_RETURN_IF_ERROR(shard_->Sum(job_, partition, payload, header.flags & kFlagEmpty));
+  return shard_->Advance(job_, partition);
+}
+
+absl::Status NodeLink::OnEarly(Partition* partition, const FrameHeader& header, Payload payload) {
+  const bool empty = header.flags & kFlagEmpty;
+  if (early_room_ != nullptr) {
+    partition->KeepEarly(node_, std::move(early_room_));
+  } else if (empty || payload.by_reference()) {
+    partition->KeepEarly(node_, std::make_unique<EarlyContribution>(std::move(payload), empty));
+  } else {
+    partition->collector().Drop(node_);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace addend

@@ -1,0 +1,63 @@
+// A summation server's end of the link to one node: the handshake, where contributions land, and the results that wait
+// to be sent. Belongs to one shard.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lib/summation/partition.h"
+#include "lib/transport/outbox.h"
+#include "lib/transport/transport.h"
+
+namespace addend {
+
+class Shard;
+struct ShardJob;
+
+class NodeLink final : public Sink {
+ public:
+  // `shard` outlives the link. Nothing is allocated for the peer before its HELLO has proved the token.
+  NodeLink(Shard* shard, Link* link, bool by_reference)
+      : shard_(shard), link_(link), by_reference_(by_reference) {}
+
+  // After the handshake.
+  ShardJob* job() const { return job_; }
+  NodeId node() const { return node_; }
+  Generation generation() const { return generation_; }
+  Link* link() const { return link_; }
+  Outbox& outbox() { return outbox_; }
+
+  // The job is forgotten or starts over: the link must close.
+  void LeaveJob() { job_ = nullptr; }
+
+  absl::StatusOr<MutableBytes> Place(const FrameHeader& header) override;
+  absl::Status OnFrame(const FrameHeader& header, Payload payload) override;
+  void OnPut(uint32_t immediate, uint32_t bytes) override;
+  void OnClosed(absl::Status why) override;
+
+ private:
+  absl::Status OnHello(const FrameHeader& header, Bytes token);
+  absl::Status OnContribution(const FrameHeader& header, Payload payload);
+  absl::Status OnItsTurn(Partition* partition, const FrameHeader& header, Bytes payload);
+  absl::Status OnEarly(Partition* partition, const FrameHeader& header, Payload payload);
+  // The partition of a contribution, after all that can be wrong with the header has been checked.
+  absl::StatusOr<std::shared_ptr<Partition>> Find(const FrameHeader& header) const;
+
+  Shard* const shard_;
+  Link* const link_;
+  const bool by_reference_;
+  ShardJob* job_ = nullptr;
+  NodeId node_;
+  Generation generation_;
+  Outbox outbox_;
+
+  // The frame that is being received.
+  std::array<std::byte, 256> hello_room_;
+  std::vector<std::byte> scratch_;                    // one partition, for a contribution whose turn it is
+  std::unique_ptr<EarlyContribution> early_room_;     // or its buffer, when it came early
+  std::shared_ptr<Partition> receiving_;              // keeps the accumulator that is read into
+};
+
+}  // namespace addend

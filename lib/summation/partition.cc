@@ -1,0 +1,133 @@
+#include "lib/summation/partition.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/status_macros.h"
+#include "lib/reduce/reduce.h"
+
+namespace addend {
+
+std::unique_ptr<EarlyContribution> EarlyContribution::TakeBuffer(MemoryBudget* budget, size_t bytes) {
+  if (!budget->TryTake(bytes)) return nullptr;
+  auto early = std::make_unique<EarlyContribution>();
+  early->budget_ = budget;
+  early->bytes_ = bytes;
+  early->buffer_.reset(new std::byte[bytes]);  // not zeroed: it is about to be read into
+  return early;
+}
+
+EarlyContribution::~EarlyContribution() {
+  if (budget_ != nullptr) budget_->Give(bytes_);
+}
+
+Partition::Partition(Spec spec, PartitionMemory memory)
+    : spec_(std::move(spec)),
+      memory_(std::move(memory)),
+      collector_(spec_.nodes),
+      early_(spec_.nodes) {}
+
+MutableBytes Partition::DirectRoom() {
+  const bool widened = SizeOf(spec_.dtype) != AccumulatorSizeOf(spec_.dtype);
+  if (has_data_ || (widened && spec_.op != ReduceOp::kBroadcast)) return {};
+  return MutableBytes(memory_.result[parity()], payload_bytes());
+}
+
+absl::Status Partition::Sum(Bytes payload, bool empty, Round* sealed) {
+  if (spec_.op == ReduceOp::kBroadcast) {
+    ADDEND_RETURN_IF_ERROR(SumBroadcast(payload, empty));
+  } else if (!empty) {
+    SumData(payload);
+  } else if (collector_.IsLast()) {
+    FinishWithoutData();
+  }
+  has_data_ = has_data_ || !empty;
+  collector_.Summed();
+  if (collector_.summed() == spec_.nodes) {
+    *sealed = collector_.round();
+    collector_.Seal();
+    has_data_ = false;
+    open_since_ = absl::InfiniteFuture();
+  }
+  return absl::OkStatus();
+}
+
+void Partition::SumData(Bytes payload) {
+  std::byte* const accumulator = memory_.accumulator[parity()];
+  std::byte* const result = memory_.result[parity()];
+  const bool widened = SizeOf(spec_.dtype) != AccumulatorSizeOf(spec_.dtype);
+  const bool last = collector_.IsLast();
+  if (has_data_ && last) {
+    AccumulateAndFinish(spec_.dtype, spec_.op, result, accumulator, payload.data(), spec_.elements,
+                        spec_.divisor);
+  } else if (has_data_) {
+    Accumulate(spec_.dtype, spec_.op, accumulator, payload.data(), spec_.elements);
+  } else if (last && !widened) {
+    Finish(spec_.dtype, spec_.op, result, payload.data(), spec_.elements, spec_.divisor);
+  } else {
+    if (payload.data() != accumulator) {
+      Start(spec_.dtype, accumulator, payload.data(), spec_.elements);
+      if (!widened) copied_bytes_ += payload.size();
+    }
+    if (last) Finish(spec_.dtype, spec_.op, result, accumulator, spec_.elements, spec_.divisor);
+  }
+}
+
+// The last node had nothing to add.
+void Partition::FinishWithoutData() {
+  std::byte* const result = memory_.result[parity()];
+  if (has_data_) {
+    Finish(spec_.dtype, spec_.op, result, memory_.accumulator[parity()], spec_.elements, spec_.divisor);
+  } else {
+    std::memset(result, 0, payload_bytes());
+  }
+}
+
+absl::Status Partition::SumBroadcast(Bytes payload, bool empty) {
+  if (!empty) {
+    if (has_data_) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "two nodes sent data for the broadcast '%s': all ranks must name the same root", spec_.name));
+    }
+    std::byte* const result = memory_.result[parity()];
+    if (payload.data() != result) {
+      std::memcpy(result, payload.data(), payload.size());
+      copied_bytes_ += payload.size();
+    }
+  } else if (collector_.IsLast() && !has_data_) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "no node sent data for the broadcast '%s': its root rank is not in this job", spec_.name));
+  }
+  return absl::OkStatus();
+}
+
+Bytes Partition::LastResult() const {
+  return Bytes(memory_.result[1 - parity()], payload_bytes());
+}
+
+void Partition::KeepEarly(NodeId node, std::unique_ptr<EarlyContribution> early) {
+  early_[node.value()] = std::move(early);
+  collector_.Keep(node);
+}
+
+std::unique_ptr<EarlyContribution> Partition::TakeEarly(NodeId node) {
+  return std::move(early_[node.value()]);
+}
+
+void Partition::ForgetReferences(NodeId node) {
+  auto& early = early_[node.value()];
+  if (early == nullptr || !early->by_reference()) return;
+  early.reset();
+  collector_.Forget(node);
+}
+
+void Partition::Touch(absl::Time now, int32_t priority) {
+  if (open_since_ == absl::InfiniteFuture()) {
+    open_since_ = now;
+    priority_ = priority;
+  }
+}
+
+}  // namespace addend

@@ -1,0 +1,107 @@
+// One partition of one tensor on its owner: the accumulators of two rounds, who has contributed, and the arithmetic.
+// Belongs to one shard's thread. Knows no link.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "lib/base/bytes.h"
+#include "lib/base/ids.h"
+#include "lib/base/types.h"
+#include "lib/summation/collector.h"
+#include "lib/summation/memory_budget.h"
+#include "lib/transport/transport.h"
+
+namespace addend {
+
+// Where a partition sums and leaves its results, by parity of the round. `accumulator` has AccumulatorSizeOf(dtype)
+// bytes an element, `result` SizeOf(dtype); both may be the same memory.
+struct PartitionMemory {
+  std::byte* accumulator[2] = {nullptr, nullptr};
+  std::byte* result[2] = {nullptr, nullptr};
+  std::shared_ptr<void> keep_alive;
+};
+
+// A contribution that came before its turn: a buffer taken from the budget, or a reference to the sender's memory.
+class EarlyContribution {
+ public:
+  EarlyContribution() = default;
+  // Null when the budget has no room.
+  static std::unique_ptr<EarlyContribution> TakeBuffer(MemoryBudget* budget, size_t bytes);
+  EarlyContribution(Payload payload, bool empty) : payload_(std::move(payload)), empty_(empty) {}
+  ~EarlyContribution();
+  EarlyContribution(const EarlyContribution&) = delete;
+  EarlyContribution& operator=(const EarlyContribution&) = delete;
+
+  MutableBytes room() { return MutableBytes(buffer_.get(), bytes_); }
+  Bytes bytes() const { return buffer_ ? Bytes(buffer_.get(), bytes_) : payload_.bytes(); }
+  bool empty() const { return empty_; }
+  bool by_reference() const { return payload_.by_reference(); }
+
+ private:
+  MemoryBudget* budget_ = nullptr;
+  std::unique_ptr<std::byte[]> buffer_;
+  size_t bytes_ = 0;
+  Payload payload_;
+  bool empty_ = false;
+};
+
+class Partition {
+ public:
+  struct Spec {
+    PartitionId id;
+    std::string name;  // of the tensor
+    DType dtype = DType::kFloat32;
+    ReduceOp op = ReduceOp::kSum;
+    uint64_t elements = 0;
+    uint32_t nodes = 1;
+    uint32_t divisor = 1;  // ranks of the job
+  };
+  Partition(Spec spec, PartitionMemory memory);
+
+  const Spec& spec() const { return spec_; }
+  size_t payload_bytes() const { return spec_.elements * SizeOf(spec_.dtype); }
+  Collector& collector() { return collector_; }
+  const Collector& collector() const { return collector_; }
+
+  // The accumulator itself, if the contribution whose turn it is can be received there: it is the first one and needs
+  // no conversion. Else empty.
+  MutableBytes DirectRoom();
+  // Sums the contribution whose turn it is; `payload` may be what DirectRoom() gave. `empty`: adds nothing.
+  // Seals the round when it is the last: `*sealed` is then the round. FAILED_PRECONDITION: two nodes sent data
+  // for a broadcast, or none did.
+  absl::Status Sum(Bytes payload, bool empty, Round* sealed);
+  // The result of the last sealed round.
+  Bytes LastResult() const;
+  int32_t priority() const { return priority_; }
+
+  void KeepEarly(NodeId node, std::unique_ptr<EarlyContribution> early);
+  std::unique_ptr<EarlyContribution> TakeEarly(NodeId node);
+  // Lets go of what refers to the memory of `node`'s process.
+  void ForgetReferences(NodeId node);
+  // Something of the round has come.
+  void Touch(absl::Time now, int32_t priority);
+  absl::Time open_since() const { return open_since_; }
+  uint64_t copied_bytes() const { return copied_bytes_; }
+
+ private:
+  void SumData(Bytes payload);
+  void FinishWithoutData();
+  absl::Status SumBroadcast(Bytes payload, bool empty);
+  uint32_t parity() const { return Parity(collector_.round()); }
+
+  const Spec spec_;
+  const PartitionMemory memory_;
+  Collector collector_;
+  bool has_data_ = false;  // a contribution of this round was not empty
+  int32_t priority_ = 0;
+  absl::Time open_since_ = absl::InfiniteFuture();
+  std::vector<std::unique_ptr<EarlyContribution>> early_;  // by node
+  uint64_t copied_bytes_ = 0;
+};
+
+}  // namespace addend

@@ -1,0 +1,226 @@
+#include "lib/summation/shard.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "lib/base/log.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
+
+namespace addend {
+namespace {
+
+// Takes the same time wherever the first difference is.
+bool SameToken(Bytes given, const std::string& wanted) {
+  if (given.size() != wanted.size()) return false;
+  unsigned char difference = 0;
+  for (size_t i = 0; i < given.size(); ++i) {
+    difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(wanted[i]);
+  }
+  return difference == 0;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(uint32_t index, MemoryBudget* budget,
+                                                     const ServerIdentity* identity,
+                                                     std::shared_ptr<InprocNetwork> network) {
+  std::unique_ptr<Shard> shard(new Shard(budget, identity));
+  ADDEND_ASSIGN_OR_RETURN(shard->loop_, EventLoop::Start(absl::StrFormat("sum-%d", index)));
+  shard->tcp_ = MakeTcpTransport(shard->loop_.get());
+  if (network != nullptr) shard->inproc_ = MakeInprocTransport(shard->loop_.get(), std::move(network));
+  return shard;
+}
+
+Shard::~Shard() {
+  loop_->Run([this] {
+    tcp_.reset();
+    inproc_.reset();
+    jobs_.clear();
+  });
+  loop_->Stop();
+}
+
+absl::Status Shard::ListenInproc(const std::string& name) {
+  absl::Status status;
+  loop_->Run([&] {
+    status = inproc_->Listen({.host = name}, [this](Link* link) { return Accept(link, true); }).status();
+  });
+  return status;
+}
+
+Sink* Shard::Accept(Link* link, bool by_reference) {
+  links_.push_back(std::make_unique<NodeLink>(this, link, by_reference));
+  return links_.back().get();
+}
+
+void Shard::SetJob(const JobSpec& spec) {
+  const auto it = jobs_.find(spec.id);
+  if (it != jobs_.end() && it->second->spec.generation == spec.generation) {
+    it->second->spec.plan_version = spec.plan_version;
+    return;
+  }
+  if (it != jobs_.end()) DropJob(spec.id, absl::AbortedError("the job starts over as a new generation"));
+  auto job = std::make_unique<ShardJob>();
+  job->spec = spec;
+  job->links.resize(spec.num_nodes, nullptr);
+  jobs_[spec.id] = std::move(job);
+}
+
+void Shard::AddPartition(JobId job, std::shared_ptr<Partition> partition) {
+  const PartitionId id = partition->spec().id;
+  jobs_.at(job)->partitions.emplace(id, std::move(partition));
+}
+
+void Shard::DropTensor(JobId job, TensorId tensor) {
+  const auto it = jobs_.find(job);
+  if (it == jobs_.end()) return;
+  absl::erase_if(it->second->partitions, [tensor](const auto& entry) { return entry.first.tensor() == tensor; });
+}
+
+void Shard::DropJob(JobId job, const absl::Status& why) {
+  auto node = jobs_.extract(job);
+  if (node.empty()) return;
+  // Links first: after Close() nothing is read into the accumulators any more.
+  for (auto& link : links_) {
+    if (link->job() != node.mapped().get()) continue;
+    link->LeaveJob();
+    link->link()->Close(why);
+  }
+}
+
+void Shard::RollCall(JobId wanted, size_t limit, std::vector<OpenRoundInfo>* out) const {
+  const absl::Time now = absl::Now();
+  for (const auto& [id, job] : jobs_) {
+    if (wanted != JobId() && wanted != id) continue;
+    for (const auto& [partition_id, partition] : job->partitions) {
+      const Collector& collector = partition->collector();
+      if (!collector.IsOpen() || out->size() >= limit) continue;
+      OpenRoundInfo info;
+      info.job = id;
+      info.tensor = partition_id.tensor();
+      info.name = partition->spec().name;
+      info.partition = partition_id.index();
+      info.round = collector.round();
+      info.open_s = absl::ToDoubleSeconds(now - partition->open_since());
+      for (uint32_t node = 0; node < job->spec.num_nodes; ++node) {
+        (collector.HasPushed(NodeId(node)) ? info.pushed : info.missing).push_back(NodeId(node));
+      }
+      out->push_back(std::move(info));
+    }
+  }
+}
+
+absl::StatusOr<ShardJob*> Shard::Admit(NodeLink* link, const FrameHeader& hello, Bytes token) {
+  const auto it = jobs_.find(hello.job);
+  if (it == jobs_.end() || !SameToken(token, it->second->spec.token)) {
+    stats_.links_refused.fetch_add(1, std::memory_order_relaxed);
+    return absl::UnauthenticatedError(
+        absl::StrFormat("job %d is not known here, or the token is not its own", hello.job.value()));
+  }
+  ShardJob* job = it->second.get();
+  if (hello.generation != job->spec.generation || hello.sender >= job->spec.num_nodes) {
+    stats_.links_refused.fetch_add(1, std::memory_order_relaxed);
+    return absl::FailedPreconditionError(
+        absl::StrFormat("node %d of generation %d does not belong to job %d, which is in generation %d with %d nodes",
+                        hello.sender, hello.generation.value(), hello.job.value(),
+                        job->spec.generation.value(), job->spec.num_nodes));
+  }
+  // A newer link of a node replaces the former one.
+  if (NodeLink* former = job->links[hello.sender]; former != nullptr) {
+    former->LeaveJob();
+    former->link()->Close(absl::AbortedError("the node has connected anew"));
+  }
+  job->links[hello.sender] = link;
+  return job;
+}
+
+void Shard::Sign(FrameHeader* header) const {
+  header->sender = identity_->id.load(std::memory_order_relaxed);
+  header->incarnation = identity_->incarnation;
+}
+
+absl::Status Shard::Sum(ShardJob* job, Partition* partition, Bytes payload, bool empty) {
+  Round sealed;
+  const uint64_t copied = partition->copied_bytes();
+  ADDEND_RETURN_IF_ERROR(partition->Sum(payload, empty, &sealed));
+  stats_.payload_bytes_summed.fetch_add(payload.size(), std::memory_order_relaxed);
+  stats_.copied_bytes.fetch_add(partition->copied_bytes() - copied, std::memory_order_relaxed);
+  if (sealed == Round()) return absl::OkStatus();
+  stats_.partitions_sealed.fetch_add(1, std::memory_order_relaxed);
+  for (NodeLink* link : job->links) {
+    if (link != nullptr) SendResult(link, *partition);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Shard::Advance(ShardJob* job, Partition* partition) {
+  while (true) {
+    switch (partition->collector().Advance()) {
+      case Collector::Next::kKept: {
+        const auto early = partition->TakeEarly(partition->collector().turn());
+        stats_.early_kept.fetch_add(1, std::memory_order_relaxed);
+        ADDEND_RETURN_IF_ERROR(Sum(job, partition, early->bytes(), early->empty()));
+        break;
+      }
+      case Collector::Next::kAsk:
+        stats_.early_dropped.fetch_add(1, std::memory_order_relaxed);
+        AskAgain(job, *partition, partition->collector().turn());
+        return absl::OkStatus();
+      case Collector::Next::kWait:
+      case Collector::Next::kSeal:
+        return absl::OkStatus();
+    }
+  }
+}
+
+void Shard::AskAgain(ShardJob* job, const Partition& partition, NodeId node) {
+  NodeLink* link = job->links[node.value()];
+  if (link == nullptr) return;  // it will send all it retains when it connects
+  FrameHeader header;
+  header.type = FrameType::kSendAgain;
+  header.job = job->spec.id;
+  header.generation = job->spec.generation;
+  header.plan_version = job->spec.plan_version;
+  header.partition = partition.spec().id;
+  header.round = partition.collector().round();
+  header.priority = INT32_MAX;  // everybody waits for it
+  Sign(&header);
+  link->outbox().Push(header, {}, nullptr);
+}
+
+void Shard::SendResult(NodeLink* link, const Partition& partition) {
+  const ShardJob& job = *link->job();
+  FrameHeader header;
+  header.type = FrameType::kResult;
+  header.dtype = partition.spec().dtype;
+  header.op = partition.spec().op;
+  header.job = job.spec.id;
+  header.generation = job.spec.generation;
+  header.plan_version = job.spec.plan_version;
+  header.partition = partition.spec().id;
+  header.round = Round(partition.collector().round().value() - 1);
+  header.priority = partition.priority();
+  header.contributors = job.spec.num_nodes;
+  Sign(&header);
+  const auto it = job.partitions.find(header.partition);
+  // The memory is lent until it is sent, whatever becomes of the tensor.
+  std::shared_ptr<Partition> keep = it == job.partitions.end() ? nullptr : it->second;
+  const Bytes result = partition.LastResult();
+  header.uncompressed_bytes = static_cast<uint32_t>(result.size());
+  link->outbox().Push(header, result, [keep = std::move(keep)](absl::Status) {});
+}
+
+void Shard::OnLinkClosed(NodeLink* link, const absl::Status& why) {
+  if (ShardJob* job = link->job(); job != nullptr) {
+    spdlog::info("the link of node {} of job {} has closed: {}", link->node().value(), job->spec.id.value(),
+                 Message(why));
+    if (job->links[link->node().value()] == link) job->links[link->node().value()] = nullptr;
+    for (auto& [id, partition] : job->partitions) partition->ForgetReferences(link->node());
+  }
+  links_.remove_if([link](const auto& other) { return other.get() == link; });
+}
+
+}  // namespace addend

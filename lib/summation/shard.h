@@ -1,0 +1,92 @@
+// One shard of a summation server: one thread that owns a set of partitions, the links of the nodes to it, and sums.
+// No locks: everything here runs on the shard's loop.
+#pragma once
+
+#include <atomic>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "lib/shard/event_loop.h"
+#include "lib/summation/node_link.h"
+#include "lib/summation/partition.h"
+#include "lib/summation/specs.h"
+#include "lib/transport/inproc/factory.h"
+#include "lib/transport/tcp/factory.h"
+
+namespace addend {
+
+// Who this server is, in the frames it sends. Set when the scheduler has given the number.
+struct ServerIdentity {
+  std::atomic<uint32_t> id{0};
+  Incarnation incarnation;
+};
+
+// Counted by a shard, read by anyone.
+struct ShardStats {
+  std::atomic<uint64_t> partitions_sealed{0};
+  std::atomic<uint64_t> payload_bytes_summed{0};
+  std::atomic<uint64_t> copied_bytes{0};
+  std::atomic<uint64_t> early_kept{0};
+  std::atomic<uint64_t> early_dropped{0};
+  std::atomic<uint64_t> links_refused{0};
+};
+
+struct ShardJob {
+  JobSpec spec;
+  std::vector<NodeLink*> links;  // by node; null: not connected
+  absl::flat_hash_map<PartitionId, std::shared_ptr<Partition>> partitions;
+};
+
+class Shard {
+ public:
+  // `budget` and `identity` outlive the shard.
+  static absl::StatusOr<std::unique_ptr<Shard>> Create(uint32_t index, MemoryBudget* budget,
+                                                       const ServerIdentity* identity,
+                                                       std::shared_ptr<InprocNetwork> network);
+  ~Shard();
+
+  EventLoop* loop() { return loop_.get(); }
+  std::shared_ptr<Transport> tcp() { return tcp_; }
+  const ShardStats& stats() const { return stats_; }
+  std::vector<const Transport*> transports() const { return {tcp_.get(), inproc_.get()}; }
+  // For the TCP port and the in-process listener.
+  Sink* Accept(Link* link, bool by_reference);
+  absl::Status ListenInproc(const std::string& name);
+
+  // ---- control, on the loop ----
+  void SetJob(const JobSpec& spec);  // a larger generation drops all of the former one
+  void AddPartition(JobId job, std::shared_ptr<Partition> partition);
+  void DropTensor(JobId job, TensorId tensor);
+  void DropJob(JobId job, const absl::Status& why);
+  void RollCall(JobId job, size_t limit, std::vector<OpenRoundInfo>* out) const;
+
+  // ---- for NodeLink, on the loop ----
+  MemoryBudget* budget() { return budget_; }
+  absl::StatusOr<ShardJob*> Admit(NodeLink* link, const FrameHeader& hello, Bytes token);
+  void Sign(FrameHeader* header) const;
+  // Sums the contribution whose turn it is and sends the result if it was the last.
+  absl::Status Sum(ShardJob* job, Partition* partition, Bytes payload, bool empty);
+  // Goes on with what came early.
+  absl::Status Advance(ShardJob* job, Partition* partition);
+  void SendResult(NodeLink* link, const Partition& partition);
+  void OnLinkClosed(NodeLink* link, const absl::Status& why);
+
+ private:
+  Shard(MemoryBudget* budget, const ServerIdentity* identity) : budget_(budget), identity_(identity) {}
+  void AskAgain(ShardJob* job, const Partition& partition, NodeId node);
+
+  MemoryBudget* const budget_;
+  const ServerIdentity* const identity_;
+  std::unique_ptr<EventLoop> loop_;
+  std::shared_ptr<Transport> tcp_;
+  std::shared_ptr<Transport> inproc_;
+  ShardStats stats_;
+
+  absl::flat_hash_map<JobId, std::unique_ptr<ShardJob>> jobs_;
+  std::list<std::unique_ptr<NodeLink>> links_;
+};
+
+}  // namespace addend

@@ -1,0 +1,63 @@
+// What the scheduler asks a summation server to hold.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/base/bytes.h"
+#include "lib/base/ids.h"
+#include "lib/base/types.h"
+
+namespace addend {
+
+struct JobSpec {
+  JobId id;
+  Generation generation;
+  PlanVersion plan_version;
+  std::string token;        // what a node's HELLO has to carry
+  uint32_t num_nodes = 1;
+  uint32_t local_size = 1;  // Average divides by num_nodes * local_size
+};
+
+struct TensorSpec {
+  TensorId id;
+  std::string name;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  uint64_t elements = 0;            // of the whole tensor
+  uint64_t partition_elements = 1;  // of every partition but the last
+  std::vector<uint32_t> partitions;  // indices of those that this server owns
+  std::vector<uint32_t> shards;      // the shard of each
+
+  uint64_t FirstElement(uint32_t partition) const { return partition * partition_elements; }
+  uint64_t ElementsOf(uint32_t partition) const {
+    return std::min(partition_elements, elements - FirstElement(partition));
+  }
+};
+
+// Memory of the agent in which a colocated server leaves its results: slot[r & 1] of the whole tensor.
+struct ExternalSlots {
+  MutableBytes slot[2];
+  std::shared_ptr<void> keep_alive;
+};
+using ExternalSlotsFn =
+    std::function<std::optional<ExternalSlots>(JobId, Generation, const std::string& tensor_name)>;
+
+// A round that waits for nodes, for the roll-call.
+struct OpenRoundInfo {
+  JobId job;
+  TensorId tensor;
+  std::string name;
+  uint32_t partition = 0;
+  Round round;
+  std::vector<NodeId> pushed;
+  std::vector<NodeId> missing;
+  double open_s = 0;
+};
+
+}  // namespace addend

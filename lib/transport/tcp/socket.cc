@@ -1,0 +1,107 @@
+#include "lib/transport/tcp/socket.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/status_macros.h"
+
+namespace addend::tcp {
+namespace {
+
+struct AddrInfoDeleter {
+  void operator()(addrinfo* info) const { ::freeaddrinfo(info); }
+};
+using AddrInfo = std::unique_ptr<addrinfo, AddrInfoDeleter>;
+
+absl::StatusOr<AddrInfo> Resolve(const Address& address, bool passive) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0);
+  addrinfo* found = nullptr;
+  const std::string port = std::to_string(address.port);
+  const int error =
+      ::getaddrinfo(address.host.empty() ? nullptr : address.host.c_str(), port.c_str(), &hints, &found);
+  if (error != 0) {
+    return absl::UnavailableError(
+        absl::StrFormat("cannot resolve '%s': %s", address.host, ::gai_strerror(error)));
+  }
+  return AddrInfo(found);
+}
+
+void SetOption(int fd, int level, int name, int value) {
+  ::setsockopt(fd, level, name, &value, sizeof(value));
+}
+
+}  // namespace
+
+absl::StatusOr<UniqueFd> ListenOn(const Address& bind, uint16_t* port) {
+  const auto refuse = [&](std::string_view why) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "cannot listen on %s:%d for data: %s", bind.host.empty() ? "*" : bind.host, bind.port, why));
+  };
+  auto info = Resolve(bind, /*passive=*/true);
+  if (!info.ok()) return refuse(std::string(info.status().message().data(), info.status().message().size()));
+  UniqueFd fd(::socket((*info)->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return refuse(std::strerror(errno));
+  SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (::bind(fd.get(), (*info)->ai_addr, (*info)->ai_addrlen) != 0 || ::listen(fd.get(), 1024) != 0) {
+    return refuse(std::strerror(errno));
+  }
+  sockaddr_storage bound{};
+  socklen_t length = sizeof(bound);
+  ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &length);
+  *port = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
+                                            : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
+  return fd;
+}
+
+absl::StatusOr<UniqueFd> StartConnect(const Address& peer) {
+  ADDEND_ASSIGN_OR_RETURN(AddrInfo info, Resolve(peer, /*passive=*/false));
+  UniqueFd fd(::socket(info->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return absl::ResourceExhaustedError(absl::StrFormat("socket: %s", std::strerror(errno)));
+  if (::connect(fd.get(), info->ai_addr, info->ai_addrlen) != 0 && errno != EINPROGRESS) {
+    return absl::UnavailableError(
+        absl::StrFormat("cannot connect to %s:%d: %s", peer.host, peer.port, std::strerror(errno)));
+  }
+  return fd;
+}
+
+absl::Status ConnectResult(int fd, const Address& peer) {
+  int error = 0;
+  socklen_t length = sizeof(error);
+  ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+  if (error == 0) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrFormat("cannot connect to %s:%d: %s", peer.host, peer.port, std::strerror(error)));
+}
+
+void Tune(int fd, int unsent_bytes_max) {
+  SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, 5);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, 5);
+  SetOption(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, unsent_bytes_max);
+}
+
+std::string PeerName(int fd) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  char host[NI_MAXHOST];
+  char port[NI_MAXSERV];
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
+      ::getnameinfo(reinterpret_cast<sockaddr*>(&address), length, host, sizeof(host), port, sizeof(port),
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return "a peer that is gone";
+  }
+  return absl::StrFormat("%s:%s", host, port);
+}
+
+}  // namespace addend::tcp

@@ -1,0 +1,21 @@
+// The system calls of a TCP socket, with errors for people.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "lib/base/fd.h"
+#include "lib/transport/transport.h"
+
+namespace addend::tcp {
+
+absl::StatusOr<UniqueFd> ListenOn(const Address& bind, uint16_t* port);
+// Starts a non-blocking connect; writable when it is decided.
+absl::StatusOr<UniqueFd> StartConnect(const Address& peer);
+// After the socket became writable: OK, or UNAVAILABLE with the reason.
+absl::Status ConnectResult(int fd, const Address& peer);
+// No Nagle, keep-alive, bounded unsent bytes.
+void Tune(int fd, int unsent_bytes_max);
+std::string PeerName(int fd);
+
+}  // namespace addend::tcp

@@ -1,0 +1,130 @@
+// The listening port that all shards of a server share.
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/log.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
+#include "lib/transport/tcp/socket.h"
+#include "lib/transport/tcp/tcp_transport.h"
+
+namespace addend {
+namespace {
+
+// Sockets that have not said yet which shard they want; more are refused.
+constexpr size_t kPendingMax = 4096;
+
+class PortImpl final : public TcpPort, private FdHandler {
+ public:
+  PortImpl(UniqueFd fd, uint16_t port, std::vector<ShardEnd> shards, TcpOptions options)
+      : fd_(std::move(fd)), port_(port), shards_(std::make_shared<std::vector<ShardEnd>>(std::move(shards))),
+        options_(options) {}
+
+  ~PortImpl() override {
+    if (loop_ == nullptr) return;
+    loop_->Run([this] {
+      pending_.clear();
+      loop_->Unwatch(fd_.get());
+    });
+    loop_->Stop();
+  }
+
+  absl::Status Begin() {
+    ADDEND_ASSIGN_OR_RETURN(loop_, EventLoop::Start("accept"));
+    absl::Status status;
+    loop_->Run([&] { status = loop_->Watch(fd_.get(), EPOLLIN, this); });
+    return status;
+  }
+
+  uint16_t port() const override { return port_; }
+
+ private:
+  // A socket whose first header has not come yet.
+  struct Pending : public FdHandler {
+    Pending(PortImpl* port, UniqueFd fd) : port(port), fd(std::move(fd)) {}
+    ~Pending() override {
+      port->loop_->Cancel(timer);
+      if (fd.valid()) port->loop_->Unwatch(fd.get());
+    }
+    void OnReady(uint32_t) override { port->Peek(this); }
+    PortImpl* const port;
+    UniqueFd fd;
+    uint64_t timer = 0;
+  };
+
+  void OnReady(uint32_t) override {
+    UniqueFd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd.valid()) {
+      if (errno == EMFILE || errno == ENFILE) PauseAccepting();
+      return;
+    }
+    if (pending_.size() >= kPendingMax) return;
+    const int key = fd.get();
+    // Woken only when a whole header is there, not for every byte of it.
+    const int low = kFrameHeaderBytes;
+    ::setsockopt(key, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof(low));
+    auto pending = std::make_unique<Pending>(this, std::move(fd));
+    if (!loop_->Watch(key, EPOLLIN | EPOLLRDHUP, pending.get()).ok()) return;
+    pending->timer = loop_->RunAfter(options_.hello_timeout, [this, key] { pending_.erase(key); });
+    pending_[key] = std::move(pending);
+  }
+
+  // Out of descriptors: the kernel keeps the connections queued; look again shortly instead of spinning.
+  void PauseAccepting() {
+    spdlog::warn("out of file descriptors: not accepting connections for 100 ms (raise ulimit -n)");
+    loop_->Unwatch(fd_.get());
+    loop_->RunAfter(absl::Milliseconds(100), [this] { loop_->Watch(fd_.get(), EPOLLIN, this).IgnoreError(); });
+  }
+
+  void Peek(Pending* pending) {
+    const int key = pending->fd.get();
+    EncodedHeader bytes;
+    const ssize_t got = ::recv(key, bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (got < static_cast<ssize_t>(bytes.size())) {
+      pending_.erase(key);  // closed, or half a header and then the end
+      return;
+    }
+    // A header that cannot be decoded goes to shard 0, which closes the link with the reason.
+    auto header = DecodeHeader(bytes);
+    const uint64_t wanted = header.ok() ? header->partition.value() : 0;
+    const size_t shard = wanted < shards_->size() ? wanted : 0;
+    loop_->Unwatch(key);
+    const int one = 1;
+    ::setsockopt(key, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof(one));
+    auto fd = std::make_shared<UniqueFd>(std::move(pending->fd));
+    pending_.erase(key);
+    (*shards_)[shard].loop
+        ->Post([fd, shards = shards_, shard] {
+          ShardEnd& end = (*shards)[shard];
+          static_cast<TcpTransport*>(end.transport.get())->Adopt(std::move(*fd), end.accept);
+        })
+        .IgnoreError();
+  }
+
+  const UniqueFd fd_;
+  const uint16_t port_;
+  // Shared with the hand-overs that are on their way.
+  const std::shared_ptr<std::vector<ShardEnd>> shards_;
+  const TcpOptions options_;
+  std::unique_ptr<EventLoop> loop_;
+  std::map<int, std::unique_ptr<Pending>> pending_;  // by descriptor
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TcpPort>> TcpPort::Open(const Address& bind, std::vector<ShardEnd> shards,
+                                                       TcpOptions options) {
+  uint16_t port = 0;
+  ADDEND_ASSIGN_OR_RETURN(UniqueFd fd, tcp::ListenOn(bind, &port));
+  auto impl = std::make_unique<PortImpl>(std::move(fd), port, std::move(shards), options);
+  ADDEND_RETURN_IF_ERROR(impl->Begin());
+  return std::unique_ptr<TcpPort>(std::move(impl));
+}
+
+}  // namespace addend

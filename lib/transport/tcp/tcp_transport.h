@@ -1,0 +1,41 @@
+// The TCP transport of one shard: its links and the connections that are being made.
+#pragma once
+
+#include <list>
+#include <memory>
+
+#include "lib/transport/tcp/factory.h"
+#include "lib/transport/tcp/tcp_link.h"
+
+namespace addend {
+
+class TcpTransport final : public Transport {
+ public:
+  TcpTransport(EventLoop* loop, TcpOptions options);
+  ~TcpTransport() override;
+
+  const Traits& traits() const override { return traits_; }
+  const TransportStats& stats() const override { return stats_; }
+  absl::StatusOr<std::unique_ptr<Region>> Register(MutableBytes memory) override;
+  absl::StatusOr<Address> Listen(const Address& bind, AcceptFn accept) override;
+  void Connect(const Address& peer, uint32_t shard, Sink* sink, absl::Duration timeout,
+               ConnectFn connected) override;
+
+  // A connected socket from a port: on the loop's thread.
+  void Adopt(UniqueFd fd, AcceptFn& accept);
+
+ private:
+  class Connecting;
+  class Listening;
+  tcp::TcpLink* NewLink(UniqueFd fd);
+
+  EventLoop* const loop_;
+  const TcpOptions options_;
+  const Traits traits_;
+  TransportStats stats_;
+  std::list<std::unique_ptr<tcp::TcpLink>> links_;
+  std::list<std::unique_ptr<Connecting>> connecting_;
+  std::unique_ptr<Listening> listening_;
+};
+
+}  // namespace addend

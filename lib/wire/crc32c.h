@@ -1,0 +1,12 @@
+// CRC-32C (Castagnoli), as in iSCSI: of frame headers always, of payloads where --payload-crc asks for it.
+#pragma once
+
+#include <cstdint>
+
+#include "lib/base/bytes.h"
+
+namespace addend {
+
+uint32_t Crc32c(Bytes data);
+
+}  // namespace addend

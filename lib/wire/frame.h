@@ -1,0 +1,74 @@
+// The frame of the data path: a fixed little-endian header, then the payload. docs/wire-format.md has the same table.
+// Pure: no I/O, no allocation.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "lib/base/bytes.h"
+#include "lib/base/ids.h"
+#include "lib/base/types.h"
+
+namespace addend {
+
+inline constexpr uint32_t kFrameMagic = 0x444E4441;  // "ADND" on the wire
+inline constexpr uint16_t kWireVersion = 1;
+inline constexpr size_t kFrameHeaderBytes = 96;
+// Upper limit of a payload; a header that announces more is malformed.
+inline constexpr uint32_t kMaxPayloadBytes = 1u << 30;
+
+enum class FrameType : uint8_t {
+  kHello = 1,         // opens a link in both directions; partition = the shard asked for, payload = the job's token
+  kContribution = 2,  // node -> owner: the node's part of (partition, round)
+  kResult = 3,        // owner -> node: the sum
+  kAck = 4,           // node -> owner: the result of (partition, round) is held
+  kMoved = 5,         // owner -> node: the partition has another owner from plan_version on
+  kSendAgain = 6,     // owner -> node: the contribution came before its turn and was dropped; its turn has come
+  kRecover = 7,       // owner -> node, and back: what was held before an owner died
+  kAbort = 8,         // the job's generation is over
+  kGoaway = 9,        // the link closes on purpose; detail = an exit code, payload = the reason as text
+  kPing = 10,         // answered by a kPing with kFlagReply
+};
+std::string_view Name(FrameType type);
+
+inline constexpr uint16_t kFlagEmpty = 1;       // a contribution without data: counts, adds nothing
+inline constexpr uint16_t kFlagPayloadCrc = 2;  // payload_crc32c is set
+inline constexpr uint16_t kFlagReply = 4;
+inline constexpr uint16_t kKnownFlags = kFlagEmpty | kFlagPayloadCrc | kFlagReply;
+
+// How the payload is written. Compressed encodings come later; a receiver refuses what it does not know.
+enum class Encoding : uint8_t { kRaw = 0 };
+
+struct FrameHeader {
+  FrameType type = FrameType::kPing;
+  uint16_t flags = 0;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  Encoding encoding = Encoding::kRaw;
+  JobId job;
+  Generation generation;
+  uint32_t sender = 0;  // NodeId of a node, ServerId of a server
+  Incarnation incarnation;
+  PlanVersion plan_version;
+  PartitionId partition;
+  Round round;
+  int32_t priority = 0;  // larger first; of a contribution, and then of its result
+  uint32_t contributors = 0;
+  uint32_t payload_bytes = 0;
+  uint32_t uncompressed_bytes = 0;
+  uint32_t payload_crc32c = 0;
+  uint32_t detail = 0;  // kGoaway: exit code
+};
+
+using EncodedHeader = std::array<std::byte, kFrameHeaderBytes>;
+
+void EncodeHeader(const FrameHeader& header, EncodedHeader* out);
+
+// DATA_LOSS: bad magic or checksum. FAILED_PRECONDITION (exit status 66): another wire version.
+// INVALID_ARGUMENT: a type, flag, dtype, op, encoding or length that this version does not know.
+absl::StatusOr<FrameHeader> DecodeHeader(std::span<const std::byte, kFrameHeaderBytes> bytes);
+
+}  // namespace addend
