@@ -151,7 +151,7 @@ class Cluster:
         return env
 
     def start(self, name, command, host=None, env=None, cwd=None, stdout=None):
-        """Starts any program as a part of the cluster (it is killed with it), on network host `host` if there are hosts."""
+        """Starts any program as a part of the cluster (it is killed with it), on a host of the network if there is one."""
         if self.network and host is not None:
             command = [*self.network.prefix(host), *command]
         process = Process(name, command, self.folder / f"{name}.log", env or self.environment(), cwd, stdout, self.user)
@@ -161,7 +161,7 @@ class Cluster:
     def start_scheduler(self, *flags):
         address = self.network.gateway if self.network else "127.0.0.1"
         self.scheduler = self.start_service(
-            "scheduler", "scheduler", None, [f"--listen={address}:{self._scheduler_port()}", f"--store={self.store}", *flags])
+            "scheduler", "scheduler", 0, [f"--listen={address}:{self._scheduler_port()}", f"--store={self.store}", *flags])
         self.await_ports(self.scheduler)
         self.scheduler_address = f"{address}:{self.scheduler.ports['grpc']}"
 
@@ -243,7 +243,7 @@ class Cluster:
     # ---- looking ----
     def addendctl(self, *arguments):
         """The JSON that addendctl prints."""
-        command = [self.bin_dir / "addendctl", *arguments, f"--scheduler={self.scheduler_address}", "--json"]
+        command = [*(self.network.prefix(0) if self.network else []), self.bin_dir / "addendctl", *arguments, f"--scheduler={self.scheduler_address}", "--json"]
         result = subprocess.run(command, capture_output=True, text=True, timeout=20 * PATIENCE, env=self.environment())
         assert result.returncode == 0, f"addendctl {arguments} ended with status {result.returncode}: {result.stderr}"
         return json.loads(result.stdout)

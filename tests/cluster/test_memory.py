@@ -1,0 +1,33 @@
+"""A server with just enough memory: nothing stalls, whatever the order of the pushes."""
+from tests.support.cluster import Cluster, SANITIZED
+
+PARTITION = 1 << 20
+TENSORS, ELEMENTS = 10, 4 << 20  # of float32: 160 MiB in all
+
+
+def peak_resident_bytes(pid):
+    with open(f"/proc/{pid}/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+
+
+def test_opposite_orders_within_the_memory_limit(tmp_path):
+    """Two accumulators per partition and one partition more; node 1 pushes last what node 0 pushes first."""
+    limit = 2 * TENSORS * ELEMENTS * 4 + PARTITION
+    with Cluster(tmp_path, 2, 1, cpu_servers=1, summation_flags=[f"--memory-limit={limit}"],
+                 agent_flags=["--colocated-summation=false", f"--partition-bytes={PARTITION}"]) as cluster:
+        ranks = cluster.start_ranks("orders.py", {"tensors": TENSORS, "elements": ELEMENTS, "rounds": 3, "pause_s": 0.1,
+                                                  "hold": True})
+        ranks.wait_at("done", 120)
+        peak = peak_resident_bytes(cluster.servers[0].pid)
+        ranks.open("done")
+        for outcome in ranks.join():
+            assert outcome.result["right"]
+    if not SANITIZED:  # whose shadow memory counts too
+        assert peak <= 1.1 * limit, f"{peak / 1e6:.0f} MB were resident, the limit is {limit / 1e6:.0f} MB"
+
+
+def test_opposite_orders_on_many_nodes(tmp_path):
+    with Cluster(tmp_path, 4, 2, cpu_servers=2, shards=3, summation_flags=["--memory-limit=2MiB"],
+                 agent_flags=["--partition-bytes=16KiB"]) as cluster:
+        for outcome in cluster.run_ranks("orders.py", {"tensors": 8, "elements": 50_000, "rounds": 5, "pause_s": 0.005}):
+            assert outcome.result["right"]

@@ -1,0 +1,281 @@
+"""Each failure: one clear sentence, the documented exit status or typed error, within 10 s, on every rank."""
+import re
+import socket
+import time
+
+import pytest
+
+from tests.support.cluster import Cluster, PATIENCE, run_binary
+
+SERVICES = ("addend-scheduler", "addend-summation", "addend-agent")
+AGENT = ["--scheduler=127.0.0.1:9", "--job=j", "--node-rank=0", "--num-nodes=1", "--local-size=1"]
+NEEDED = {
+    "addend-scheduler": ["--store=memory"],
+    "addend-summation": ["--scheduler=127.0.0.1:9"],
+    "addend-agent": AGENT,
+}
+ANYWHERE = ["--listen=127.0.0.1:0", "--http=127.0.0.1:0", "--health-listen=127.0.0.1:0"]
+LIMIT = 10 * PATIENCE
+
+
+def last_sentence(result, *, status):
+    """The one line that a binary gives as its reason."""
+    assert result.returncode == status, (result.returncode, result.stdout, result.stderr)
+    lines = [line for line in result.stderr.strip().splitlines() if re.match(r"(addend[\w-]*): ", line)]
+    assert lines, f"no sentence in: {result.stderr}"
+    assert "\n" not in lines[-1] and len(lines[-1]) < 600
+    return lines[-1]
+
+
+# ---- the start of a binary ----
+@pytest.mark.parametrize("binary", [*SERVICES, "addendctl", "addend-bench"])
+def test_unknown_flag(binary):
+    command = {"addendctl": ["status"], "addend-bench": ["push-pull"]}.get(binary, [])
+    assert "frobnicate" in last_sentence(run_binary(binary, *command, "--frobnicate=1"), status=64)
+
+
+@pytest.mark.parametrize("binary,flag", [
+    ("addend-scheduler", "--listen=nonsense"), ("addend-scheduler", "--lease=soon"), ("addend-scheduler", "--store=floppy:a"),
+    ("addend-summation", "--shards=banana"), ("addend-summation", "--shards=0"), ("addend-summation", "--memory-limit=much"),
+    ("addend-summation", "--bandwidth=fast"), ("addend-summation", "--transport=pigeon"), ("addend-agent", "--node-rank=1"),
+    ("addend-agent", "--num-nodes=0"), ("addend-agent", "--local-size=-1"), ("addend-agent", "--partition-bytes=0"),
+    ("addend-agent", "--on-node-loss=cry"), ("addend-agent", "--scheduler=nowhere"), ("addend-agent", "--colocated-summation=maybe")])
+def test_bad_value(tmp_path, binary, flag):
+    socket_flag = [f"--socket={tmp_path}/a.sock"] if binary == "addend-agent" else []
+    data = ["--data-listen=127.0.0.1:0"] if binary != "addend-scheduler" else []
+    sentence = last_sentence(run_binary(binary, *NEEDED[binary], *ANYWHERE, *socket_flag, *data, flag), status=64)
+    name, value = flag[2:].split("=")
+    assert name in sentence or name.replace("-", "_") in sentence or name.replace("-", " ") in sentence
+    assert value in sentence
+
+
+def test_bad_value_from_the_environment_names_the_variable():
+    result = run_binary("addend-summation", *NEEDED["addend-summation"], *ANYWHERE, env={"ADDEND_SHARDS": "banana"})
+    assert "ADDEND_SHARDS" in last_sentence(result, status=64)
+
+
+@pytest.mark.parametrize("flag", ["listen", "http", "health-listen"])
+def test_port_taken_by_another_scheduler(flag):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        sentence = last_sentence(
+            run_binary("addend-scheduler", "--store=memory", *ANYWHERE, f"--{flag}=127.0.0.1:{port}"), status=64)
+        assert str(port) in sentence
+
+
+@pytest.mark.parametrize("kind", ["summation", "agent"])
+@pytest.mark.parametrize("flag", ["listen", "data-listen", "http"])
+def test_port_taken(tmp_path, kind, flag):
+    with socket.create_server(("127.0.0.1", 0)) as taken, Cluster(tmp_path, nodes=0) as cluster:
+        port = taken.getsockname()[1]
+        start = time.monotonic()
+        process = (cluster.start_summation(f"--{flag}=127.0.0.1:{port}") if kind == "summation"
+                   else start_agent_of(cluster, 0, 1, f"--{flag}=127.0.0.1:{port}"))
+        # The harness's own --http comes later on the command line, where the last one counts.
+        if flag == "http":
+            process.kill()
+            flags = [f for f in process.command[1:] if f != "--http=127.0.0.1:0"]
+            process = cluster.start(f"{kind}.again", [process.command[0], *flags])
+        assert process.wait(LIMIT) == 64 and time.monotonic() - start < LIMIT
+        assert str(port) in process.tail(1)
+
+
+def start_agent_of(cluster, node, nodes, *flags, name=None):
+    cluster.nodes, before = nodes, cluster.nodes
+    try:
+        return cluster.start_agent(node, *flags, name=name)
+    finally:
+        cluster.nodes = before
+
+
+@pytest.mark.parametrize("binary", ["addend-summation", "addend-agent"])
+def test_scheduler_unreachable(tmp_path, binary):
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    more = ["--data-listen=127.0.0.1:0", f"--scheduler=127.0.0.1:{port}", "--connect-timeout=4s"]
+    if binary == "addend-agent":
+        more.append(f"--socket={tmp_path}/a.sock")
+    start = time.monotonic()
+    result = run_binary(binary, *NEEDED[binary], *ANYWHERE, *more)
+    assert 3 < time.monotonic() - start < LIMIT
+    assert str(port) in last_sentence(result, status=76)
+    assert result.stderr.count(str(port)) >= 2, "it says meanwhile that it waits"
+
+
+def test_addendctl_without_scheduler():
+    assert "127.0.0.1:9" in last_sentence(run_binary("addendctl", "status", "--scheduler=127.0.0.1:9"), status=76)
+
+
+def test_trainer_without_agent(tmp_path):
+    with Cluster(tmp_path, nodes=0) as cluster:
+        cluster.nodes = 1
+        start = time.monotonic()
+        outcome, = cluster.run_ranks("attempt.py", env={"ADDEND_CONNECT_TIMEOUT": 3})
+        assert time.monotonic() - start < LIMIT
+        assert outcome.result["init"]["code"] == 76 and "agent0.sock" in outcome.result["init"]["text"]
+        assert "agent0.sock" in outcome.log, "it says meanwhile that it waits"
+
+
+# ---- disagreement ----
+def agreed_errors(results, call="push_pull"):
+    for outcome in results:
+        report = outcome.result[call]
+        assert report["error"] is not None, f"rank {outcome.rank} saw no error"
+        assert report["seconds"] < LIMIT
+    return [outcome.result[call] for outcome in results]
+
+
+@pytest.mark.parametrize("other,words", [
+    ({"shape": [5]}, ["4", "5"]),
+    ({"shape": [2, 2]}, ["4", "2"]),
+    ({"dtype": "float64"}, ["float32", "float64"]),
+    ({"op": "Average"}, ["sum", "average"])])
+def test_one_name_declared_differently_by_two_nodes(tmp_path, other, words):
+    with Cluster(tmp_path, nodes=2, local_size=2) as cluster:
+        results = cluster.run_ranks("attempt.py", {"name": "weights/ü", "rank": {"2": other, "3": other}})
+        for error in agreed_errors(results):
+            assert error["error"] == "MismatchError" and error["code"] == 65
+            assert "weights/ü" in error["text"] and "node 0" in error["text"] and "node 1" in error["text"]
+            assert all(word in error["text"].lower() for word in words), error["text"]
+
+
+def test_one_name_declared_differently_by_two_local_ranks(tmp_path):
+    with Cluster(tmp_path, nodes=2, local_size=2) as cluster:
+        for error in agreed_errors(cluster.run_ranks("attempt.py", {"rank": {"1": {"shape": [7]}}})):
+            assert error["error"] == "MismatchError" and "'w'" in error["text"]
+
+
+@pytest.mark.parametrize("flag,setting", [
+    ("--partition-bytes=8KiB", "partition"), ("--on-node-loss=shrink", "on.node.loss"), ("--stall-timeout=7s", "stall.timeout")])
+def test_job_settings_that_differ(tmp_path, flag, setting):
+    with Cluster(tmp_path, nodes=0) as cluster:
+        first = start_agent_of(cluster, 0, 2)
+        cluster.await_ports(first)
+        second = start_agent_of(cluster, 1, 2, flag)
+        assert second.wait(LIMIT) == 65
+        sentence = second.tail(1)
+        assert re.search(setting, sentence) and "node 0" in sentence and "node 1" in sentence
+        assert first.returncode is None
+
+
+def test_two_agents_of_one_node_rank(tmp_path):
+    with Cluster(tmp_path, nodes=1) as cluster:
+        second = cluster.start_agent(0, f"--socket={cluster.folder}/second.sock", name="second")
+        assert second.wait(LIMIT) == 64
+        assert "node" in second.tail(1) and "'job'" in second.tail(1)
+        cluster.run_ranks("attempt.py")
+
+
+def test_second_agent_on_one_socket(tmp_path):
+    with Cluster(tmp_path, nodes=1) as cluster:
+        second = cluster.start_agent(0, "--job=other", name="second")
+        assert second.wait(LIMIT) in (64, 77)
+        assert "agent0.sock" in second.tail(1)
+        cluster.run_ranks("attempt.py")
+
+
+# ---- trainers ----
+def test_trainer_of_another_job(tmp_path):
+    with Cluster(tmp_path, nodes=1) as cluster:
+        start = time.monotonic()
+        stranger, = cluster.run_ranks("attempt.py", env={"ADDEND_JOB": "stranger"})
+        assert time.monotonic() - start < LIMIT
+        assert stranger.result["init"]["error"] and stranger.result["init"]["code"] in (64, 65)
+        assert "stranger" in stranger.result["init"]["text"] and "job" in stranger.result["init"]["text"]
+        cluster.run_ranks("attempt.py")
+
+
+@pytest.mark.parametrize("variables", [{"WORLD_SIZE": 3}, {"LOCAL_WORLD_SIZE": 2, "WORLD_SIZE": 2}, {"RANK": 5, "WORLD_SIZE": 9}])
+def test_trainer_with_the_wrong_number_of_ranks(tmp_path, variables):
+    with Cluster(tmp_path, nodes=1) as cluster:
+        ranks = cluster.start_ranks("attempt.py", env={**variables})
+        ranks.processes[0].wait(LIMIT)
+        report = (list(ranks.folder.glob("result.*.json")))
+        assert report and '"code": 6' in report[0].read_text(), report
+
+
+def test_too_many_trainers(tmp_path):
+    with Cluster(tmp_path, nodes=1) as cluster:
+        first = cluster.start_ranks("attempt.py", {"gates": ["here"]})
+        first.wait_at("here")
+        start = time.monotonic()
+        second, = cluster.run_ranks("attempt.py")
+        assert time.monotonic() - start < LIMIT
+        assert second.result["init"]["code"] in (64, 65) and "rank 0" in second.result["init"]["text"]
+        first.open("here")
+        assert first.join()[0].result["push_pull"]["error"] is None
+
+
+@pytest.mark.parametrize("variable", ["RANK", "LOCAL_WORLD_SIZE"])
+def test_malformed_variable(tmp_path, variable):
+    with Cluster(tmp_path, nodes=1) as cluster:
+        outcome, = cluster.run_ranks("bad_variable.py", env={"BAD_VARIABLE": variable})
+        assert outcome.result["init"]["code"] == 64 and variable in outcome.result["init"]["text"]
+
+
+def test_push_pull_after_shutdown(tmp_path):
+    with Cluster(tmp_path, nodes=2) as cluster:
+        results = cluster.run_ranks("attempt.py", {"calls": ["push_pull", "shutdown", "late"]})
+        for outcome in results:
+            assert outcome.result["push_pull"]["error"] is None and outcome.result["shutdown"]["error"] is None
+        for error in agreed_errors(results, "late"):
+            assert error["error"] == "Error" and error["code"] == 71
+
+
+# ---- memory ----
+def test_server_too_small_for_the_job(tmp_path):
+    with Cluster(tmp_path, nodes=2, cpu_servers=1, summation_flags=["--memory-limit=1MiB"],
+                 agent_flags=["--colocated-summation=false"]) as cluster:
+        results = cluster.run_ranks("attempt.py", {"shape": [4_000_000]})
+        for error in agreed_errors(results):
+            assert error["code"] == 72 and "'w'" in error["text"]
+            assert re.search(r"\d", error["text"]), "it names what is needed and what is free"
+
+
+def test_no_summation_server_at_all(tmp_path):
+    with Cluster(tmp_path, nodes=2, agent_flags=["--colocated-summation=false"]) as cluster:
+        for error in agreed_errors(cluster.run_ranks("attempt.py")):
+            assert "addend-summation" in error["text"]
+
+
+# ---- death ----
+@pytest.mark.parametrize("victim", ["trainer", "agent", "server"])
+def test_death_reaches_every_rank(tmp_path, victim):
+    with Cluster(tmp_path, nodes=3, local_size=2, cpu_servers=1, scheduler_flags=["--lease=3s"]) as cluster:
+        ranks = cluster.start_ranks("steps.py", {"steps": 100000, "gate": "running"})
+        ranks.wait_at("running")
+        ranks.open("running")
+        time.sleep(0.3)
+        killed = {"trainer": ranks.processes[5], "agent": cluster.agents[2], "server": cluster.servers[0]}[victim]
+        start = time.monotonic()
+        killed.kill()
+        survivors = [outcome for outcome in ranks.join(LIMIT, expect=None) if outcome.result is not None]
+        assert time.monotonic() - start < LIMIT
+        assert len(survivors) == {"trainer": 5, "agent": 6, "server": 6}[victim]
+        for outcome in survivors:
+            assert outcome.result["error"] == "PeerLostError" and outcome.result["code"] == 75, outcome.result
+        told = [outcome.result["text"] for outcome in survivors if outcome.rank < 4]
+        names = {"trainer": "rank 5", "agent": "node 2", "server": "server"}[victim]
+        assert all(names in text for text in told), told
+
+
+def test_job_starts_over_after_a_lost_trainer(tmp_path):
+    with Cluster(tmp_path, nodes=2, scheduler_flags=["--lease=3s"]) as cluster:
+        ranks = cluster.start_ranks("steps.py", {"steps": 100000, "gate": "running"})
+        ranks.wait_at("running")
+        ranks.open("running")
+        ranks.processes[1].kill()
+        ranks.join(LIMIT, expect=None)
+        for outcome in cluster.run_ranks("steps.py", {"steps": 5}):
+            assert outcome.result["error"] is None
+
+
+def test_a_rank_that_does_not_push_is_named(tmp_path):
+    with Cluster(tmp_path, nodes=2, agent_flags=["--stall-timeout=3s"]) as cluster:
+        ranks = cluster.start_ranks("attempt.py", {"rank": {"1": {"gates": ["sleep"]}}})
+        ranks.processes[0].wait(LIMIT)
+        ranks.open("sleep")
+        waiting, sleeper = ranks.join(LIMIT)
+        assert waiting.result["push_pull"]["error"] == "StalledError" and waiting.result["push_pull"]["code"] == 78
+        assert re.search("node 1|rank 1", waiting.result["push_pull"]["text"])
+        assert sleeper.result["push_pull"]["error"] == "StalledError"

@@ -1,0 +1,101 @@
+"""What a service does with frames that it should never get: refuse them politely, and harm nobody else."""
+import contextlib
+import socket
+import struct
+
+import pytest
+
+from tests.support import wire
+from tests.support.cluster import Cluster, PATIENCE
+
+
+def answer_to(port, data):
+    """Sends `data` to a data port and returns what comes back until the server closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10 * PATIENCE) as connection:
+        connection.sendall(data)
+        return wire.receive_exactly(connection, 1 << 20)
+
+
+HELLO = wire.encode(type=wire.HELLO, job=1, generation=1, payload_bytes=32, uncompressed_bytes=32) + bytes(32)
+
+
+@pytest.mark.parametrize("name,data,words", [
+    ("another version", struct.pack("<IH", wire.MAGIC, 99) + HELLO[6:], "version 99"),
+    ("no frame at all", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" + bytes(96), "magic"),
+    ("a wrong checksum", HELLO[:60] + b"\xff" + HELLO[61:], "checksum"),
+    ("an unknown type", wire.encode(type=77) + bytes(64), "type"),
+    ("a huge payload", wire.encode(type=wire.CONTRIBUTION, payload_bytes=0xFFFFFFFF), "payload"),
+    ("a wrong token", HELLO, ""),
+    ("a contribution before the hello", wire.encode(type=wire.CONTRIBUTION, job=1, generation=1, payload_bytes=4) + bytes(4), "")])
+def test_bad_frame_closes_its_own_connection_only(tmp_path, name, data, words):
+    with Cluster(tmp_path, nodes=2, cpu_servers=1) as cluster:
+        ranks = cluster.start_ranks("steps.py", {"steps": 300, "gate": "running"})
+        ranks.wait_at("running")
+        server = cluster.servers[0]
+        reply = answer_to(server.ports["data"], data)
+        if name == "another version":
+            assert len(reply) >= wire.HEADER.size
+            goaway = wire.decode(reply[:wire.HEADER.size])
+            assert goaway["type"] == wire.GOAWAY and goaway["detail"] == 66
+        assert words in server.text(), "the log says why the connection was closed"
+        ranks.open("running")
+        assert all(outcome.result["error"] is None for outcome in ranks.join())
+        assert server.returncode is None
+
+
+@contextlib.contextmanager
+def cluster_behind_proxy(tmp_path, rewrite, nodes=2):
+    """A cluster whose only summation server is reached through a proxy: the server advertises another local address."""
+    with Cluster(tmp_path, nodes=0, shards=2) as cluster:
+        server = cluster.start_summation("--advertise=127.0.0.2")
+        cluster.await_ports(server)
+        port = server.ports["data"]
+        with wire.Proxy("127.0.0.2", port, ("127.0.0.1", port), rewrite):
+            cluster.nodes = nodes
+            for node in range(nodes):
+                cluster.await_ports(cluster.start_agent(node, "--colocated-summation=false"))
+            yield cluster
+
+
+def test_server_of_another_version_is_an_error_on_every_rank(tmp_path):
+    def rewrite(to_server, fields, frame):
+        return frame if to_server else frame[:4] + struct.pack("<H", 2) + frame[6:]
+
+    with cluster_behind_proxy(tmp_path, rewrite) as cluster:
+        for outcome in cluster.run_ranks("attempt.py", timeout=10):
+            error = outcome.result["push_pull"]
+            assert error["error"] is not None and error["code"] == 66, error
+            assert "version" in error["text"] and error["seconds"] < 10 * PATIENCE
+
+
+def test_result_of_an_old_round_is_not_accepted(tmp_path):
+    """Every result but the first is preceded by the one of the round before, as a late repetition would be.
+
+    One node, so that a partition's results go over one connection.
+    """
+    last = {}
+
+    def rewrite(to_server, fields, frame):
+        if to_server or fields["type"] != wire.RESULT:
+            return frame
+        before, last[fields["partition"]] = last.get(fields["partition"], b""), frame
+        return before + frame
+
+    with cluster_behind_proxy(tmp_path, rewrite, nodes=1) as cluster:
+        for outcome in cluster.run_ranks("steps.py", {"steps": 20}):
+            assert outcome.result["error"] is None, outcome.result["text"]
+
+
+def test_contribution_of_an_old_round_is_not_summed(tmp_path):
+    last = {}
+
+    def rewrite(to_server, fields, frame):
+        if not to_server or fields["type"] != wire.CONTRIBUTION:
+            return frame
+        key = (fields["partition"], fields["sender"])
+        before, last[key] = last.get(key, b""), frame
+        return before + frame
+
+    with cluster_behind_proxy(tmp_path, rewrite) as cluster:
+        for outcome in cluster.run_ranks("steps.py", {"steps": 20}):
+            assert outcome.result["error"] is None, outcome.result["text"]

@@ -1,0 +1,30 @@
+"""Starts up, makes one push-pull as the parameters say, and reports how each of the two ended."""
+import numpy as np
+
+import addend
+from common import RANK, finish, gate, outcome, parameters
+
+
+def main():
+    p = parameters()
+    mine = {**p, **p.get("rank", {}).get(str(RANK), {})}
+    report = {"init": outcome(addend.init)}
+    if report["init"]["error"] is None:
+        for name in mine.get("gates", []):
+            gate(name)
+        values = np.ones(mine.get("shape", [4]), mine.get("dtype", "float32"))
+        op = getattr(addend, mine.get("op", "Sum"))
+        calls = mine.get("calls", ["push_pull"])
+        for call in calls:
+            if call == "push_pull":
+                report[call] = outcome(lambda: addend.push_pull(values, mine.get("name", "w"), op=op))
+            elif call == "again":  # after an error every later call fails in the same way
+                report[call] = outcome(lambda: addend.push_pull(np.ones(4, np.float32), "other", op=addend.Sum))
+            elif call == "shutdown":
+                report[call] = outcome(addend.shutdown)
+            elif call == "late":
+                report[call] = outcome(lambda: addend.push_pull(values, "late", op=op))
+    finish(report)
+
+
+main()
