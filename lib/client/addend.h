@@ -30,12 +30,14 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 #define ADDEND_ABI_VERSION 1
 
 typedef struct addend_context addend_context;
 typedef struct addend_tensor addend_tensor;
 typedef struct addend_handle addend_handle;
+typedef struct addend_pin addend_pin;
 
 typedef enum {
   ADDEND_OK = 0,
@@ -108,6 +110,11 @@ addend_code addend_undeclare(addend_tensor* tensor);
  * tensor is undeclared; not to be written between a push and its result. `bytes` may be NULL. */
 addend_code addend_alloc(addend_tensor* tensor, void** data, size_t* bytes);
 
+/* Keeps the tensor's memory (of addend_alloc and addend_result) mapped until addend_unpin, even after addend_undeclare
+ * or addend_shutdown: for languages whose arrays may outlive both. */
+addend_code addend_pin_memory(addend_tensor* tensor, addend_pin** pin);
+void addend_unpin(addend_pin* pin);
+
 /* Starts one round and returns at once. Larger priorities go first.
  * `in`: contiguous, the tensor's size. It is copied to the agent's memory before the call returns, unless it is addend_alloc's
  * pointer, or an earlier round of this tensor is still pending: then it is copied when that ends, and has to stay valid until this
@@ -123,6 +130,8 @@ int32_t addend_poll(const addend_handle* handle);
 addend_code addend_wait(addend_handle* handle, double timeout_s);
 /* The result in the agent's memory, read-only, after a successful wait; valid until the next push of the tensor. */
 const void* addend_result(const addend_handle* handle);
+/* Gives the handle back. If the operation is still pending it goes on without the caller: `in` and `out` are not touched
+ * after this call. NULL is ignored. */
 void addend_release(addend_handle* handle);
 /* Any opaque number of the caller's, to find its way back from addend_next_done. */
 void addend_set_tag(addend_handle* handle, uint64_t tag);
@@ -142,6 +151,7 @@ void addend_get_statistics(const addend_context* context, addend_statistics* sta
 const char* addend_last_error(void);
 const char* addend_version(void);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

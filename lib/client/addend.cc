@@ -1,0 +1,235 @@
+// The C ABI of addend.h: finds the object, calls it, keeps the sentence of a failure. No exception
+// passes this file.
+#include "lib/client/addend.h"
+
+#include <exception>
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "lib/base/types.h"
+#include "lib/client/arguments.h"
+#include "lib/client/context.h"
+#include "lib/client/error.h"
+#include "lib/client/fork_guard.h"
+#include "lib/client/objects.h"
+#include "lib/client/settings.h"
+
+namespace addend::client {
+namespace {
+
+static_assert(ADDEND_FLOAT32 == static_cast<int>(DType::kFloat32));
+static_assert(ADDEND_INT64 == static_cast<int>(DType::kInt64));
+static_assert(ADDEND_INT64 + 1 == kDTypes);
+static_assert(ADDEND_SUM == static_cast<int>(ReduceOp::kSum));
+static_assert(ADDEND_BROADCAST == static_cast<int>(ReduceOp::kBroadcast));
+static_assert(ADDEND_BROADCAST + 1 == kReduceOps);
+
+using Kind = Object::Kind;
+
+// Runs `body`, which returns an Error.
+template <typename Body>
+addend_code Guarded(Body body) noexcept {
+  try {
+    return Report(body());
+  } catch (const std::bad_alloc&) {
+    return Report({ADDEND_ERROR_RESOURCES, "out of memory"});
+  } catch (const std::exception& e) {
+    return Report(MakeError(ADDEND_ERROR_RESOURCES, "the system refused: %s", e.what()));
+  }
+}
+
+// Finds what `opaque` stands for and runs `body` on it.
+template <typename Body>
+addend_code With(const void* opaque, Kind kind, Body body) noexcept {
+  return Guarded([&]() -> Error {
+    Object object;
+    Error error = Objects::Get().Find(opaque, kind, &object);
+    return error.ok() ? body(object) : error;
+  });
+}
+
+Error NullArgument(const char* name) {
+  return MakeError(ADDEND_ERROR_INVALID, "the argument %s is NULL", name);
+}
+
+// -1 for a context that is no more.
+int32_t PlaceOf(const addend_context* context, int32_t Place::*member) noexcept {
+  int32_t value = -1;
+  With(context, Kind::kContext, [&](const Object& object) {
+    value = object.context->place().*member;
+    return Error{};
+  });
+  return value;
+}
+
+Error Init(const addend_options* options, addend_context** context) {
+  Settings settings;
+  Error error = LoadSettings(options, &settings);
+  if (!error.ok()) return error;
+  if (!InstallForkHandlers()) {
+    return MakeError(ADDEND_ERROR_RESOURCES, "out of memory for the handlers of fork()");
+  }
+  Object object;
+  error = Context::Open(settings, &object.context);
+  if (!error.ok()) return error;
+  const uint64_t id = Objects::Get().NewId();
+  Objects::Get().Put(id, std::move(object));
+  *context = Objects::ToOpaque<addend_context>(id);
+  return {};
+}
+
+}  // namespace
+}  // namespace addend::client
+
+using namespace addend::client;  // NOLINT: this file is the namespace's other face
+
+extern "C" {
+
+addend_code addend_init(const addend_options* options, addend_context** context) {
+  return Guarded(
+      [&] { return context == nullptr ? NullArgument("context") : Init(options, context); });
+}
+
+void addend_shutdown(addend_context* context) {
+  With(context, Kind::kContext, [&](const Object& object) {
+    Objects::Get().RemoveContext(object.context.get());
+    object.context->Shutdown();
+    return Error{};
+  });
+}
+
+int32_t addend_rank(const addend_context* c) { return PlaceOf(c, &Place::rank); }
+int32_t addend_size(const addend_context* c) { return PlaceOf(c, &Place::size); }
+int32_t addend_local_rank(const addend_context* c) { return PlaceOf(c, &Place::local_rank); }
+int32_t addend_local_size(const addend_context* c) { return PlaceOf(c, &Place::local_size); }
+int32_t addend_node_rank(const addend_context* c) { return PlaceOf(c, &Place::node_rank); }
+int32_t addend_num_nodes(const addend_context* c) { return PlaceOf(c, &Place::num_nodes); }
+
+addend_code addend_declare(addend_context* context, const char* name, const int64_t* shape,
+                           int32_t dims, addend_dtype dtype, addend_op op, addend_tensor** tensor) {
+  return With(context, Kind::kContext, [&](Object& object) -> Error {
+    if (tensor == nullptr) return NullArgument("tensor");
+    Declaration declaration;
+    Error error = CheckDeclaration(name, shape, dims, dtype, op, &declaration);
+    if (!error.ok()) return error;
+    error = object.context->Declare(std::move(declaration.name), std::move(declaration.shape),
+                                    static_cast<addend::DType>(dtype),
+                                    static_cast<addend::ReduceOp>(op), &object.tensor);
+    if (!error.ok()) return error;
+    object.kind = Kind::kTensor;
+    const uint64_t id = object.tensor->id;
+    Objects::Get().Put(id, std::move(object));
+    *tensor = Objects::ToOpaque<addend_tensor>(id);
+    return {};
+  });
+}
+
+addend_code addend_undeclare(addend_tensor* tensor) {
+  return With(tensor, Kind::kTensor, [&](const Object& object) {
+    Error error = object.context->Undeclare(object.tensor);
+    if (error.ok()) Objects::Get().Remove(tensor, Kind::kTensor);
+    return error;
+  });
+}
+
+addend_code addend_alloc(addend_tensor* tensor, void** data, size_t* bytes) {
+  return With(tensor, Kind::kTensor, [&](const Object& object) {
+    if (data == nullptr) return NullArgument("data");
+    *data = object.tensor->contribution->data();
+    if (bytes != nullptr) *bytes = object.tensor->bytes;
+    return Error{};
+  });
+}
+
+addend_code addend_pin_memory(addend_tensor* tensor, addend_pin** pin) {
+  return With(tensor, Kind::kTensor, [&](Object& object) {
+    if (pin == nullptr) return NullArgument("pin");
+    const uint64_t id = Objects::Get().NewId();
+    Objects::Get().Put(id, {Kind::kPin, nullptr, std::move(object.tensor), nullptr});
+    *pin = Objects::ToOpaque<addend_pin>(id);
+    return Error{};
+  });
+}
+
+void addend_unpin(addend_pin* pin) {
+  if (pin != nullptr) Objects::Get().Remove(pin, Kind::kPin);
+}
+
+addend_code addend_push_pull(addend_tensor* tensor, const void* in, void* out, int32_t priority,
+                             addend_handle** handle) {
+  return With(tensor, Kind::kTensor, [&](Object& object) {
+    if (handle == nullptr) return NullArgument("handle");
+    Error error = object.context->Push(object.tensor, in, out, priority, &object.operation);
+    if (!error.ok()) return error;
+    object.kind = Kind::kHandle;
+    const uint64_t id = Objects::Get().NewId();
+    Objects::Get().Put(id, std::move(object));
+    *handle = Objects::ToOpaque<addend_handle>(id);
+    return Error{};
+  });
+}
+
+int32_t addend_poll(const addend_handle* handle) {
+  bool done = true;  // a handle that is no more has nothing to wait for
+  With(handle, Kind::kHandle, [&](const Object& object) {
+    done = object.operation->done.load(std::memory_order_acquire);
+    return Error{};
+  });
+  return done ? 1 : 0;
+}
+
+addend_code addend_wait(addend_handle* handle, double timeout_s) {
+  return With(handle, Kind::kHandle, [&](const Object& object) {
+    return object.context->Wait(object.operation, timeout_s);
+  });
+}
+
+const void* addend_result(const addend_handle* handle) {
+  const void* result = nullptr;
+  With(handle, Kind::kHandle, [&](const Object& object) -> Error {
+    const Operation& operation = *object.operation;
+    if (!operation.done.load(std::memory_order_acquire)) {
+      return MakeError(ADDEND_ERROR_STATE, "the push-pull is still under way; wait for it first");
+    }
+    if (operation.error.ok()) result = operation.result;
+    return operation.error;
+  });
+  return result;
+}
+
+void addend_release(addend_handle* handle) {
+  if (handle == nullptr) return;
+  With(handle, Kind::kHandle, [&](const Object& object) {
+    object.context->Release(object.operation);
+    Objects::Get().Remove(handle, Kind::kHandle);
+    return Error{};
+  });
+}
+
+void addend_set_tag(addend_handle* handle, uint64_t tag) {
+  With(handle, Kind::kHandle, [&](const Object& object) {
+    object.context->SetTag(object.operation, tag);
+    return Error{};
+  });
+}
+
+addend_code addend_next_done(addend_context* context, double timeout_s, uint64_t* tag) {
+  return With(context, Kind::kContext, [&](const Object& object) {
+    return tag == nullptr ? NullArgument("tag") : object.context->NextDone(timeout_s, tag);
+  });
+}
+
+void addend_get_statistics(const addend_context* context, addend_statistics* statistics) {
+  if (statistics == nullptr) return;
+  *statistics = {};
+  With(context, Kind::kContext, [&](const Object& object) {
+    *statistics = object.context->statistics();
+    return Error{};
+  });
+}
+
+const char* addend_last_error(void) { return LastError(); }
+const char* addend_version(void) { return ADDEND_VERSION; }
+
+}  // extern "C"

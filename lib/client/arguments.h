@@ -1,0 +1,26 @@
+// Checks of what callers of the C ABI pass. Pure; every failure is ADDEND_ERROR_INVALID.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/client/addend.h"
+#include "lib/client/error.h"
+
+namespace addend::client {
+
+struct Declaration {
+  std::string name;
+  std::vector<int64_t> shape;
+};
+
+// The name has to be UTF-8 because it travels in messages that demand it.
+Error CheckDeclaration(const char* name, const int64_t* shape, int32_t dims, addend_dtype dtype,
+                       addend_op op, Declaration* declaration);
+
+// As the Unicode standard defines it: no overlong forms, no surrogates.
+bool IsUtf8(std::string_view text);
+
+}  // namespace addend::client

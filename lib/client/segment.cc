@@ -1,0 +1,36 @@
+#include "lib/client/segment.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "lib/client/fork_guard.h"
+
+namespace addend::client {
+
+Error Segment::Map(int fd, size_t bytes, Access access, const std::string& what,
+                   std::unique_ptr<Segment>* segment) {
+  struct stat status = {};
+  if (::fstat(fd, &status) != 0 || static_cast<size_t>(status.st_size) < bytes) {
+    return MakeError(ADDEND_ERROR_INTERNAL,
+                     "the agent's memory for %s has %lld bytes instead of %zu; use libaddend.so "
+                     "and addend-agent of one release",
+                     what.c_str(), static_cast<long long>(status.st_size), bytes);
+  }
+  const int protection = access == Access::kReadOnly ? PROT_READ : PROT_READ | PROT_WRITE;
+  const ForkLock lock;  // no child may inherit the mapping before it is marked
+  void* const data = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
+  if (data == MAP_FAILED) {
+    return MakeError(ADDEND_ERROR_RESOURCES,
+                     "cannot map %zu bytes of the agent's memory for %s: %s", bytes, what.c_str(),
+                     SystemError(errno).c_str());
+  }
+  ::madvise(data, bytes, MADV_DONTFORK);
+  segment->reset(new Segment(static_cast<std::byte*>(data), bytes));
+  return {};
+}
+
+Segment::~Segment() { ::munmap(data_, bytes_); }
+
+}  // namespace addend::client

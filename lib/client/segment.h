@@ -1,0 +1,34 @@
+// The trainer's mapping of a segment that the agent made. A child of fork() does not inherit it.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "lib/client/error.h"
+
+namespace addend::client {
+
+class Segment {
+ public:
+  enum class Access { kReadOnly, kReadWrite };
+  // Maps the first `bytes` of `fd`, which the caller may close afterwards. ADDEND_ERROR_INTERNAL
+  // when the segment is shorter than that, ADDEND_ERROR_RESOURCES when it cannot be mapped; both
+  // name `what`.
+  static Error Map(int fd, size_t bytes, Access access, const std::string& what,
+                   std::unique_ptr<Segment>* segment);
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  // Writing to a read-only segment faults.
+  std::byte* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  Segment(std::byte* data, size_t bytes) : data_(data), bytes_(bytes) {}
+  std::byte* const data_;
+  const size_t bytes_;
+};
+
+}  // namespace addend::client

@@ -1,0 +1,238 @@
+#include "lib/client/socket.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <memory>
+
+namespace addend::client {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kRetryMs = 50;
+constexpr auto kSayEvery = std::chrono::seconds(5);
+constexpr size_t kMaxFds = 4;
+
+// 0, or the errno of the failure.
+int ConnectOnce(const std::string& path, GuardedFd* fd) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());  // the length was checked
+  {
+    const ForkLock lock;
+    const int made = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (made < 0) return errno;
+    *fd = GuardedFd(made, lock);
+  }
+  const auto* generic = reinterpret_cast<const sockaddr*>(&address);
+  return ::connect(fd->get(), generic, sizeof(address)) == 0 ? 0 : errno;
+}
+
+// EAGAIN: the agent has not accepted the ranks before us yet.
+bool MayComeLater(int error_number) {
+  return error_number == ENOENT || error_number == ECONNREFUSED || error_number == EAGAIN;
+}
+
+Error ConnectError(const std::string& path, int error_number, double waited_s) {
+  const std::string reason = SystemError(error_number);
+  if (error_number == EACCES || error_number == EPERM) {
+    return MakeError(ADDEND_ERROR_PERMISSION,
+                     "may not connect to the agent at %s: %s; run the trainer as the agent's user "
+                     "or give it access to the socket",
+                     path.c_str(), reason.c_str());
+  }
+  if (error_number == EPROTOTYPE || error_number == ENOTDIR) {
+    return MakeError(ADDEND_ERROR_INVALID,
+                     "%s is not the socket of an addend-agent (%s); set ADDEND_SOCKET to its "
+                     "--socket",
+                     path.c_str(), reason.c_str());
+  }
+  return MakeError(ADDEND_ERROR_UNREACHABLE,
+                   "no agent at %s after %.0f s: %s; start addend-agent on this machine, or set "
+                   "ADDEND_SOCKET to its --socket",
+                   path.c_str(), waited_s, reason.c_str());
+}
+
+}  // namespace
+
+Error AgentSocket::Connect(const std::string& path, double timeout_s,
+                           std::unique_ptr<AgentSocket>* socket) {
+  std::unique_ptr<AgentSocket> made(new AgentSocket(path));
+  made->buffer_.resize(ipc::kMaxMessageBytes);
+  {
+    const ForkLock lock;
+    const int fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (fd < 0) {
+      return MakeError(ADDEND_ERROR_RESOURCES, "cannot make an eventfd: %s",
+                       SystemError(errno).c_str());
+    }
+    made->wake_ = GuardedFd(fd, lock);
+  }
+  const Clock::time_point start = Clock::now();
+  Clock::time_point say_at = start + kSayEvery;
+  for (;;) {
+    const int error_number = ConnectOnce(path, &made->fd_);
+    if (error_number == 0) break;
+    const Clock::time_point now = Clock::now();
+    const double waited_s = std::chrono::duration<double>(now - start).count();
+    if (!MayComeLater(error_number) || waited_s >= timeout_s) {
+      return ConnectError(path, error_number, waited_s);
+    }
+    if (now >= say_at) {
+      Say(Format("waiting for the agent at %s: %s, %.0f s", path.c_str(),
+                 SystemError(error_number).c_str(), waited_s));
+      say_at = now + kSayEvery;
+    }
+    ::poll(nullptr, 0, kRetryMs);
+  }
+  *socket = std::move(made);
+  return {};
+}
+
+AgentSocket::~AgentSocket() = default;
+
+bool AgentSocket::TrySend(std::string_view bytes) {
+  for (;;) {
+    const ssize_t sent =
+        ::send(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL | MSG_EOR);
+    if (sent >= 0) return true;
+    if (errno == EINTR) continue;
+    // ENOBUFS passes as well; with any other error the agent is gone.
+    return errno != EAGAIN && errno != ENOBUFS;
+  }
+}
+
+void AgentSocket::Send(ipc::Message message, const std::vector<int64_t>& shape,
+                       std::string_view text) {
+  message.dims = static_cast<uint32_t>(shape.size());
+  message.text_bytes = static_cast<uint32_t>(text.size());
+  std::string bytes(reinterpret_cast<const char*>(&message), sizeof(message));
+  bytes.append(reinterpret_cast<const char*>(shape.data()), shape.size() * sizeof(int64_t));
+  bytes.append(text);
+  const std::lock_guard<std::mutex> lock(send_mu_);
+  if (queued_.empty() && TrySend(bytes)) return;
+  queued_.push_back(std::move(bytes));
+  Poke();  // the receiver waits for room from now on
+}
+
+void AgentSocket::SendQueued() {
+  const std::lock_guard<std::mutex> lock(send_mu_);
+  while (!queued_.empty() && TrySend(queued_.front())) queued_.pop_front();
+}
+
+bool AgentSocket::HasQueued() {
+  const std::lock_guard<std::mutex> lock(send_mu_);
+  return !queued_.empty();
+}
+
+void AgentSocket::Poke() {
+  const uint64_t one = 1;
+  // A full counter wakes just as well.
+  [[maybe_unused]] const ssize_t ignored = ::write(wake_.get(), &one, sizeof(one));
+}
+
+void AgentSocket::Wake() {
+  woken_.store(true);
+  Poke();
+}
+
+Error AgentSocket::Parse(const char* data, size_t bytes, Packet* packet) const {
+  ipc::Message& message = packet->message;
+  if (bytes < sizeof(message)) {
+    return MakeError(ADDEND_ERROR_VERSION,
+                     "the agent at %s sent a message of %zu bytes, but the shortest has %zu; use "
+                     "libaddend.so and addend-agent of one release",
+                     path_.c_str(), bytes, sizeof(message));
+  }
+  std::memcpy(&message, data, sizeof(message));
+  if (message.magic != ipc::kMagic || message.version != ipc::kVersion) {
+    return MakeError(ADDEND_ERROR_VERSION,
+                     "the agent at %s speaks version %u of the trainers' protocol (magic %08x), "
+                     "this library version %u; use libaddend.so and addend-agent of one release",
+                     path_.c_str(), message.version, message.magic, ipc::kVersion);
+  }
+  if (message.dims != 0 || message.text_bytes != bytes - sizeof(message)) {
+    return MakeError(ADDEND_ERROR_INTERNAL,
+                     "the agent at %s sent a message of type %u with a wrong length", path_.c_str(),
+                     static_cast<unsigned>(message.type));
+  }
+  packet->text.assign(data + sizeof(message), message.text_bytes);
+  return {};
+}
+
+Error AgentSocket::ReceiveNow(Packet* packet, Event* event, bool* nothing) {
+  iovec part = {buffer_.data(), buffer_.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
+  msghdr header = {};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof(control);
+  packet->fds.clear();
+  ssize_t received;
+  {
+    const ForkLock lock;
+    received = ::recvmsg(fd_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    for (cmsghdr* c = received < 0 ? nullptr : CMSG_FIRSTHDR(&header); c != nullptr;
+         c = CMSG_NXTHDR(&header, c)) {
+      if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+      const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      for (size_t i = 0; i < count; ++i) {
+        int fd;
+        std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+        packet->fds.emplace_back(fd, lock);
+      }
+    }
+  }
+  // ECONNRESET comes once, before the messages that the agent sent before it closed.
+  if (received < 0 && (errno == EINTR || errno == ECONNRESET)) {
+    return ReceiveNow(packet, event, nothing);
+  }
+  *nothing = received < 0 && errno == EAGAIN;
+  if (*nothing) return {};
+  *event = received <= 0 ? Event::kClosed : Event::kPacket;
+  if (*event == Event::kClosed) return {};
+  return Parse(buffer_.data(), static_cast<size_t>(received), packet);
+}
+
+Error AgentSocket::Receive(int timeout_ms, Packet* packet, Event* event) {
+  for (;;) {
+    if (woken_.load()) {
+      *event = Event::kWoken;
+      return {};
+    }
+    bool nothing = false;
+    Error error = ReceiveNow(packet, event, &nothing);
+    if (!error.ok() || !nothing) return error;
+    pollfd polled[2] = {{fd_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+    if (HasQueued()) polled[0].events |= POLLOUT;
+    const int ready = ::poll(polled, 2, timeout_ms);
+    if (ready == 0) {
+      *event = Event::kTimeout;
+      return {};
+    }
+    if (ready > 0 && (polled[1].revents & POLLIN) != 0) {
+      uint64_t count;
+      [[maybe_unused]] const ssize_t ignored = ::read(wake_.get(), &count, sizeof(count));
+    }
+    if (ready > 0 && (polled[0].revents & POLLOUT) != 0) SendQueued();
+  }
+}
+
+void AgentSocket::Flush(int timeout_ms) {
+  const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  for (;;) {
+    SendQueued();
+    if (!HasQueued() || Clock::now() >= deadline) return;
+    pollfd polled = {fd_.get(), POLLOUT, 0};
+    ::poll(&polled, 1, 10);
+  }
+}
+
+}  // namespace addend::client
