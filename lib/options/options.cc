@@ -41,13 +41,14 @@ struct CommandLine {
   bool print_config = false;
 };
 
-absl::Status UnknownFlag(const Program& program, const FlagTable& table, std::string_view name) {
+absl::Status UnknownFlag(const Program& program, const FlagTable& table, std::string_view dashes,
+                         std::string_view name) {
   const std::string nearest = table.Nearest(name);
   const std::string advice = nearest.empty()
                                  ? absl::StrFormat("%s --help lists the flags", program.name)
                                  : absl::StrFormat("did you mean --%s?", Dashed(nearest));
   return absl::InvalidArgumentError(absl::StrFormat(
-      "--%s on the command line is not a flag of %s: %s", name, program.name, advice));
+      "%s%s on the command line is not a flag of %s: %s", dashes, name, program.name, advice));
 }
 
 // --help and its like; false if `name` is none of them.
@@ -71,7 +72,8 @@ absl::StatusOr<bool> TakeFlag(const Program& program, const FlagTable& table, st
     if (!has_value && TakeBuiltin(name, result)) return false;
     const absl::CommandLineFlag* negated =
         name.substr(0, 2) == "no" && !has_value ? table.Find(name.substr(2)) : nullptr;
-    if (negated == nullptr || !internal::IsBool(*negated)) return UnknownFlag(program, table, name);
+    if (negated == nullptr || !internal::IsBool(*negated))
+      return UnknownFlag(program, table, "--", name);
     result->values[std::string(ToStd(negated->Name()))] = {"false", written};
     return false;
   }
@@ -109,7 +111,7 @@ absl::StatusOr<CommandLine> ReadCommandLine(const Program& program, const FlagTa
                               TakeFlag(program, table, argument.substr(2), next, &result));
       if (took_next) ++i;
     } else if (argument.size() > 1 && argument.front() == '-') {
-      return UnknownFlag(program, table, argument.substr(1));
+      return UnknownFlag(program, table, "-", argument.substr(1));
     } else {
       result.positional.emplace_back(argument);
     }

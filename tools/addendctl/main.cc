@@ -1,0 +1,120 @@
+// addendctl: asks a running cluster what it does, and the planner what it would do.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_format.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/log.h"
+#include "lib/base/status_macros.h"
+#include "lib/options/options.h"
+#include "lib/rpc/client.h"
+#include "lib/rpc/status.h"
+#include "proto/addend/v1/scheduler.grpc.pb.h"
+#include "tools/addendctl/options.h"
+#include "tools/addendctl/plan_command.h"
+#include "tools/addendctl/status_json.h"
+#include "tools/addendctl/status_table.h"
+
+namespace addend {
+namespace {
+
+constexpr char kCommands[] = "plan, status, jobs, nodes or help";
+
+constexpr char kHelp[] =
+    R"(Asks a running Addend cluster what it does, and the planner what it would do.
+
+  addendctl plan --gpu-nodes=8 --cpu-nodes=4 --bytes=1GB --bandwidth=25Gbps
+      What CPU machines would bring, without a cluster. With --bandwidths, one per machine.
+  addendctl status [--scheduler=HOST:PORT] [--job=NAME]
+      The scheduler, the summation servers with their traffic, the jobs with their plan.
+  addendctl jobs | addendctl nodes
+      One line for every job, or every node of every job.
+
+--json prints one line of JSON instead. Names end with their unit (_s, _bytes, _bps); shares are fractions of all
+tensors' bytes; null has no meaning or is not known.
+  plan    {n, k, share_cpu, share_gpu, t_opt_s, t_allreduce_s, t_ps_s, speedup_vs_allreduce, speedup_vs_ps}; share_cpu
+          is Eq. 1's also for k = 0; with --bandwidths, shares [GPU machines, CPU machines] instead of the two
+  status  {version, uptime_s, store, servers [{server_id, incarnation, hostname, control_address, endpoints, shards,
+          bandwidth_bps, memory_limit_bytes, memory_used_bytes, colocated, job, node_rank, last_seen_s, activity,
+          shares [{job, share, assigned}], traffic_share, traffic}], jobs (as below)}
+  jobs    [{name, job_id, generation, state (forming, ready or failed), reason, settings, plan_version, tensors,
+          tensor_bytes, uptime_s, t_opt_s, shares [{server_id, share, assigned}], nodes (as below, without job)}]
+  nodes   [{job, node_rank, connected, hostname, control_address, incarnation, bandwidth_bps, last_seen_s, activity,
+          traffic}]
+  traffic {network_bytes_sent, network_bytes_received, local_bytes, copied_bytes, partitions_sealed,
+          payload_bytes_summed}; traffic_share is a server's part of all payload_bytes_summed
+
+Exit status: 0, 64 for a wrong command or flag, 76 if the scheduler does not answer.)";
+
+absl::StatusOr<std::string> Plan() {
+  return AnswerPlan({.gpu_nodes = absl::GetFlag(FLAGS_gpu_nodes),
+                     .cpu_nodes = absl::GetFlag(FLAGS_cpu_nodes),
+                     .bytes = absl::GetFlag(FLAGS_bytes).bytes,
+                     .bandwidth_bps = absl::GetFlag(FLAGS_bandwidth).bits_per_second,
+                     .bandwidths = absl::GetFlag(FLAGS_bandwidths),
+                     .json = absl::GetFlag(FLAGS_json)});
+}
+
+absl::StatusOr<v1::GetStatusResponse> AskScheduler(const std::string& scheduler) {
+  const auto stub = v1::Scheduler::NewStub(Dial(scheduler));
+  v1::GetStatusRequest request;
+  request.set_job(absl::GetFlag(FLAGS_job));
+  grpc::ClientContext context;
+  SetDeadline(&context, absl::GetFlag(FLAGS_timeout));
+  v1::GetStatusResponse response;
+  const absl::Status status = FromGrpc(stub->GetStatus(&context, request, &response));
+  if (IsUnreachable(status)) {
+    return WithExitCode(
+        absl::UnavailableError(absl::StrFormat(
+            "the scheduler %s does not answer (%s); check --scheduler and that it runs", scheduler,
+            ShortReason(status))),
+        kExitSchedulerUnreachable);
+  }
+  if (absl::IsUnimplemented(status)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s answers, but is not an Addend scheduler; check --scheduler", scheduler));
+  }
+  ADDEND_RETURN_IF_ERROR(status);
+  return response;
+}
+
+absl::StatusOr<std::string> Answer(const std::string& command) {
+  if (command == "plan") return Plan();
+  if (command == "help") return absl::StrFormat("%s\n", kHelp);
+  if (command != "status" && command != "jobs" && command != "nodes") {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("'%s' is not a command of addendctl: use %s", command, kCommands));
+  }
+  const std::string scheduler = absl::GetFlag(FLAGS_scheduler).ToString();
+  const bool json = absl::GetFlag(FLAGS_json);
+  ADDEND_ASSIGN_OR_RETURN(const v1::GetStatusResponse status, AskScheduler(scheduler));
+  if (command == "jobs") return json ? JobsJson(status) : JobsText(status);
+  if (command == "nodes") return json ? NodesJson(status) : NodesText(status);
+  return json ? StatusJson(status) : StatusText(status, scheduler);
+}
+
+absl::Status Run(const std::vector<std::string>& arguments) {
+  ADDEND_RETURN_IF_ERROR(InitLogging("addendctl", "warn"));
+  if (arguments.empty()) {
+    return absl::InvalidArgumentError(absl::StrFormat("addendctl needs a command: %s", kCommands));
+  }
+  if (arguments.size() > 1) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "'%s' on the command line is not expected: addendctl takes one command", arguments[1]));
+  }
+  ADDEND_ASSIGN_OR_RETURN(const std::string text, Answer(arguments.front()));
+  std::fputs(text.c_str(), stdout);
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace addend
+
+int main(int argc, char** argv) {
+  std::vector<std::string> arguments;
+  return addend::RunProgram(
+      {"addendctl", addend::kHelp}, argc, argv, [&arguments] { return addend::Run(arguments); },
+      &arguments);
+}

@@ -1,0 +1,150 @@
+#include "tools/addendctl/plan_command.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
+#include "lib/base/units.h"
+#include "lib/plan/shares.h"
+#include "tools/addendctl/table.h"
+
+namespace addend {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// More would be a slip of the pen, and would take the machine's memory.
+constexpr uint32_t kMaxMachines = 1'000'000;
+
+absl::Status Check(const PlanQuestion& question) {
+  if (question.gpu_nodes == 0) {
+    return absl::InvalidArgumentError(
+        "plan needs --gpu-nodes=N, the number of the job's GPU machines, at least 1");
+  }
+  if (question.gpu_nodes > kMaxMachines || question.cpu_nodes > kMaxMachines) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--gpu-nodes and --cpu-nodes are at most %d for plan", kMaxMachines));
+  }
+  if (question.bytes == 0) {
+    return absl::InvalidArgumentError(
+        "plan needs --bytes=SIZE, the size of all gradients together, such as 1GB");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadBandwidths(const PlanQuestion& question, PlanInput* input) {
+  const std::vector<std::string> texts = absl::StrSplit(question.bandwidths, ',');
+  const size_t machines = size_t{question.gpu_nodes} + question.cpu_nodes;
+  if (texts.size() != machines) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--bandwidths has %d values, but --gpu-nodes=%d and --cpu-nodes=%d are %d machines: name "
+        "each once, GPU machines first",
+        texts.size(), question.gpu_nodes, question.cpu_nodes, machines));
+  }
+  for (size_t i = 0; i < machines; ++i) {
+    const auto bps = ParseBandwidth(texts[i]);
+    if (!bps.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("--bandwidths: value %d: %s", i + 1, Message(bps.status())));
+    }
+    if (i < question.gpu_nodes) {
+      input->gpu_bps[i] = *bps;
+    } else {
+      input->cpu_bps[i - question.gpu_nodes] = *bps;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What Eq. 1 gives one CPU machine. Without any it still has a value: where the shares of the first
+// one would start.
+double CpuShare(const PlanQuestion& question, const Plan& plan) {
+  if (!plan.cpu_shares.empty()) return plan.cpu_shares.front();
+  const double n = question.gpu_nodes;
+  return 2 * (n - 1) / (n * n);
+}
+
+Json OrNull(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
+
+std::string ToJson(const PlanQuestion& question, const Plan& plan) {
+  Json json;
+  json["n"] = question.gpu_nodes;
+  json["k"] = question.cpu_nodes;
+  if (question.bandwidths.empty()) {
+    json["share_cpu"] = CpuShare(question, plan);
+    json["share_gpu"] = plan.gpu_shares.front();
+  } else {
+    std::vector<double> shares = plan.gpu_shares;
+    shares.insert(shares.end(), plan.cpu_shares.begin(), plan.cpu_shares.end());
+    json["shares"] = shares;
+  }
+  json["t_opt_s"] = OrNull(plan.t_opt_s);
+  json["t_allreduce_s"] = OrNull(plan.t_allreduce_s);
+  json["t_ps_s"] = OrNull(plan.t_ps_s);
+  json["speedup_vs_allreduce"] = OrNull(plan.speedup_vs_allreduce);
+  json["speedup_vs_ps"] = OrNull(plan.speedup_vs_ps);
+  return json.dump() + "\n";
+}
+
+std::string Machines(uint32_t count, const char* kind) {
+  return absl::StrFormat("%d %s machine%s", count, kind, count == 1 ? "" : "s");
+}
+
+std::string ShareLines(const PlanQuestion& question, const PlanInput& input, const Plan& plan) {
+  if (question.bandwidths.empty()) {
+    std::string text = absl::StrFormat("Each GPU machine sums %s of the bytes",
+                                       FormatPercent(plan.gpu_shares.front()));
+    if (!plan.cpu_shares.empty()) {
+      text += absl::StrFormat(", each CPU machine %s", FormatPercent(plan.cpu_shares.front()));
+    }
+    return text + ".\n\n";
+  }
+  Table table({"MACHINE", "BANDWIDTH", "SHARE"});
+  for (size_t i = 0; i < plan.gpu_shares.size(); ++i) {
+    table.Add({absl::StrFormat("GPU %d", i), FormatBandwidth(input.gpu_bps[i]),
+               FormatPercent(plan.gpu_shares[i])});
+  }
+  for (size_t i = 0; i < plan.cpu_shares.size(); ++i) {
+    table.Add({absl::StrFormat("CPU %d", i), FormatBandwidth(input.cpu_bps[i]),
+               FormatPercent(plan.cpu_shares[i])});
+  }
+  return table.ToString() + "\n";
+}
+
+std::string TimeLines(const Plan& plan) {
+  if (!plan.t_opt_s.has_value()) return "";
+  Table table({"", "TIME PER STEP", "ADDEND IS FASTER BY"});
+  table.Add({"Addend, optimal", FormatSeconds(*plan.t_opt_s), ""});
+  const auto add = [&table](const char* name, const std::optional<double>& time,
+                            const std::optional<double>& speedup) {
+    if (!time.has_value()) return;
+    table.Add({name, FormatSeconds(*time), speedup ? absl::StrFormat("%.3fx", *speedup) : "-"});
+  };
+  add("All-reduce", plan.t_allreduce_s, plan.speedup_vs_allreduce);
+  add("Parameter server", plan.t_ps_s, plan.speedup_vs_ps);
+  return table.ToString() + "\n";
+}
+
+std::string ToText(const PlanQuestion& question, const PlanInput& input, const Plan& plan) {
+  return absl::StrFormat("%s, %s, %s of gradients per step\n", Machines(question.gpu_nodes, "GPU"),
+                         Machines(question.cpu_nodes, "CPU"),
+                         FormatSize(static_cast<double>(question.bytes))) +
+         ShareLines(question, input, plan) + TimeLines(plan) + ExplainFloor(plan) + "\n";
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> AnswerPlan(const PlanQuestion& question) {
+  ADDEND_RETURN_IF_ERROR(Check(question));
+  PlanInput input = HomogeneousInput(question.gpu_nodes, question.cpu_nodes,
+                                     static_cast<double>(question.bytes), question.bandwidth_bps);
+  if (!question.bandwidths.empty()) ADDEND_RETURN_IF_ERROR(ReadBandwidths(question, &input));
+  ADDEND_ASSIGN_OR_RETURN(const Plan plan, MakePlan(input));
+  return question.json ? ToJson(question, plan) : ToText(question, input, plan);
+}
+
+}  // namespace addend

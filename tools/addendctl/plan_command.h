@@ -1,0 +1,24 @@
+// `addendctl plan`: what a number of CPU machines would bring, without a cluster.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace addend {
+
+struct PlanQuestion {
+  uint32_t gpu_nodes = 0;
+  uint32_t cpu_nodes = 0;
+  uint64_t bytes = 0;        // M
+  double bandwidth_bps = 0;  // of every machine; 0: unknown
+  std::string bandwidths;  // one per machine, GPU machines first: "10Gbps,25Gbps"; empty: all alike
+  bool json = false;
+};
+
+// The text to print, which ends with a line feed. InvalidArgument names the flag that is missing or
+// wrong.
+absl::StatusOr<std::string> AnswerPlan(const PlanQuestion& question);
+
+}  // namespace addend
