@@ -1,0 +1,92 @@
+#include "bench/options.h"
+
+#include <numeric>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/units.h"
+#include "lib/plan/models.h"
+
+ABSL_FLAG(std::string, sizes, "4KB,64KB,1MB,4MB,64MB",
+          "Bytes of the tensor that is push-pulled, one line of the result for each.");
+ABSL_FLAG(std::string, model, "",
+          "Push-pull all parameters of a model instead: resnet50, vgg16, bert-large or gpt2.");
+ABSL_FLAG(int32_t, iterations, 20, "Measured rounds per size, at least 1.");
+ABSL_FLAG(int32_t, warm_up, 3, "Rounds before the measured ones.");
+ABSL_FLAG(bool, in_place, false,
+          "Use tensors in the agent's memory (addend_alloc) and read the result there: no copies.");
+ABSL_FLAG(bool, json, false, "Print JSON instead of a table.");
+ABSL_FLAG(std::string, socket, "", "push-pull: the Unix socket of this node's agent.");
+ABSL_FLAG(int32_t, nodes, 2, "local: GPU machines, each with an agent.");
+ABSL_FLAG(int32_t, cpu_nodes, 0, "local: CPU machines, each with a summation server.");
+ABSL_FLAG(int32_t, local_size, 1, "local: ranks per GPU machine.");
+ABSL_FLAG(int32_t, shards, 0, "local: shards of every summation server; 0 takes the default.");
+ABSL_FLAG(std::string, partition_bytes, "", "local: as of addend-agent; empty takes the default.");
+
+namespace addend {
+namespace {
+
+absl::StatusOr<uint32_t> InRange(const char* flag, int32_t value, int32_t least, int32_t most) {
+  if (value >= least && value <= most) return static_cast<uint32_t>(value);
+  return absl::InvalidArgumentError(
+      absl::StrFormat("--%s=%d is out of range: it is from %d to %d", flag, value, least, most));
+}
+
+absl::StatusOr<std::vector<Workload>> WorkloadsOfSizes(const std::string& text) {
+  std::vector<Workload> workloads;
+  for (const absl::string_view word : absl::StrSplit(text, ',')) {
+    const absl::StatusOr<uint64_t> bytes = ParseByteSize(std::string(word));
+    if (!bytes.ok() || *bytes == 0 || *bytes % 4 != 0) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "--sizes=%s: '%s' is no size; give multiples of 4 bytes, as in 4KB,1MB,64MiB", text,
+          word));
+    }
+    workloads.push_back({std::string(word), {*bytes}});
+  }
+  return workloads;
+}
+
+absl::StatusOr<std::vector<Workload>> WorkloadOfModel(const std::string& model) {
+  const absl::StatusOr<std::vector<ModelTensor>> tensors = ModelTensors(model);
+  if (!tensors.ok()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--model=%s is unknown; there are resnet50, vgg16, bert-large and gpt2", model));
+  }
+  Workload workload{model, {}};
+  for (const ModelTensor& tensor : *tensors) workload.tensor_bytes.push_back(tensor.elements * 4);
+  return std::vector<Workload>{workload};
+}
+
+}  // namespace
+
+uint64_t Workload::bytes() const {
+  return std::accumulate(tensor_bytes.begin(), tensor_bytes.end(), uint64_t{0});
+}
+
+absl::StatusOr<BenchOptions> ReadBenchOptions() {
+  BenchOptions options;
+  const std::string model = absl::GetFlag(FLAGS_model);
+  ADDEND_ASSIGN_OR_RETURN(options.workloads, model.empty()
+                                                 ? WorkloadsOfSizes(absl::GetFlag(FLAGS_sizes))
+                                                 : WorkloadOfModel(model));
+  ADDEND_ASSIGN_OR_RETURN(options.iterations,
+                          InRange("iterations", absl::GetFlag(FLAGS_iterations), 1, 1000000));
+  ADDEND_ASSIGN_OR_RETURN(options.warm_up,
+                          InRange("warm-up", absl::GetFlag(FLAGS_warm_up), 0, 1000000));
+  ADDEND_ASSIGN_OR_RETURN(options.nodes, InRange("nodes", absl::GetFlag(FLAGS_nodes), 1, 1000));
+  ADDEND_ASSIGN_OR_RETURN(options.cpu_nodes,
+                          InRange("cpu-nodes", absl::GetFlag(FLAGS_cpu_nodes), 0, 1000));
+  ADDEND_ASSIGN_OR_RETURN(options.local_size,
+                          InRange("local-size", absl::GetFlag(FLAGS_local_size), 1, 64));
+  ADDEND_ASSIGN_OR_RETURN(options.shards, InRange("shards", absl::GetFlag(FLAGS_shards), 0, 1024));
+  options.in_place = absl::GetFlag(FLAGS_in_place);
+  options.json = absl::GetFlag(FLAGS_json);
+  options.socket = absl::GetFlag(FLAGS_socket);
+  options.partition_bytes = absl::GetFlag(FLAGS_partition_bytes);
+  return options;
+}
+
+}  // namespace addend

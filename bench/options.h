@@ -1,0 +1,38 @@
+// The options of addend-bench, read and checked once at its start.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace addend {
+
+// One line of the benchmark: the tensors that every rank pushes in one iteration.
+struct Workload {
+  std::string name;                    // "4KB", "resnet50"
+  std::vector<uint64_t> tensor_bytes;  // each a multiple of 4: float32
+
+  uint64_t bytes() const;
+};
+
+struct BenchOptions {
+  std::vector<Workload> workloads;
+  uint32_t iterations = 0;
+  uint32_t warm_up = 0;
+  bool in_place = false;  // tensors live in the agent's memory: no copy in, no copy out
+  bool json = false;
+  std::string socket;  // of the node's agent; empty: the library's default
+  // `local` only
+  uint32_t nodes = 0;
+  uint32_t cpu_nodes = 0;
+  uint32_t local_size = 0;
+  uint32_t shards = 0;          // 0: the services' default
+  std::string partition_bytes;  // empty: the agent's default
+};
+
+// From the flags. InvalidArgument names the flag, its value and what is expected.
+absl::StatusOr<BenchOptions> ReadBenchOptions();
+
+}  // namespace addend

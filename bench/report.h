@@ -1,0 +1,19 @@
+// Measurements as text, for people and for programs. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench/push_pull.h"
+
+namespace addend {
+
+// The value below which `part` (0 to 1) of the values lie, by the nearest rank; `values` is not
+// empty.
+double Percentile(std::vector<double> values, double part);
+
+// An array with one object per line; bytes and seconds, never scaled.
+std::string ToJson(const std::vector<Measurement>& lines);
+std::string ToTable(const std::vector<Measurement>& lines, int ranks);
+
+}  // namespace addend

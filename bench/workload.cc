@@ -1,0 +1,99 @@
+#include "bench/workload.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/status_macros.h"
+
+namespace addend {
+namespace {
+
+// A well-mixed function of its argument (splitmix64), so that the values need no state.
+uint64_t Mix(uint64_t x) {
+  x += 0x9E3779B97F4A7C15;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
+  return x ^ (x >> 31);
+}
+
+void Fill(float* values, uint64_t elements, uint64_t seed) {
+  for (uint64_t i = 0; i < elements; ++i) {
+    // In [-1, 1), with so many bits that the order of a sum shows in it.
+    values[i] = static_cast<float>(static_cast<int32_t>(Mix(seed + i))) * 0x1p-31f;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<WorkloadTensors> WorkloadTensors::Make(Session* session, const Workload& workload,
+                                                      bool in_place) {
+  WorkloadTensors result;
+  for (size_t i = 0; i < workload.tensor_bytes.size(); ++i) {
+    ADDEND_RETURN_IF_ERROR(result.Add(session, absl::StrFormat("bench/%s/%d", workload.name, i),
+                                      workload.tensor_bytes[i] / sizeof(float), in_place));
+  }
+  return result;
+}
+
+absl::Status WorkloadTensors::Add(Session* session, const std::string& name, uint64_t elements,
+                                  bool in_place) {
+  Tensor tensor;
+  tensor.elements = elements;
+  ADDEND_ASSIGN_OR_RETURN(tensor.tensor, session->Declare(name, static_cast<int64_t>(elements),
+                                                          ADDEND_FLOAT32, ADDEND_SUM));
+  if (in_place) {
+    void* data = nullptr;
+    ADDEND_RETURN_IF_ERROR(ToStatus(addend_alloc(tensor.tensor, &data, nullptr)));
+    tensor.input = static_cast<float*>(data);
+  } else {
+    tensor.own = std::make_unique<float[]>(elements);
+    tensor.output = std::make_unique<float[]>(elements);
+    tensor.input = tensor.own.get();
+  }
+  Fill(tensor.input, elements, (static_cast<uint64_t>(session->rank()) << 40) + elements);
+  tensors_.push_back(std::move(tensor));
+  return absl::OkStatus();
+}
+
+absl::Status WorkloadTensors::PushPull() {
+  for (size_t i = tensors_.size(); i-- > 0;) {
+    Tensor& tensor = tensors_[i];
+    tensor.handle.reset();
+    addend_handle* handle = nullptr;
+    // The first tensors are needed first in the next forward pass.
+    const int32_t priority = -static_cast<int32_t>(i);
+    ADDEND_RETURN_IF_ERROR(ToStatus(
+        addend_push_pull(tensor.tensor, tensor.input, tensor.output.get(), priority, &handle)));
+    tensor.handle.reset(handle);
+  }
+  for (Tensor& tensor : tensors_) {
+    ADDEND_RETURN_IF_ERROR(ToStatus(addend_wait(tensor.handle.get(), -1)));
+    tensor.result = tensor.output ? tensor.output.get()
+                                  : static_cast<const float*>(addend_result(tensor.handle.get()));
+  }
+  return absl::OkStatus();
+}
+
+uint64_t WorkloadTensors::Checksum() const {
+  uint64_t hash = 0xCBF29CE484222325;
+  for (const Tensor& tensor : tensors_) {
+    for (uint64_t i = 0; i < tensor.elements; ++i) {
+      uint32_t bits;
+      std::memcpy(&bits, &tensor.result[i], sizeof(bits));
+      hash = (hash ^ bits) * 0x100000001B3;
+    }
+  }
+  return hash;
+}
+
+absl::Status WorkloadTensors::Drop() {
+  for (Tensor& tensor : tensors_) {
+    tensor.handle.reset();
+    ADDEND_RETURN_IF_ERROR(ToStatus(addend_undeclare(tensor.tensor)));
+  }
+  tensors_.clear();
+  return absl::OkStatus();
+}
+
+}  // namespace addend

@@ -1,0 +1,44 @@
+// The tensors of one benchmark line, filled with values that depend on the rank alone.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "bench/options.h"
+#include "bench/session.h"
+
+namespace addend {
+
+class WorkloadTensors {
+ public:
+  // Declares and fills them. `session` must outlive this; Drop() undeclares.
+  static absl::StatusOr<WorkloadTensors> Make(Session* session, const Workload& workload,
+                                              bool in_place);
+
+  // Pushes all, the last first as a backward pass does, and waits for all.
+  absl::Status PushPull();
+  // Of the bits of the last results, in the tensors' order.
+  uint64_t Checksum() const;
+  absl::Status Drop();
+
+ private:
+  struct Tensor {
+    addend_tensor* tensor = nullptr;  // the session's
+    uint64_t elements = 0;
+    float* input = nullptr;           // `own`, or the agent's memory
+    std::unique_ptr<float[]> own;     // not in place: the input
+    std::unique_ptr<float[]> output;  // not in place: the result
+    const float* result = nullptr;
+    UniqueHandle handle;  // keeps the result in place valid
+  };
+
+  absl::Status Add(Session* session, const std::string& name, uint64_t elements, bool in_place);
+
+  std::vector<Tensor> tensors_;
+};
+
+}  // namespace addend
