@@ -36,7 +36,7 @@ def test_unknown_flag(binary):
 
 @pytest.mark.parametrize("binary,flag", [
     ("addend-scheduler", "--listen=nonsense"), ("addend-scheduler", "--lease=soon"), ("addend-scheduler", "--store=floppy:a"),
-    ("addend-summation", "--shards=banana"), ("addend-summation", "--shards=0"), ("addend-summation", "--memory-limit=much"),
+    ("addend-summation", "--shards=banana"), ("addend-summation", "--shards=100000"), ("addend-summation", "--memory-limit=much"),
     ("addend-summation", "--bandwidth=fast"), ("addend-summation", "--transport=pigeon"), ("addend-agent", "--node-rank=1"),
     ("addend-agent", "--num-nodes=0"), ("addend-agent", "--local-size=-1"), ("addend-agent", "--partition-bytes=0"),
     ("addend-agent", "--on-node-loss=cry"), ("addend-agent", "--scheduler=nowhere"), ("addend-agent", "--colocated-summation=maybe")])

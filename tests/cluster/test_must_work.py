@@ -191,9 +191,9 @@ def test_status_shows_servers_jobs_and_nodes(tmp_path):
         status = cluster.addendctl("status")
         assert len([s for s in status["servers"] if not s["colocated"]]) == 2
         assert len([s for s in status["servers"] if s["colocated"]]) == 2
-        job, = cluster.addendctl("jobs")["jobs"]
+        job, = cluster.addendctl("jobs")
         assert job["name"] == "job" and job["tensors"] == 4
-        assert {node["node_rank"] for node in cluster.addendctl("nodes")["nodes"]} == {0, 1}
+        assert {node["node_rank"] for node in cluster.addendctl("nodes")} == {0, 1}
         ranks.open("running")
         ranks.join()
 

@@ -90,9 +90,9 @@ def test_agents_copy_nothing_in_user_space(tmp_path):
     with Cluster(tmp_path, 2, 1, 1, scheduler_flags=["--lease=1s"]) as cluster:
         ranks = cluster.start_ranks("volume.py", {"bytes": BYTES, "rounds": 2, "tensors": 1, "hold": True})
         ranks.wait_at("done")
-        eventually(lambda: all(n["traffic"]["network_bytes_sent"] > BYTES for n in cluster.addendctl("nodes")["nodes"]),
+        eventually(lambda: all(n["traffic"]["network_bytes_sent"] > BYTES for n in cluster.addendctl("nodes")),
                    5, "the nodes' heartbeats")
-        for node in cluster.addendctl("nodes")["nodes"]:
+        for node in cluster.addendctl("nodes"):
             assert node["traffic"]["copied_bytes"] < 0.02 * BYTES, node
         ranks.open("done")
         ranks.join()

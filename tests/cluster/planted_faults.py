@@ -1,0 +1,51 @@
+"""Tests of the tests: each fault that ADDEND_PLANTED_FAULT plants into a build must make them fail.
+
+Not collected by default, since it builds: pytest tests/cluster/planted_faults.py
+"""
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.cluster import ROOT
+
+BUILD = ROOT / "build-faults"
+JOBS = os.environ.get("ADDEND_JOBS", str(os.cpu_count()))
+NUMERICS = "tests/cluster/test_numerics.py"
+# The fault, and the tests of whole clusters that look for it.
+FAULTS = {
+    "wrong_order": [f"{NUMERICS}::test_result_is_the_sum_in_node_order[3-1-2-1]"],
+    "last_element": [f"{NUMERICS}::test_result_is_the_sum_in_node_order[3-1-2-1]"],
+    "old_round": [f"{NUMERICS}::test_rounds_do_not_mix", "tests/cluster/test_wire.py::test_result_of_an_old_round_is_not_accepted"],
+}
+
+
+def build(fault):
+    for command in (
+            ["cmake", "-G", "Ninja", "-B", BUILD, "-S", ROOT, "-DCMAKE_BUILD_TYPE=Release", "-DADDEND_TESTS=OFF",
+             f"-DADDEND_PLANTED_FAULT={fault}"],
+            ["cmake", "--build", BUILD, "-j", JOBS, "--target", "addend-scheduler", "addend-summation", "addend-agent"]):
+        result = subprocess.run(command, capture_output=True, text=True)
+        assert result.returncode == 0, result.stdout[-3000:] + result.stderr
+
+
+def run_tests(selection):
+    environment = {**os.environ, "ADDEND_BIN_DIR": str(BUILD / "bin")}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *selection]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_fault_is_noticed(fault):
+    build(fault)
+    result = run_tests(FAULTS[fault])
+    assert result.returncode == 1, f"the tests do not notice the planted fault {fault}:\n{result.stdout[-2000:]}"
+    assert "AssertionError" in result.stdout or "Failed:" in result.stdout, result.stdout[-2000:]
+
+
+def test_the_same_tests_pass_without_a_fault():
+    """Else the failures above would prove nothing."""
+    build("")
+    result = run_tests(sorted({test for tests in FAULTS.values() for test in tests}))
+    assert result.returncode == 0, result.stdout[-3000:]

@@ -1,0 +1,57 @@
+"""A real training run with DistributedDataParallel and Addend's hook."""
+import json
+
+import pytest
+
+from tests.support.cluster import Cluster, PATIENCE, PYTHON, ROOT, SANITIZED
+
+STEPS = 5 if SANITIZED else 40
+EXAMPLE = ROOT / "examples" / "train_char_transformer.py"
+
+
+def train(cluster, reduce, port, steps=STEPS):
+    """Runs the example on all ranks; returns (checksum of the weights, losses)."""
+    name = f"{reduce}{port}"
+    checksum, progress = cluster.folder / f"{name}.checksum", cluster.folder / f"{name}.progress"
+    ranks = []
+    for rank in range(cluster.nodes * cluster.local_size):
+        env = cluster.rank_environment(rank, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+        ranks.append(cluster.start(f"{name}.rank{rank}", [
+            PYTHON, EXAMPLE, f"--steps={steps}", f"--reduce={reduce}", f"--checksum-file={checksum}",
+            f"--progress-file={progress}"], env=env))
+    for rank in ranks:
+        assert rank.wait(120 * PATIENCE) == 0, rank.tail()
+    losses = [json.loads(line)["loss"] for line in progress.read_text().splitlines()]
+    return checksum.read_text().split()[0], losses
+
+
+def free_port():
+    import socket
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+@pytest.mark.parametrize("nodes,local_size,cpu_servers", [(4, 1, 2), (2, 2, 0)])
+def test_weights_are_those_of_the_reference_bit_for_bit(tmp_path, nodes, local_size, cpu_servers):
+    with Cluster(tmp_path, nodes, local_size, cpu_servers) as cluster:
+        checksum, losses = train(cluster, "addend", free_port())
+        reference_checksum, reference_losses = train(cluster, "reference", free_port())
+    assert checksum == reference_checksum
+    assert losses == reference_losses and losses[-1] < losses[0]
+
+
+def test_loss_curve_is_as_good_as_with_gloo(tmp_path):
+    with Cluster(tmp_path, 4, 1, 1) as cluster:
+        _, losses = train(cluster, "addend", free_port())
+        _, gloo = train(cluster, "gloo", free_port())
+    # The same arithmetic in another order: the curves lie within rounding of each other.
+    assert len(losses) == len(gloo)
+    assert losses == pytest.approx(gloo, rel=0.02)
+
+
+def test_weights_do_not_depend_on_the_servers(tmp_path):
+    checksums = set()
+    for cpu_servers, shards in ((0, 1), (2, 3), (5, 1)):
+        with Cluster(tmp_path, 4, 1, cpu_servers, shards) as cluster:
+            checksums.add(train(cluster, "addend", free_port(), steps=STEPS // 2)[0])
+    assert len(checksums) == 1
