@@ -22,11 +22,15 @@ constexpr char kText[] = "text/plain; charset=utf-8";
 constexpr int kThreads = 2;
 constexpr int kClientTimeoutS = 2;  // a client that reads or writes slower than that loses its turn
 
-std::string SerializeAll(const prometheus::Registry& registry) {
+std::string SerializeAll(const prometheus::Registry& registry,
+                         const std::vector<const prometheus::Collectable*>& also) {
   auto families = registry.Collect();
-  auto process = ProcessMetrics().Collect();
-  families.insert(families.end(), std::make_move_iterator(process.begin()),
-                  std::make_move_iterator(process.end()));
+  const auto append = [&families](std::vector<prometheus::MetricFamily> more) {
+    families.insert(families.end(), std::make_move_iterator(more.begin()),
+                    std::make_move_iterator(more.end()));
+  };
+  append(ProcessMetrics().Collect());
+  for (const prometheus::Collectable* source : also) append(source->Collect());
   return prometheus::TextSerializer().Serialize(families);
 }
 
@@ -56,10 +60,9 @@ struct HttpServer::Impl {
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& host,
-                                                              uint16_t port,
-                                                              prometheus::Registry* registry,
-                                                              ReadyFn ready) {
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
+    const std::string& host, uint16_t port, prometheus::Registry* registry, ReadyFn ready,
+    std::vector<const prometheus::Collectable*> also) {
   auto impl = std::make_unique<Impl>();
   httplib::Server& server = impl->server;
   server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
@@ -68,8 +71,9 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
   server.set_keep_alive_max_count(1);
   server.set_read_timeout(kClientTimeoutS);
   server.set_write_timeout(kClientTimeoutS);
-  server.Get("/metrics", [registry](const httplib::Request&, httplib::Response& response) {
-    response.set_content(SerializeAll(*registry), "text/plain; version=0.0.4; charset=utf-8");
+  server.Get("/metrics", [registry, also = std::move(also)](const httplib::Request&,
+                                                            httplib::Response& response) {
+    response.set_content(SerializeAll(*registry, also), "text/plain; version=0.0.4; charset=utf-8");
   });
   server.Get("/healthz", [](const httplib::Request&, httplib::Response& response) {
     response.set_content("ok\n", kText);

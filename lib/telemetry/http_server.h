@@ -1,12 +1,14 @@
 // The HTTP endpoints of every service: /metrics (Prometheus' text format), /healthz and /readyz.
 #pragma once
 
+#include <prometheus/collectable.h>
 #include <prometheus/registry.h>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,9 +26,10 @@ class HttpServer {
   // `host`: empty for all interfaces. `port`: 0 for the kernel's choice. `registry` must outlive
   // the server; `ready` is called from the server's threads. InvalidArgument if the address cannot
   // be listened on.
-  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& host, uint16_t port,
-                                                           prometheus::Registry* registry,
-                                                           ReadyFn ready);
+  // `also`: further sources of metrics, which must outlive the server too; read from its threads.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
+      const std::string& host, uint16_t port, prometheus::Registry* registry, ReadyFn ready,
+      std::vector<const prometheus::Collectable*> also = {});
   // Ends open connections and joins the threads.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;

@@ -7,10 +7,12 @@
 #include <prometheus/counter.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
+#include <prometheus/metric_family.h>
 #include <prometheus/registry.h>
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace addend {
@@ -26,5 +28,12 @@ prometheus::Gauge& AddGauge(prometheus::Registry* registry, const std::string& n
 prometheus::Histogram& AddHistogram(prometheus::Registry* registry, const std::string& name,
                                     const std::string& help, const std::vector<double>& bounds,
                                     const MetricLabels& labels = {});
+
+// One family with the values of a source that keeps its own counters (a prometheus::Collectable): each value with the
+// value of `label`, which may be empty.
+prometheus::MetricFamily MakeFamily(const std::string& name, const std::string& help,
+                                    prometheus::MetricType type,
+                                    std::vector<std::pair<std::string, double>> values,
+                                    const std::string& label = "");
 
 }  // namespace addend

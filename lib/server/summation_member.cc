@@ -1,0 +1,117 @@
+#include "lib/server/summation_member.h"
+
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/log.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
+#include "lib/base/version.h"
+
+namespace addend {
+namespace {
+
+JobSpec ToJobSpec(const v1::JobReservation& job) {
+  JobSpec spec;
+  spec.id = JobId(job.job_id());
+  spec.generation = Generation(job.generation());
+  spec.plan_version = PlanVersion(job.plan_version());
+  spec.token = job.token();
+  spec.num_nodes = job.num_nodes();
+  spec.local_size = job.local_size();
+  return spec;
+}
+
+absl::StatusOr<TensorSpec> ToTensorSpec(const v1::TensorReservation& tensor) {
+  const v1::TensorDescriptor& descriptor = tensor.tensor();
+  if (descriptor.reduction_tree() != "flat" && !descriptor.reduction_tree().empty()) {
+    return absl::UnimplementedError(
+        absl::StrFormat("the reduction tree '%s' of tensor '%s' is not known to this server",
+                        descriptor.reduction_tree(), descriptor.name()));
+  }
+  TensorSpec spec;
+  spec.id = TensorId(tensor.tensor_id());
+  spec.name = descriptor.name();
+  spec.dtype = static_cast<DType>(descriptor.dtype());
+  spec.op = static_cast<ReduceOp>(descriptor.op());
+  spec.elements = 1;
+  for (const int64_t dimension : descriptor.shape()) spec.elements *= static_cast<uint64_t>(dimension);
+  spec.partition_elements = tensor.partition_elements();
+  spec.partitions.assign(tensor.partitions().begin(), tensor.partitions().end());
+  spec.shards.assign(tensor.shards().begin(), tensor.shards().end());
+  return spec;
+}
+
+absl::Status Reserve(Engine* engine, JobId job, const v1::TensorReservation& tensor) {
+  ADDEND_ASSIGN_OR_RETURN(const TensorSpec spec, ToTensorSpec(tensor));
+  return engine->Reserve(job, spec);
+}
+
+}  // namespace
+
+v1::Traffic ToProto(const EngineStats& stats) {
+  v1::Traffic traffic;
+  traffic.set_network_bytes_sent(stats.network_bytes_sent);
+  traffic.set_network_bytes_received(stats.network_bytes_received);
+  traffic.set_local_bytes(stats.local_bytes);
+  traffic.set_copied_bytes(stats.copied_bytes);
+  traffic.set_partitions_sealed(stats.partitions_sealed);
+  traffic.set_payload_bytes_summed(stats.payload_bytes_summed);
+  return traffic;
+}
+
+absl::StatusOr<std::unique_ptr<SummationMember>> SummationMember::Join(const MemberOptions& options,
+                                                                       v1::RegisterServerRequest request,
+                                                                       Engine* engine) {
+  request.set_protocol_version(kProtocolVersion);
+  request.set_incarnation(engine->incarnation().value());
+  request.set_shards(engine->shards());
+  std::unique_ptr<SummationMember> member(new SummationMember(engine));
+  SummationMember* const raw = member.get();
+  ADDEND_ASSIGN_OR_RETURN(
+      member->member_,
+      ServerMember::Join(
+          options, std::move(request), [raw](const v1::ServerUpdate& update) { return raw->OnUpdate(update); },
+          [raw](v1::HeartbeatRequest* beat) { raw->OnBeat(beat); }));
+  engine->SetServerId(ServerId(member->server_id()));
+  return member;
+}
+
+v1::AckReservationRequest SummationMember::OnUpdate(const v1::ServerUpdate& update) {
+  v1::AckReservationRequest ack;
+  std::map<JobId, std::set<TensorId>> wanted;
+  for (const v1::JobReservation& job : update.jobs()) {
+    const JobId id(job.job_id());
+    if (job.release_all()) {
+      engine_->ReleaseJob(id);
+      continue;
+    }
+    engine_->SetJob(ToJobSpec(job));
+    for (const uint32_t tensor : job.release_tensors()) engine_->Release(id, TensorId(tensor));
+    std::set<TensorId>& tensors = wanted[id];
+    for (const v1::TensorReservation& tensor : job.reserve()) {
+      tensors.insert(TensorId(tensor.tensor_id()));
+      const absl::Status status = Reserve(engine_, id, tensor);
+      if (status.ok()) continue;
+      spdlog::warn("refused: {}", Message(status));
+      v1::RefusedTensor* refused = ack.add_refused();
+      refused->set_job_id(job.job_id());
+      refused->set_tensor_id(tensor.tensor_id());
+      refused->set_reason(Message(status));
+    }
+  }
+  if (update.full()) engine_->RetainOnly(wanted);
+  ack.set_free_bytes(engine_->free_bytes());
+  return ack;
+}
+
+void SummationMember::OnBeat(v1::HeartbeatRequest* beat) const {
+  const EngineStats stats = engine_->stats();
+  *beat->mutable_traffic() = ToProto(stats);
+  beat->set_memory_used_bytes(stats.memory_used_bytes);
+  beat->set_activity(absl::StrFormat("%d partitions summed", stats.partitions_sealed));
+}
+
+}  // namespace addend

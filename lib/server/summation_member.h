@@ -1,0 +1,35 @@
+// A summation engine as a member of the scheduler: registers it, carries out what the scheduler reserves and releases,
+// and reports its traffic. Used by addend-summation and, for the colocated server, by the agent.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "lib/member/member.h"
+#include "lib/summation/engine.h"
+#include "proto/addend/v1/common.pb.h"
+
+namespace addend {
+
+v1::Traffic ToProto(const EngineStats& stats);
+
+class SummationMember {
+ public:
+  // `request` with everything but the engine's own facts (incarnation, shards). `engine` must outlive the member.
+  // Blocks as ServerMember::Join does.
+  static absl::StatusOr<std::unique_ptr<SummationMember>> Join(const MemberOptions& options,
+                                                               v1::RegisterServerRequest request,
+                                                               Engine* engine);
+  uint32_t server_id() const { return member_->server_id(); }
+  void Leave() { member_->Leave(); }
+
+ private:
+  explicit SummationMember(Engine* engine) : engine_(engine) {}
+  v1::AckReservationRequest OnUpdate(const v1::ServerUpdate& update);
+  void OnBeat(v1::HeartbeatRequest* beat) const;
+
+  Engine* const engine_;
+  std::unique_ptr<ServerMember> member_;
+};
+
+}  // namespace addend

@@ -1,0 +1,90 @@
+// addend-summation: a CPU machine that lends its memory bandwidth and its link to sum gradients.
+#include <prometheus/registry.h>
+
+#include <memory>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/log.h"
+#include "lib/base/status_macros.h"
+#include "lib/options/options.h"
+#include "lib/options/port_file.h"
+#include "lib/options/stop_signal.h"
+#include "lib/reduce/reduce.h"
+#include "lib/rpc/local_address.h"
+#include "lib/rpc/server.h"
+#include "lib/server/engine_metrics.h"
+#include "lib/server/summation_member.h"
+#include "lib/server/summation_service.h"
+#include "lib/telemetry/http_server.h"
+#include "services/summation/options.h"
+
+namespace addend {
+namespace {
+
+v1::RegisterServerRequest Registration(const SummationOptions& options, uint16_t grpc_port, uint16_t data_port) {
+  v1::RegisterServerRequest request;
+  request.set_control_address((HostPort{options.advertise, grpc_port}).ToString());
+  v1::DataEndpoint* endpoint = request.add_endpoints();
+  endpoint->set_transport("tcp");
+  endpoint->set_host(options.advertise);
+  endpoint->set_port(data_port);
+  request.set_bandwidth_bps(options.bandwidth_bps);
+  request.set_memory_limit_bytes(options.memory_limit_bytes);
+  request.set_hostname(Hostname());
+  return request;
+}
+
+absl::Status Serve() {
+  StopSignal stop;
+  ADDEND_ASSIGN_OR_RETURN(const SummationOptions options, ReadSummationOptions());
+  ADDEND_RETURN_IF_ERROR(InitLogging("summation", options.log_level));
+
+  ADDEND_ASSIGN_OR_RETURN(const auto engine,
+                          Engine::Create({.shards = options.shards,
+                                          .memory_limit_bytes = options.memory_limit_bytes,
+                                          .incarnation = NewIncarnation(),
+                                          .network = nullptr,
+                                          .external_slots = nullptr}));
+  ADDEND_ASSIGN_OR_RETURN(const uint16_t data_port,
+                          engine->ListenTcp({options.data_listen.host, options.data_listen.port}));
+  SummationService service(engine.get());
+  ADDEND_ASSIGN_OR_RETURN(const auto rpc,
+                          RpcServer::Start({options.listen, options.health_listen}, {&service}));
+  prometheus::Registry registry;
+  const EngineMetrics metrics(engine.get());
+  std::atomic<bool> joined{false};
+  const auto ready = [&joined] {
+    return joined.load() ? absl::OkStatus() : absl::UnavailableError("not yet registered with the scheduler");
+  };
+  ADDEND_ASSIGN_OR_RETURN(const auto http, HttpServer::Start(options.http.host, options.http.port, &registry,
+                                                             ready, {&metrics}));
+
+  const MemberOptions member_options{
+      .scheduler = options.scheduler.ToString(),
+      .connect_timeout = options.connect_timeout,
+      .give_up = [&stop] { return stop.Wait(absl::ZeroDuration()).has_value(); },
+      .on_fatal = [&stop](absl::Status why) { stop.RequestStop(std::move(why)); }};
+  auto member = SummationMember::Join(member_options, Registration(options, rpc->port(), data_port), engine.get());
+  if (absl::IsCancelled(member.status())) return absl::OkStatus();
+  ADDEND_RETURN_IF_ERROR(member.status());
+  joined = true;
+  rpc->SetReady(true);
+  spdlog::info("summation server {} serves data on {}:{} with {} shard{} ({})", (*member)->server_id(),
+               options.advertise, data_port, options.shards, options.shards == 1 ? "" : "s", TargetName());
+  ADDEND_RETURN_IF_ERROR(WritePortFile(options.port_file, {{"grpc", rpc->port()},
+                                                           {"http", http->port()},
+                                                           {"health", rpc->health_port()},
+                                                           {"data", data_port}}));
+  const absl::Status why = stop.WaitUntilStopped();
+  rpc->SetReady(false);
+  (*member)->Leave();
+  return why;
+}
+
+}  // namespace
+}  // namespace addend
+
+int main(int argc, char** argv) {
+  return addend::RunProgram({"addend-summation", "A summation server: sums partitions for training jobs."}, argc,
+                            argv, [] { return addend::Serve(); });
+}
