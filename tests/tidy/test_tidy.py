@@ -23,7 +23,9 @@ MAY_INCLUDE = {
     "lib/summation": {"lib/base", "lib/telemetry", "lib/shard", "lib/memory", "lib/wire", "lib/reduce", "lib/transport", "proto"},
     "lib/rpc": {"lib/base", "lib/options", "lib/telemetry", "proto"},
     "lib/member": {"lib/base", "lib/options", "lib/rpc", "proto"},
-    "lib/client": set(),  # it is loaded into other people's processes: the C++ library and Linux only
+    # What a summation server is, in a process of its own and inside the agent.
+    "lib/server": {"lib/base", "lib/telemetry", "lib/summation", "lib/member", "proto"},
+    "lib/client": {"lib/base"},  # and no package: see below
 }
 MAY_INCLUDE["services/scheduler"] = set(MAY_INCLUDE) - {"lib/client"} | {"proto"}
 MAY_INCLUDE["services/summation"] = MAY_INCLUDE["services/scheduler"]
@@ -41,7 +43,7 @@ BANNED = [
     (r"\bstd::(mutex|lock_guard|unique_lock|condition_variable)\b", ("lib/base/", "lib/client/", "tests/"), "lib/base/mutex.h"),
     (r"\babsl::Mutex\b", (), "lib/base/mutex.h (ThreadSanitizer does not understand the packaged one)"),
     (r"\bgetenv\b", ("lib/options/", "lib/client/", "tests/"), "an option of the binary"),
-    (r"\b(sleep_for|SleepFor|usleep)\b", ("lib/client/", "bench/", "tools/"), "a timer or a condition"),
+    (r"\b(sleep_for|SleepFor|usleep)\b", ("lib/client/", "bench/", "tools/", "tests/"), "a timer or a condition"),
     (r"\bvolatile\b", (), "std::atomic"),
     (r"\.detach\(\)", (), "a thread that somebody joins"),
     (r"\b(FIXME|XXX)\b", (), "doing it, or a sentence in the documentation"),
@@ -90,6 +92,15 @@ def test_includes_follow_the_dependency_table():
             if target is not None and target != folder and target not in MAY_INCLUDE[folder]:
                 wrong.append(f"{relative(path)} includes {include}")
     assert not wrong, "edges outside the dependency table:\n" + "\n".join(wrong)
+
+
+def test_the_client_library_stands_on_linux_alone():
+    """It is loaded into other people's processes, which bring their own Abseil, protobuf and gRPC."""
+    pattern = re.compile(r'#include [<"](absl|google|grpc\w*|spdlog|prometheus|nlohmann|proto)/')
+    headers = {ROOT / include for path in SOURCES if relative(path).startswith("lib/client/") for include in includes_of(path)}
+    sources = {path for path in SOURCES if relative(path).startswith("lib/client/")} | {h for h in headers if h.exists()}
+    wrong = [relative(path) for path in sources if pattern.search(path.read_text())]
+    assert not wrong, wrong
 
 
 def test_the_dependency_table_has_no_cycle():
