@@ -17,13 +17,13 @@ constexpr absl::Duration kLongestWait = absl::Seconds(1);
 void Outage::OnFailure(const absl::Status& status, absl::Time now) {
   MutexLock lock(&mu_);
   if (!since_.has_value()) {
-    since_ = now;
-  } else if (now - last_line_ < kBetweenLines) {
-    return;
+    since_ = last_line_ = now;
+    spdlog::warn("lost the scheduler {} ({}); trying again", scheduler_, ShortReason(status));
+  } else if (now - last_line_ >= kBetweenLines) {
+    last_line_ = now;
+    spdlog::warn("scheduler {} has not answered for {:.0f} s ({}); trying again", scheduler_,
+                 absl::ToDoubleSeconds(now - *since_), ShortReason(status));
   }
-  last_line_ = now;
-  spdlog::warn("scheduler {} has not answered for {:.0f} s ({}); trying again", scheduler_,
-               absl::ToDoubleSeconds(now - *since_), ShortReason(status));
 }
 
 void Outage::OnAnswer(absl::Time now) {

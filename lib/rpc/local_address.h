@@ -8,12 +8,12 @@
 
 namespace addend {
 
-// The local address from which `peer` is reached, as the kernel's routing table has it; sends nothing.
-// UNAVAILABLE when the name does not resolve or there is no route.
+// The local address from which `peer` is reached, as the kernel's routing table has it; sends
+// nothing. UNAVAILABLE when the name does not resolve or there is no route.
 absl::StatusOr<std::string> LocalAddressTowards(const HostPort& peer);
 
-// Bits per second of the interface that has this address, as the kernel reports it; 0 where it does not know (loopback,
-// many virtual interfaces).
+// Bits per second of the interface that has this address, as the kernel reports it; 0 where it does
+// not know (loopback, many virtual interfaces).
 double LinkSpeedOf(const std::string& address);
 
 std::string Hostname();

@@ -25,7 +25,7 @@ class RpcServer {
  public:
   struct Options {
     HostPort listen;
-    std::optional<HostPort> health_listen;
+    std::optional<HostPort> health_listen = std::nullopt;
   };
 
   // The services stay the caller's and must outlive the server. Not ready until SetReady(true).

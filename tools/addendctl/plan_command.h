@@ -13,7 +13,8 @@ struct PlanQuestion {
   uint32_t cpu_nodes = 0;
   uint64_t bytes = 0;        // M
   double bandwidth_bps = 0;  // of every machine; 0: unknown
-  std::string bandwidths;  // one per machine, GPU machines first: "10Gbps,25Gbps"; empty: all alike
+  std::string bandwidths =
+      {};  // one per machine, GPU machines first: "10Gbps,25Gbps"; empty: all alike
   bool json = false;
 };
 

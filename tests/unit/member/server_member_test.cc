@@ -1,0 +1,201 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <future>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/strings.h"
+#include "lib/member/member.h"
+#include "tests/unit/member/fake_scheduler.h"
+
+namespace addend {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+
+class ServerMemberTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<ServerMember>> Join(absl::Duration timeout = absl::Seconds(30)) {
+    return ServerMember::Join(
+        {.scheduler = scheduler_.address(),
+         .connect_timeout = timeout,
+         .give_up = give_up_,
+         .on_fatal = [this](absl::Status status) { fatal_.set_value(std::move(status)); }},
+        request_,
+        [](const v1::ServerUpdate& update) {
+          v1::AckReservationRequest ack;
+          ack.set_free_bytes(update.jobs_size());
+          return ack;
+        },
+        [](v1::HeartbeatRequest* beat) { beat->set_activity("summing"); });
+  }
+
+  void JoinWell() {
+    request_.set_incarnation(77);
+    auto joined = Join();
+    ASSERT_TRUE(joined.ok()) << joined.status();
+    member_ = *std::move(joined);
+  }
+
+  absl::Status Fatal() {
+    auto future = fatal_.get_future();
+    if (future.wait_for(std::chrono::seconds(10)) != std::future_status::ready) {
+      return absl::OkStatus();
+    }
+    return future.get();
+  }
+
+  FakeScheduler scheduler_;
+  v1::RegisterServerRequest request_;
+  std::function<bool()> give_up_;
+  std::promise<absl::Status> fatal_;
+  std::unique_ptr<ServerMember> member_;
+};
+
+TEST_F(ServerMemberTest, JoinsAndKeepsItsLease) {
+  JoinWell();
+  EXPECT_EQ(member_->server_id(), 5u);
+  ASSERT_TRUE(scheduler_.WaitForCalls("Heartbeat", 2));
+  const v1::HeartbeatRequest beat = scheduler_.last_heartbeat();
+  EXPECT_EQ(beat.member().server_id(), 5u);
+  EXPECT_EQ(beat.member().incarnation(), 77u);
+  EXPECT_EQ(beat.activity(), "summing");
+}
+
+TEST_F(ServerMemberTest, AnswersEveryUpdate) {
+  JoinWell();
+  v1::ServerUpdate update;
+  update.set_update_id(42);
+  update.add_jobs();
+  scheduler_.Push(update);
+  ASSERT_TRUE(scheduler_.WaitForCalls("AckReservation", 1));
+  const v1::AckReservationRequest ack = scheduler_.last_ack();
+  EXPECT_EQ(ack.update_id(), 42u);
+  EXPECT_EQ(ack.free_bytes(), 1u);
+  EXPECT_EQ(ack.member().server_id(), 5u);
+}
+
+TEST_F(ServerMemberTest, AnAnswerThatIsLostComesWithTheNextWatch) {
+  scheduler_.AnswerOnce("AckReservation", absl::UnavailableError("lost"));
+  JoinWell();
+  scheduler_.Push(v1::ServerUpdate());
+  EXPECT_TRUE(scheduler_.WaitForCalls("AckReservation", 2));
+  EXPECT_GE(scheduler_.calls("WatchServer"), 2);
+}
+
+TEST_F(ServerMemberTest, ABrokenWatchIsOpenedAgain) {
+  JoinWell();
+  ASSERT_TRUE(scheduler_.WaitForCalls("WatchServer", 1));
+  scheduler_.BreakWatches(absl::UnavailableError("broken"));
+  ASSERT_TRUE(scheduler_.WaitForCalls("WatchServer", 2));
+  scheduler_.BreakWatches(absl::OkStatus());
+  EXPECT_TRUE(scheduler_.WaitForCalls("WatchServer", 3));
+  EXPECT_EQ(scheduler_.calls("RegisterServer"), 1);
+}
+
+TEST_F(ServerMemberTest, AForgottenMemberRegistersAgainAndWatchesAnew) {
+  JoinWell();
+  ASSERT_TRUE(scheduler_.WaitForCalls("WatchServer", 1));
+  scheduler_.SetServerId(6);
+  scheduler_.AnswerOnce("Heartbeat", absl::NotFoundError("who?"));
+  ASSERT_TRUE(scheduler_.WaitForCalls("RegisterServer", 2));
+  EXPECT_EQ(scheduler_.last_incarnation(), 77u);
+  ASSERT_TRUE(scheduler_.WaitForCalls("WatchServer", 2));
+  EXPECT_EQ(member_->server_id(), 6u);
+}
+
+TEST_F(ServerMemberTest, AWatchOfAForgottenMemberRegistersAgain) {
+  scheduler_.SetLease(1000);
+  JoinWell();
+  ASSERT_TRUE(scheduler_.WaitForCalls("WatchServer", 1));
+  scheduler_.BreakWatches(absl::NotFoundError("who?"));
+  EXPECT_TRUE(scheduler_.WaitForCalls("WatchServer", 2));
+  EXPECT_EQ(scheduler_.calls("RegisterServer"), 2);
+}
+
+TEST_F(ServerMemberTest, ARefusedReturnIsFatal) {
+  JoinWell();
+  scheduler_.Answer("RegisterServer",
+                    WithExitCode(absl::FailedPreconditionError("too old"), kExitVersion));
+  scheduler_.Answer("Heartbeat", absl::NotFoundError("who?"));
+  const absl::Status fatal = Fatal();
+  EXPECT_EQ(Message(fatal), "too old");
+  EXPECT_EQ(ExitCodeOf(fatal), kExitVersion);
+}
+
+TEST_F(ServerMemberTest, AColocatedServerCannotComeBackAsAnother) {
+  request_.set_colocated_job("train");
+  JoinWell();
+  scheduler_.SetServerId(6);
+  scheduler_.AnswerOnce("Heartbeat", absl::NotFoundError("who?"));
+  EXPECT_EQ(ExitCodeOf(Fatal()), kExitTemporary);
+}
+
+TEST_F(ServerMemberTest, ARestartOfTheSchedulerIsLivedThrough) {
+  JoinWell();
+  ASSERT_TRUE(scheduler_.WaitForCalls("WatchServer", 1));
+  scheduler_.Stop();
+  scheduler_.Start();
+  EXPECT_TRUE(scheduler_.WaitForCalls("WatchServer", 2));
+  EXPECT_TRUE(scheduler_.WaitForCalls("Heartbeat", scheduler_.calls("Heartbeat") + 1));
+}
+
+TEST_F(ServerMemberTest, JoinWaitsForTheScheduler) {
+  scheduler_.Stop();
+  std::thread later([this] { scheduler_.Start(); });
+  EXPECT_TRUE(Join().ok());
+  later.join();
+}
+
+TEST_F(ServerMemberTest, JoinGivesUpAfterTheTimeout) {
+  scheduler_.Stop();
+  const absl::Status status = Join(absl::Milliseconds(300)).status();
+  EXPECT_EQ(ExitCodeOf(status), kExitSchedulerUnreachable);
+  EXPECT_THAT(Message(status), MatchesRegex("scheduler 127.0.0.1:[0-9]+ has not answered for 0 s "
+                                            ".connection refused.; check .*"));
+}
+
+TEST_F(ServerMemberTest, JoinCanBeGivenUp) {
+  scheduler_.Stop();
+  give_up_ = [] { return true; };
+  EXPECT_TRUE(absl::IsCancelled(Join().status()));
+}
+
+TEST_F(ServerMemberTest, ARefusedJoinReturnsAtOnce) {
+  scheduler_.Answer("RegisterServer", absl::InvalidArgumentError("no endpoints"));
+  const absl::Status status = Join().status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_EQ(Message(status), "no endpoints");
+  EXPECT_EQ(scheduler_.calls("RegisterServer"), 1);
+  scheduler_.Answer("RegisterServer", absl::UnimplementedError(""));
+  EXPECT_THAT(Message(Join().status()), HasSubstr("is not an Addend scheduler"));
+}
+
+TEST_F(ServerMemberTest, LeavingTellsTheSchedulerOnce) {
+  JoinWell();
+  member_->Leave();
+  member_->Leave();
+  EXPECT_EQ(scheduler_.calls("Leave"), 1);
+  EXPECT_EQ(scheduler_.left().server_id(), 5u);
+}
+
+TEST_F(ServerMemberTest, TheDestructorDoesNotSayGoodBye) {
+  JoinWell();
+  member_.reset();
+  EXPECT_EQ(scheduler_.calls("Leave"), 0);
+}
+
+TEST_F(ServerMemberTest, LeavingADeadSchedulerIsQuick) {
+  JoinWell();
+  scheduler_.Stop();
+  const absl::Time start = absl::Now();
+  member_->Leave();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(2));
+}
+
+}  // namespace
+}  // namespace addend

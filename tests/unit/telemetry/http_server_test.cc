@@ -1,0 +1,109 @@
+#include "lib/telemetry/http_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <httplib.h>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/strings.h"
+#include "lib/telemetry/metrics.h"
+
+namespace addend {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+
+class HttpServerTest : public ::testing::Test {
+ protected:
+  void StartServer(const std::string& host = "127.0.0.1") {
+    auto started = HttpServer::Start(host, 0, &registry_, [this] { return ready_; });
+    ASSERT_TRUE(started.ok()) << started.status();
+    server_ = *std::move(started);
+  }
+
+  httplib::Result Get(const std::string& path) {
+    httplib::Client client("127.0.0.1", server_->port());
+    return client.Get(path);
+  }
+
+  prometheus::Registry registry_;
+  absl::Status ready_;
+  std::unique_ptr<HttpServer> server_;
+};
+
+TEST_F(HttpServerTest, ServesMetrics) {
+  AddCounter(&registry_, "addend_rounds_total", "Rounds.", {{"kind", "a"}}).Increment(2);
+  AddCounter(&registry_, "addend_rounds_total", "Rounds.", {{"kind", "b"}}).Increment();
+  AddGauge(&registry_, "addend_open", "Open.").Set(7);
+  AddHistogram(&registry_, "addend_wait_seconds", "Wait.", {0.1, 1}).Observe(0.5);
+  StartServer();
+  const auto answer = Get("/metrics");
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->status, 200);
+  EXPECT_THAT(answer->body, HasSubstr("addend_rounds_total{kind=\"a\"} 2\n"));
+  EXPECT_THAT(answer->body, HasSubstr("addend_rounds_total{kind=\"b\"} 1\n"));
+  EXPECT_THAT(answer->body, HasSubstr("addend_open 7\n"));
+  EXPECT_THAT(answer->body, HasSubstr("addend_wait_seconds_bucket{le=\"1\"} 1\n"));
+  EXPECT_THAT(answer->body, HasSubstr("addend_build_info{version=\""));
+  EXPECT_THAT(answer->body, HasSubstr("\nprocess_resident_memory_bytes "));
+  EXPECT_THAT(answer->body, HasSubstr("\nprocess_cpu_seconds_total "));
+  EXPECT_THAT(answer->body, HasSubstr("\nprocess_open_fds "));
+}
+
+TEST_F(HttpServerTest, ReadinessFollowsTheService) {
+  StartServer();
+  EXPECT_EQ(Get("/readyz")->status, 200);
+  ready_ = absl::UnavailableError("waiting for node 3");
+  const auto answer = Get("/readyz");
+  EXPECT_EQ(answer->status, 503);
+  EXPECT_EQ(answer->body, "waiting for node 3\n");
+  EXPECT_EQ(Get("/healthz")->status, 200);
+}
+
+TEST_F(HttpServerTest, OtherPathsAreNotThere) {
+  StartServer();
+  EXPECT_EQ(Get("/")->status, 404);
+  EXPECT_THAT(Get("/nothing")->body, HasSubstr("/nothing is not here"));
+}
+
+TEST_F(HttpServerTest, ListensOnAllInterfaces) {
+  StartServer("");
+  EXPECT_EQ(Get("/healthz")->status, 200);
+}
+
+TEST_F(HttpServerTest, ATakenPortIsRefused) {
+  StartServer();
+  const auto second =
+      HttpServer::Start("127.0.0.1", server_->port(), &registry_, [] { return absl::OkStatus(); });
+  EXPECT_EQ(Message(second.status()),
+            absl::StrFormat("cannot listen on 127.0.0.1:%d for HTTP: Address already in use",
+                            server_->port()));
+  EXPECT_EQ(ExitCodeOf(second.status()), kExitBadConfiguration);
+  const auto everywhere =
+      HttpServer::Start("", server_->port(), &registry_, [] { return absl::OkStatus(); });
+  EXPECT_THAT(Message(everywhere.status()), HasSubstr("Address already in use"));
+}
+
+TEST_F(HttpServerTest, AForeignAddressIsRefused) {
+  const auto server =
+      HttpServer::Start("192.0.2.1", 0, &registry_, [] { return absl::OkStatus(); });
+  EXPECT_THAT(Message(server.status()),
+              MatchesRegex("cannot listen on 192.0.2.1:0 for HTTP: Cannot assign.*"));
+}
+
+TEST_F(HttpServerTest, AnIdleClientDoesNotHoldUpTheOthers) {
+  StartServer();
+  httplib::Client a("127.0.0.1", server_->port());
+  httplib::Client b("127.0.0.1", server_->port());
+  httplib::Client c("127.0.0.1", server_->port());
+  for (auto* client : {&a, &b, &c}) {
+    client->set_keep_alive(true);
+    client->set_read_timeout(1);
+    EXPECT_TRUE(client->Get("/healthz"));
+  }
+}
+
+}  // namespace
+}  // namespace addend
