@@ -1,0 +1,441 @@
+#include "services/scheduler/membership.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/status_macros.h"
+#include "services/scheduler/membership_scope.h"
+#include "services/scheduler/records.h"
+
+namespace addend {
+namespace {
+
+// The owner ticks at least so often; a much longer gap means that this process did not run.
+constexpr absl::Duration kLongestTick = absl::Seconds(1);
+// A job whose nodes were all lost is kept for so many leases, for nodes that were only cut off.
+constexpr int kLeasesEmpty = 12;
+
+absl::Status Unknown(const v1::MemberId& member) {
+  return absl::NotFoundError(
+      member.server_id() != 0
+          ? absl::StrFormat("the scheduler does not know server %d in this incarnation: it has to "
+                            "register again",
+                            member.server_id())
+          : absl::StrFormat("the scheduler does not know node %d of job number %d in this "
+                            "incarnation: it has to register again",
+                            member.node_rank(), member.job_id()));
+}
+
+absl::Status RankTaken(const std::string& job, uint32_t rank, const std::string& host) {
+  return WithExitCode(absl::AlreadyExistsError(absl::StrFormat(
+                          "node rank %d of job '%s' is taken by the agent on %s: give every agent "
+                          "its own --node-rank, or stop the other one",
+                          rank, job, host)),
+                      kExitBadConfiguration);
+}
+
+}  // namespace
+
+Membership::Membership(Options options, absl::Time now)
+    : options_(std::move(options)),
+      started_(now),
+      last_tick_(now),
+      next_update_(static_cast<uint64_t>(absl::ToUnixMicros(now))) {}
+
+bool Membership::Alive(const Lease& lease) const {
+  if (lease.watch != 0) return true;
+  return !lease.has_watched && event_.now < lease.Deadline(options_.lease);
+}
+
+absl::StatusOr<v1::RegisterServerResponse> Membership::RegisterServer(
+    absl::Time now, const v1::RegisterServerRequest& request, Decision* decision) {
+  Scope scope(this, now, decision);
+  ADDEND_RETURN_IF_ERROR(CheckServerRequest(request));
+  v1::RegisterServerResponse response;
+  response.set_lease_s(absl::ToDoubleSeconds(options_.lease));
+  for (auto& [id, server] : servers_) {
+    if (server.info.incarnation() != request.incarnation()) continue;
+    server.info = request;
+    server.lease.last_seen = now;
+    event_.changed_servers.insert(id);
+    response.set_server_id(id.value());
+    return response;
+  }
+  ADDEND_RETURN_IF_ERROR(ReplaceServer(request));
+  Server server;
+  server.id = ServerId(next_server_++);
+  server.info = request;
+  server.lease.last_seen = now;
+  server.lease.unwatched_since = now;
+  if (request.memory_limit_bytes() != 0) server.free_bytes = request.memory_limit_bytes();
+  response.set_server_id(server.id.value());
+  event_.ids_changed = true;
+  event_.changed_servers.insert(server.id);
+  Say(NameOf(server) + " has joined");
+  AddServer(std::move(server));
+  for (auto& [id, job] : jobs_) UpdateForming(job);
+  return response;
+}
+
+void Membership::AddServer(Server server) {
+  if (server.colocated()) {
+    colocated_[{server.info.colocated_job(), NodeId(server.info.colocated_node())}] = server.id;
+  }
+  const ServerId id = server.id;
+  servers_.emplace(id, std::move(server));
+}
+
+// An earlier start of the same server gives way, if its connection is gone.
+absl::Status Membership::ReplaceServer(const v1::RegisterServerRequest& request) {
+  if (!request.colocated_job().empty()) {
+    const auto found = colocated_.find({request.colocated_job(), NodeId(request.colocated_node())});
+    if (found == colocated_.end()) return absl::OkStatus();
+    const Server& old = servers_.at(found->second);
+    if (Alive(old.lease)) {
+      return RankTaken(request.colocated_job(), request.colocated_node(), old.info.hostname());
+    }
+    RemoveServer(old.id, NameOf(old) + " has been started anew");
+    return absl::OkStatus();
+  }
+  if (request.control_address().empty()) return absl::OkStatus();
+  for (const auto& [id, old] : servers_) {
+    if (old.colocated() || old.info.control_address() != request.control_address()) continue;
+    if (Alive(old.lease)) {
+      return WithExitCode(
+          absl::AlreadyExistsError(absl::StrFormat(
+              "%s already has the address %s: give every summation server its own --listen and "
+              "--advertise, or stop the other one",
+              NameOf(old), request.control_address())),
+          kExitBadConfiguration);
+    }
+    RemoveServer(id, NameOf(old) + " has been started anew");
+    return absl::OkStatus();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::RegisterNodeResponse> Membership::RegisterNode(
+    absl::Time now, const v1::RegisterNodeRequest& request, Decision* decision) {
+  Scope scope(this, now, decision);
+  ADDEND_RETURN_IF_ERROR(CheckNodeRequest(request));
+  const NodeId rank(request.node_rank());
+  Job* job = FindJob(request.job());
+  if (job != nullptr) ADDEND_RETURN_IF_ERROR(ReplaceNode(*job, request));
+  if (job != nullptr && !job->nodes.empty()) {
+    ADDEND_RETURN_IF_ERROR(CheckSettings(*job, request));
+  }
+  if (job == nullptr) job = &CreateJob(request);
+  if (job->nodes.empty()) job->settings = request.settings();
+  job->empty_since.reset();
+
+  Node& node = job->nodes[rank];
+  if (node.info.incarnation() == 0) {
+    const auto lost = job->lost.find(rank);
+    const bool has_trainers = lost != job->lost.end() && lost->second == request.incarnation();
+    node.rank = rank;
+    node.idle = job->state != v1::FORMING && !has_trainers;
+    node.lease.unwatched_since = now;
+    Say(absl::StrFormat("node %d (on %s) has joined job '%s'", rank.value(), request.hostname(),
+                        job->name));
+  }
+  node.info = request;
+  node.lease.last_seen = now;
+  event_.changed_jobs.insert(job->id);
+  event_.changed_nodes.insert({job->id, rank});
+  UpdateForming(*job);
+  StartNextGenerationIfIdle(*job);
+
+  v1::RegisterNodeResponse response;
+  response.set_job_id(job->id.value());
+  response.set_generation(job->generation.value());
+  response.set_token(job->token);
+  response.set_lease_s(absl::ToDoubleSeconds(options_.lease));
+  return response;
+}
+
+// An agent of an earlier incarnation gives way, if its connection is gone.
+absl::Status Membership::ReplaceNode(Job& job, const v1::RegisterNodeRequest& request) {
+  const auto found = job.nodes.find(NodeId(request.node_rank()));
+  if (found == job.nodes.end()) return absl::OkStatus();
+  const Node& old = found->second;
+  if (old.info.incarnation() == request.incarnation()) return absl::OkStatus();
+  if (Alive(old.lease)) return RankTaken(job.name, request.node_rank(), old.info.hostname());
+  RemoveNode(job, old.rank, NameOf(old) + " was lost: its agent has been started anew", true);
+  return absl::OkStatus();
+}
+
+Server* Membership::FindServer(const v1::MemberId& member) {
+  const auto found = servers_.find(ServerId(member.server_id()));
+  if (found == servers_.end()) return nullptr;
+  return found->second.info.incarnation() == member.incarnation() ? &found->second : nullptr;
+}
+
+Node* Membership::FindNode(const v1::MemberId& member, Job** job) {
+  const auto found = jobs_.find(JobId(member.job_id()));
+  if (member.server_id() != 0 || found == jobs_.end()) return nullptr;
+  *job = &found->second;
+  const auto node = found->second.nodes.find(NodeId(member.node_rank()));
+  if (node == found->second.nodes.end()) return nullptr;
+  if (node->second.info.incarnation() != member.incarnation()) return nullptr;
+  // Whatever the call is, it is a sign of life.
+  node->second.lease.last_seen = std::max(node->second.lease.last_seen, event_.now);
+  return &node->second;
+}
+
+absl::Status Membership::Heartbeat(absl::Time now, const v1::HeartbeatRequest& request) {
+  event_.now = now;
+  if (Server* server = FindServer(request.member())) {
+    server->lease.last_seen = now;
+    server->beat = request;
+    return absl::OkStatus();
+  }
+  Job* job = nullptr;
+  Node* node = FindNode(request.member(), &job);
+  if (node == nullptr) return Unknown(request.member());
+  node->beat = request;
+  return absl::OkStatus();
+}
+
+absl::Status Membership::Leave(absl::Time now, const v1::MemberId& member, Decision* decision) {
+  Scope scope(this, now, decision);
+  if (const Server* server = FindServer(member)) {
+    RemoveServer(server->id, NameOf(*server) + " has left");
+    return absl::OkStatus();
+  }
+  Job* job = nullptr;
+  const Node* node = FindNode(member, &job);
+  if (node == nullptr) return Unknown(member);
+  RemoveNode(*job, node->rank, NameOf(*node) + " has left", false);
+  return absl::OkStatus();
+}
+
+absl::Status Membership::WatchServer(absl::Time now, const v1::MemberId& member, WatchId watch,
+                                     Decision* decision) {
+  Scope scope(this, now, decision);
+  Server* server = FindServer(member);
+  if (server == nullptr) return Unknown(member);
+  server->lease.last_seen = now;
+  StartWatch(&server->lease, watch, {server->id, JobId(), NodeId()});
+  // A full update is built from the state at the end of the event, so only its address is noted.
+  event_.server_updates[server->id].set_full(true);
+  return absl::OkStatus();
+}
+
+absl::Status Membership::WatchNode(absl::Time now, const v1::MemberId& member, WatchId watch,
+                                   Decision* decision) {
+  Scope scope(this, now, decision);
+  Job* job = nullptr;
+  Node* node = FindNode(member, &job);
+  if (node == nullptr) return Unknown(member);
+  StartWatch(&node->lease, watch, {ServerId(), job->id, node->rank});
+  event_.full.insert({job->id, node->rank});
+  UpdateForming(*job);
+  return absl::OkStatus();
+}
+
+void Membership::StartWatch(Lease* lease, WatchId watch, Watcher watcher) {
+  EndWatch(lease, absl::AbortedError("the member has opened another watch"));
+  lease->watch = watch;
+  lease->has_watched = true;
+  watches_[watch] = watcher;
+}
+
+void Membership::EndWatch(Lease* lease, absl::Status reason) {
+  if (lease->watch == 0) return;
+  watches_.erase(lease->watch);
+  event_.decision->ended.push_back({lease->watch, std::move(reason)});
+  lease->watch = 0;
+  lease->unwatched_since = event_.now;
+}
+
+Lease* Membership::FindLease(const Watcher& watcher) {
+  if (watcher.server != ServerId()) return &servers_.at(watcher.server).lease;
+  return &jobs_.at(watcher.job).nodes.at(watcher.node).lease;
+}
+
+void Membership::WatchBroke(absl::Time now, WatchId watch) {
+  const auto found = watches_.find(watch);
+  if (found == watches_.end()) return;
+  Lease* lease = FindLease(found->second);
+  lease->watch = 0;
+  lease->unwatched_since = now;
+  watches_.erase(found);
+}
+
+void Membership::RemoveServer(ServerId id, const std::string& why) {
+  const auto found = servers_.find(id);
+  EndWatch(&found->second.lease, absl::NotFoundError(why));
+  const Server server = std::move(found->second);
+  servers_.erase(found);
+  if (server.colocated()) {
+    colocated_.erase({server.info.colocated_job(), NodeId(server.info.colocated_node())});
+  }
+  event_.server_updates.erase(id);
+  event_.reserved.erase(id);
+  event_.changed_servers.erase(id);
+  event_.deleted.push_back(records::ServerKey(id.value()));
+  Say(why);
+  for (auto& [job_id, job] : jobs_) {
+    ServerGone(job, server, why);
+    UpdateForming(job);
+  }
+}
+
+absl::Time Membership::Tick(absl::Time now, Decision* decision) {
+  Scope scope(this, now, decision);
+  ForgiveGap(now);
+  EndLeases();
+  RemoveEmptyJobs();
+  for (auto& [id, job] : jobs_) {
+    if (!job.forming_changed) continue;
+    job.forming_changed = false;
+    job.forming_told = now;
+    Broadcast(job);
+  }
+  return NextDeadline();
+}
+
+// While this process (or its machine) stood still nobody could keep a lease.
+void Membership::ForgiveGap(absl::Time now) {
+  const absl::Duration gap = now - last_tick_ - kLongestTick;
+  last_tick_ = now;
+  if (gap <= kLongestTick) return;
+  const auto forgive = [&](Lease* lease) {
+    lease->last_seen = std::min(now, lease->last_seen + gap);
+    lease->unwatched_since = std::min(now, lease->unwatched_since + gap);
+  };
+  for (auto& [id, server] : servers_) forgive(&server.lease);
+  for (auto& [id, job] : jobs_) {
+    for (auto& [rank, node] : job.nodes) forgive(&node.lease);
+  }
+  Say(absl::StrFormat("the scheduler did not run for %s; leases are prolonged by that",
+                      absl::FormatDuration(absl::Trunc(gap, absl::Milliseconds(1)))));
+}
+
+void Membership::EndLeases() {
+  const auto why = [this](const Lease& lease) {
+    const std::string length = absl::FormatDuration(options_.lease);
+    return event_.now - lease.last_seen >= options_.lease
+               ? absl::StrFormat("nothing was heard of it for %s", length)
+               : absl::StrFormat("its connection broke and did not come back for %s", length);
+  };
+  // Nodes first: where an agent died, the reason should name its node and not its server.
+  for (auto& [id, job] : jobs_) {
+    std::vector<NodeId> over;
+    for (const auto& [rank, node] : job.nodes) {
+      if (node.lease.Deadline(options_.lease) <= event_.now) over.push_back(rank);
+    }
+    for (const NodeId rank : over) {
+      const Node& node = job.nodes.at(rank);
+      RemoveNode(job, rank, absl::StrFormat("%s was lost: %s", NameOf(node), why(node.lease)),
+                 true);
+    }
+  }
+  std::vector<ServerId> over;
+  for (const auto& [id, server] : servers_) {
+    if (server.lease.Deadline(options_.lease) <= event_.now) over.push_back(id);
+  }
+  for (const ServerId id : over) {
+    const Server& server = servers_.at(id);
+    RemoveServer(id, absl::StrFormat("%s was lost: %s", NameOf(server), why(server.lease)));
+  }
+}
+
+void Membership::RemoveEmptyJobs() {
+  std::vector<JobId> over;
+  for (const auto& [id, job] : jobs_) {
+    if (job.empty_since && event_.now - *job.empty_since >= kLeasesEmpty * options_.lease) {
+      over.push_back(id);
+    }
+  }
+  for (const JobId id : over) RemoveJob(jobs_.at(id));
+}
+
+absl::Time Membership::NextDeadline() const {
+  absl::Time next = event_.now + kLongestTick;
+  for (const auto& [id, server] : servers_) {
+    next = std::min(next, server.lease.Deadline(options_.lease));
+  }
+  for (const auto& [id, job] : jobs_) {
+    for (const auto& [rank, node] : job.nodes) {
+      next = std::min(next, node.lease.Deadline(options_.lease));
+    }
+    if (job.forming_changed) next = std::min(next, event_.now + absl::Milliseconds(200));
+  }
+  return next;
+}
+
+absl::Status Membership::AckReservation(absl::Time now, const v1::AckReservationRequest& request,
+                                        Decision* decision) {
+  Scope scope(this, now, decision);
+  Server* server = FindServer(request.member());
+  if (server == nullptr) return Unknown(request.member());
+  server->lease.last_seen = now;
+  TakeAnswer(*server, request);
+  return absl::OkStatus();
+}
+
+absl::Status Membership::Declare(absl::Time now, const v1::DeclareRequest& request,
+                                 Decision* decision) {
+  Scope scope(this, now, decision);
+  Job* job = nullptr;
+  Node* node = FindNode(request.member(), &job);
+  if (node == nullptr) return Unknown(request.member());
+  if (job->state != v1::READY || node->idle) return absl::OkStatus();
+  if (Generation(request.generation()) != job->generation) return absl::OkStatus();
+  std::vector<uint64_t> ready;
+  for (const v1::TensorDescriptor& tensor : request.tensors()) {
+    DeclareOne(*job, *node, tensor, &ready);
+  }
+  PlanAll(*job, ready);
+  return absl::OkStatus();
+}
+
+absl::Status Membership::Undeclare(absl::Time now, const v1::UndeclareRequest& request,
+                                   Decision* decision) {
+  Scope scope(this, now, decision);
+  Job* job = nullptr;
+  Node* node = FindNode(request.member(), &job);
+  if (node == nullptr) return Unknown(request.member());
+  if (Generation(request.generation()) != job->generation) return absl::OkStatus();
+  std::vector<uint64_t> ready;
+  for (const std::string& name : request.names()) UndeclareOne(*job, node->rank, name, &ready);
+  PlanAll(*job, ready);
+  return absl::OkStatus();
+}
+
+absl::Status Membership::ReportIdle(absl::Time now, const v1::ReportIdleRequest& request,
+                                    Decision* decision) {
+  Scope scope(this, now, decision);
+  Job* job = nullptr;
+  Node* node = FindNode(request.member(), &job);
+  if (node == nullptr) return Unknown(request.member());
+  if (Generation(request.generation()) != job->generation) return absl::OkStatus();
+  // A generation that never was active has no trainers whose end could matter.
+  if (job->state == v1::FORMING || node->idle) return absl::OkStatus();
+  node->idle = true;
+  event_.changed_nodes.insert({job->id, node->rank});
+  TellIdleNodes(*job);
+  StartNextGenerationIfIdle(*job);
+  return absl::OkStatus();
+}
+
+absl::Status Membership::ReportFailure(absl::Time now, const v1::ReportFailureRequest& request,
+                                       Decision* decision) {
+  Scope scope(this, now, decision);
+  Job* job = nullptr;
+  const Node* node = FindNode(request.member(), &job);
+  if (node == nullptr) return Unknown(request.member());
+  if (Generation(request.generation()) != job->generation) return absl::OkStatus();
+  const uint32_t exit_code =
+      request.exit_code() == 0 ? uint32_t{kExitTemporary} : request.exit_code();
+  FailJob(*job,
+          request.reason().empty() ? NameOf(*node) + " has failed without giving a reason"
+                                   : request.reason(),
+          exit_code, request.kind().empty() ? "peer_lost" : request.kind());
+  return absl::OkStatus();
+}
+
+}  // namespace addend

@@ -1,0 +1,47 @@
+// Internal to Membership's source files.
+#pragma once
+
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "services/scheduler/membership.h"
+
+namespace addend {
+
+class Membership::Scope {
+ public:
+  Scope(Membership* membership, absl::Time now, Decision* decision) : membership_(*membership) {
+    membership_.event_ = Event{};
+    membership_.event_.now = now;
+    membership_.event_.decision = decision;
+  }
+  ~Scope() { membership_.Flush(); }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+ private:
+  Membership& membership_;
+};
+
+// How people know a member.
+inline std::string NameOf(const Server& server) {
+  return server.colocated()
+             ? absl::StrFormat("server %d (of node %d on %s)", server.id.value(),
+                               server.info.colocated_node(), server.info.hostname())
+             : absl::StrFormat("server %d (on %s)", server.id.value(), server.info.hostname());
+}
+inline std::string NameOf(const Node& node) {
+  return absl::StrFormat("node %d (on %s)", node.rank.value(), node.info.hostname());
+}
+
+// What `owned` of a tensor asks of a server.
+void AddReservation(const Tensor& tensor, const Owned& owned, v1::JobReservation* job);
+
+// Fields that every server or job of this version has to fill in, checked where they arrive.
+absl::Status CheckServerRequest(const v1::RegisterServerRequest& request);
+absl::Status CheckNodeRequest(const v1::RegisterNodeRequest& request);
+// A member whose settings are those of the job's other nodes; FAILED_PRECONDITION names the first
+// that differs.
+absl::Status CheckSettings(const Job& job, const v1::RegisterNodeRequest& request);
+
+}  // namespace addend

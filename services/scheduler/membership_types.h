@@ -1,0 +1,132 @@
+// What the scheduler knows of servers, jobs, nodes and tensors. Plain data; Membership owns all of
+// it and keeps its invariants.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "lib/base/ids.h"
+#include "lib/plan/assignment.h"
+#include "proto/addend/v1/scheduler.pb.h"
+#include "proto/addend/v1/scheduler_store.pb.h"
+#include "services/scheduler/node_set.h"
+
+namespace addend {
+
+// A watch stream of a member, numbered by the caller from 1; 0 is none.
+using WatchId = uint64_t;
+
+// The life sign of a member. It is lost when it neither heartbeats nor calls for a whole lease, or
+// has no watch stream for that long.
+struct Lease {
+  absl::Time last_seen;
+  WatchId watch = 0;
+  bool has_watched = false;
+  absl::Time unwatched_since;  // meaningful while watch == 0
+
+  absl::Time Deadline(absl::Duration lease) const {
+    const absl::Time silent = last_seen + lease;
+    return watch != 0 ? silent : std::min(silent, unwatched_since + lease);
+  }
+};
+
+struct Server {
+  ServerId id;
+  v1::RegisterServerRequest info;
+  Lease lease;
+  v1::HeartbeatRequest beat;  // the last
+  // Left under its memory limit when all that was sent to it is reserved.
+  uint64_t free_bytes = ServerLoad::kUnlimited;
+  // Updates with reservations that it has not answered: update id -> (job, tensor).
+  std::map<uint64_t, std::vector<std::pair<JobId, TensorId>>> unanswered;
+
+  bool colocated() const { return !info.colocated_job().empty(); }
+};
+
+struct Node {
+  NodeId rank;
+  v1::RegisterNodeRequest info;
+  Lease lease;
+  v1::HeartbeatRequest beat;
+  // It has no trainer of the current generation, so it is not affected by that generation's fate
+  // and waits for the next one.
+  bool idle = false;
+};
+
+// What one server holds of one tensor.
+struct Owned {
+  std::vector<uint32_t> partitions;
+  std::vector<uint32_t> shards;
+  uint64_t accumulator_bytes = 0;
+};
+
+// One tensor of a generation, from the first node's declaration to the last node's undeclaration.
+struct Tensor {
+  using Stage = v1::AgreementRecord::Stage;
+
+  uint64_t agreement = 0;  // its number in the job
+  Stage stage = v1::AgreementRecord::COLLECTING;
+  v1::TensorDescriptor descriptor;  // the first declarer's: what the others must agree with
+  NodeId first_node;
+  NodeSet declared;
+  NodeSet undeclared;
+  std::optional<v1::TensorDescriptor> differing;  // the first that differs
+  NodeId differing_node;
+  v1::TensorError error;  // REFUSED
+
+  // RESERVING and PLANNED:
+  v1::TensorPlan plan;
+  std::map<ServerId, Owned> owned;
+  // RESERVING:
+  std::set<ServerId> awaited;   // have not answered
+  std::set<ServerId> refusers;  // of this plan
+  std::map<ServerId, uint64_t>
+      limit_bytes;  // what earlier refusals leave at a server for this tensor
+};
+
+// Load of one server by one job.
+struct JobLoad {
+  uint64_t bytes = 0;
+  std::vector<uint64_t> shards;
+};
+
+struct Job {
+  JobId id;
+  std::string name;
+  v1::JobSettings settings;
+  std::string token;
+  Generation generation{1};
+  PlanVersion plan_version;
+  v1::JobState state = v1::FORMING;
+  std::string reason;  // FORMING, FAILED
+  uint32_t exit_code = 0;
+  std::string failed_kind;
+  uint32_t next_tensor = 1;
+  uint64_t next_agreement = 1;
+  absl::Time created;
+  std::optional<absl::Time> empty_since;  // its last node was lost then
+
+  std::map<NodeId, Node> nodes;
+  // Incarnations that were lost in this generation. One that comes back still has its trainers.
+  std::map<NodeId, uint64_t> lost;
+
+  std::map<uint64_t, Tensor> tensors;  // by agreement
+  // The agreements on a name, oldest first. Only the front one is planned; the others are of nodes
+  // that have undeclared the front one and have declared the name anew.
+  absl::flat_hash_map<std::string, std::deque<uint64_t>> by_name;
+  absl::flat_hash_map<uint32_t, uint64_t> by_tensor_id;
+  std::map<ServerId, JobLoad> loads;
+  std::set<ServerId> plan_servers;  // own, or have owned, a published partition of this generation
+
+  absl::Time forming_told;  // when nodes were last told whom the job waits for
+  bool forming_changed = false;
+};
+
+}  // namespace addend

@@ -1,0 +1,317 @@
+// Membership: what an event sends and stores. Everything is built from the state at the event's
+// end.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "services/scheduler/membership_scope.h"
+#include "services/scheduler/records.h"
+
+namespace addend {
+namespace {
+
+using Stages = v1::AgreementRecord;
+
+template <typename Message>
+StoreWrite Put(std::string key, const Message& message) {
+  return {std::move(key), message.SerializeAsString()};
+}
+
+v1::JobRecord RecordOf(const Job& job) {
+  v1::JobRecord record;
+  record.set_job_id(job.id.value());
+  record.set_name(job.name);
+  *record.mutable_settings() = job.settings;
+  record.set_token(job.token);
+  record.set_generation(job.generation.value());
+  record.set_plan_version(job.plan_version.value());
+  record.set_state(job.state);
+  record.set_reason(job.reason);
+  record.set_exit_code(job.exit_code);
+  record.set_failed_kind(job.failed_kind);
+  record.set_next_tensor_id(job.next_tensor);
+  record.set_next_agreement(job.next_agreement);
+  record.set_created_unix_s(absl::ToDoubleSeconds(job.created - absl::UnixEpoch()));
+  for (const auto& [rank, incarnation] : job.lost) {
+    (*record.mutable_lost())[rank.value()] = incarnation;
+  }
+  return record;
+}
+
+v1::NodeRecord RecordOf(const Job& job, const Node& node) {
+  v1::NodeRecord record;
+  record.set_job_id(job.id.value());
+  *record.mutable_registration() = node.info;
+  record.set_idle(node.idle);
+  return record;
+}
+
+v1::AgreementRecord RecordOf(const Job& job, const Tensor& tensor) {
+  v1::AgreementRecord record;
+  record.set_job_id(job.id.value());
+  record.set_agreement(tensor.agreement);
+  record.set_stage(tensor.stage);
+  *record.mutable_tensor() = tensor.descriptor;
+  record.set_first_node(tensor.first_node.value());
+  record.set_declared(tensor.declared.bits());
+  record.set_undeclared(tensor.undeclared.bits());
+  if (tensor.differing) *record.mutable_differing() = *tensor.differing;
+  record.set_differing_node(tensor.differing_node.value());
+  if (tensor.stage == Stages::REFUSED) *record.mutable_error() = tensor.error;
+  return record;
+}
+
+}  // namespace
+
+void AddReservation(const Tensor& tensor, const Owned& owned, v1::JobReservation* job) {
+  v1::TensorReservation* reservation = job->add_reserve();
+  reservation->set_tensor_id(tensor.plan.tensor_id());
+  *reservation->mutable_tensor() = tensor.descriptor;
+  reservation->set_partition_elements(tensor.plan.partition_elements());
+  reservation->mutable_partitions()->Add(owned.partitions.begin(), owned.partitions.end());
+  reservation->mutable_shards()->Add(owned.shards.begin(), owned.shards.end());
+}
+
+void Membership::Say(std::string reason) { event_.decision->reasons.push_back(std::move(reason)); }
+
+v1::NodeUpdate& Membership::Broadcast(const Job& job) { return event_.broadcasts[job.id]; }
+
+v1::NodeUpdate& Membership::Single(const Job& job, NodeId node) {
+  return event_.singles[{job.id, node}];
+}
+
+// The entry for what the job newly reserves.
+v1::JobReservation* Membership::ReservationFor(ServerId server, const Job& job) {
+  v1::ServerUpdate& update = event_.server_updates[server];
+  for (v1::JobReservation& reservation : *update.mutable_jobs()) {
+    if (reservation.job_id() == job.id.value() && reservation.release_tensors().empty()) {
+      return &reservation;
+    }
+  }
+  v1::JobReservation* reservation = update.add_jobs();
+  reservation->set_job_id(job.id.value());
+  return reservation;
+}
+
+// Releases stand in an entry of their own and before all others, so that their memory is free again
+// for what is reserved in the same update.
+void Membership::ReleaseAt(ServerId server, const Job& job, TensorId tensor) {
+  v1::ServerUpdate& update = event_.server_updates[server];
+  v1::JobReservation* releases = nullptr;
+  for (v1::JobReservation& reservation : *update.mutable_jobs()) {
+    if (reservation.job_id() != job.id.value()) continue;
+    auto* reserve = reservation.mutable_reserve();
+    for (int i = 0; i < reserve->size(); ++i) {
+      if (reserve->Get(i).tensor_id() != tensor.value()) continue;
+      // Reserved by this very event: the server has not been asked yet.
+      reserve->DeleteSubrange(i, 1);
+      std::erase(event_.reserved[server], std::pair(job.id, tensor));
+      return;
+    }
+    if (!reservation.release_tensors().empty()) releases = &reservation;
+  }
+  if (releases == nullptr) {
+    releases = update.add_jobs();
+    releases->set_job_id(job.id.value());
+    for (int i = update.jobs_size() - 1; i > 0; --i) {
+      update.mutable_jobs()->SwapElements(i, i - 1);
+    }
+  }
+  releases->add_release_tensors(tensor.value());
+}
+
+void Membership::DescribeJob(const Job& job, v1::JobReservation* reservation) const {
+  reservation->set_job_id(job.id.value());
+  reservation->set_generation(job.generation.value());
+  reservation->set_plan_version(job.plan_version.value());
+  reservation->set_token(job.token);
+  reservation->set_num_nodes(job.settings.num_nodes());
+  reservation->set_local_size(job.settings.local_size());
+}
+
+bool Membership::MayUse(const Job& job, const Server& server) const {
+  if (!server.colocated()) return true;
+  return server.info.colocated_job() == job.name;
+}
+
+v1::ServerUpdate Membership::FullServerUpdate(
+    const Server& server, std::vector<std::pair<JobId, TensorId>>* reserved) const {
+  v1::ServerUpdate update;
+  update.set_full(true);
+  for (const auto& [job_id, job] : jobs_) {
+    if (!MayUse(job, server)) continue;
+    v1::JobReservation* reservation = update.add_jobs();
+    DescribeJob(job, reservation);
+    for (const auto& [agreement, tensor] : job.tensors) {
+      const auto owned = tensor.owned.find(server.id);
+      if (owned == tensor.owned.end()) continue;
+      AddReservation(tensor, owned->second, reservation);
+      reserved->emplace_back(job_id, TensorId(tensor.plan.tensor_id()));
+    }
+  }
+  return update;
+}
+
+void Membership::FillState(const Job& job, v1::NodeUpdate* update) const {
+  update->set_generation(job.generation.value());
+  update->set_state(job.state);
+  update->set_reason(job.reason);
+  update->set_exit_code(job.exit_code);
+  update->set_failed_kind(job.failed_kind);
+  update->set_plan_version(job.plan_version.value());
+}
+
+void Membership::FillServers(const Job& job, v1::NodeUpdate* update) const {
+  update->clear_servers();
+  for (const ServerId id : job.plan_servers) {
+    const auto found = servers_.find(id);
+    if (found == servers_.end()) continue;
+    const Server& server = found->second;
+    v1::ServerInfo* info = update->add_servers();
+    info->set_server_id(id.value());
+    info->set_incarnation(server.info.incarnation());
+    *info->mutable_endpoints() = server.info.endpoints();
+    info->set_shards(server.info.shards());
+    info->set_colocated(server.colocated());
+    info->set_colocated_node(server.info.colocated_node());
+    info->set_hostname(server.info.hostname());
+  }
+}
+
+v1::NodeUpdate Membership::FullNodeUpdate(const Job& job) const {
+  v1::NodeUpdate update;
+  update.set_full(true);
+  FillState(job, &update);
+  FillServers(job, &update);
+  for (const auto& [agreement, tensor] : job.tensors) {
+    if (tensor.stage == Stages::PLANNED) *update.add_tensors() = tensor.plan;
+    if (tensor.stage == Stages::REFUSED) *update.add_errors() = tensor.error;
+  }
+  return update;
+}
+
+// An idle node has no trainer whom the tensors and the fate of this generation could concern.
+std::shared_ptr<const v1::NodeUpdate> Membership::IdleUpdate(const Job& job, bool full) const {
+  auto update = std::make_shared<v1::NodeUpdate>();
+  FillState(job, update.get());
+  update->set_full(full);
+  update->set_state(v1::FORMING);
+  update->set_reason(WaitsForIdle(job));
+  update->clear_exit_code();
+  update->clear_failed_kind();
+  return update;
+}
+
+void Membership::SendTo(const Node& node, std::shared_ptr<const v1::NodeUpdate> update) {
+  event_.decision->to_nodes.push_back({node.lease.watch, std::move(update)});
+}
+
+void Membership::Flush() {
+  if (event_.decision == nullptr) return;
+  FlushServers();
+  FlushNodes();
+  FlushRecords();
+  event_ = Event{};
+}
+
+// A server without a watch gets what it missed in the full update of its next one.
+void Membership::FlushServers() {
+  for (auto& [id, update] : event_.server_updates) {
+    const auto found = servers_.find(id);
+    if (found == servers_.end() || found->second.lease.watch == 0) continue;
+    Server& server = found->second;
+    std::vector<std::pair<JobId, TensorId>> reserved = std::move(event_.reserved[id]);
+    if (update.full()) {
+      reserved.clear();
+      update = FullServerUpdate(server, &reserved);
+      server.unanswered.clear();
+    }
+    for (v1::JobReservation& reservation : *update.mutable_jobs()) {
+      const auto job = jobs_.find(JobId(reservation.job_id()));
+      if (job != jobs_.end()) DescribeJob(job->second, &reservation);
+    }
+    update.set_update_id(next_update_++);
+    if (!reserved.empty()) server.unanswered[update.update_id()] = std::move(reserved);
+    event_.decision->to_servers.push_back(
+        {server.lease.watch, std::make_shared<const v1::ServerUpdate>(std::move(update))});
+  }
+}
+
+void Membership::FlushNodes() {
+  std::map<JobId, std::shared_ptr<const v1::NodeUpdate>> fulls;
+  for (const auto& [job_id, rank] : event_.full) {
+    const Job& job = jobs_.at(job_id);
+    const Node& node = job.nodes.at(rank);
+    if (node.lease.watch == 0) continue;
+    if (node.idle && job.state != v1::FORMING) {
+      SendTo(node, IdleUpdate(job, true));
+      continue;
+    }
+    std::shared_ptr<const v1::NodeUpdate>& full = fulls[job_id];
+    if (full == nullptr) full = std::make_shared<const v1::NodeUpdate>(FullNodeUpdate(job));
+    SendTo(node, full);
+  }
+  for (auto& [job_id, update] : event_.broadcasts) {
+    const Job& job = jobs_.at(job_id);
+    FillState(job, &update);
+    const auto shared = std::make_shared<const v1::NodeUpdate>(std::move(update));
+    for (const auto& [rank, node] : job.nodes) {
+      const bool idle = node.idle && job.state != v1::FORMING;
+      if (node.lease.watch == 0 || idle || event_.full.contains({job_id, rank})) continue;
+      SendTo(node, shared);
+    }
+  }
+  for (auto& [key, update] : event_.singles) {
+    const auto job = jobs_.find(key.first);
+    if (job == jobs_.end() || event_.full.contains(key)) continue;
+    const auto node = job->second.nodes.find(key.second);
+    if (node == job->second.nodes.end() || node->second.lease.watch == 0) continue;
+    if (node->second.idle && job->second.state != v1::FORMING) {
+      SendTo(node->second, IdleUpdate(job->second, false));
+      continue;
+    }
+    FillState(job->second, &update);
+    SendTo(node->second, std::make_shared<const v1::NodeUpdate>(std::move(update)));
+  }
+}
+
+// Deletions first: a key may have been deleted and, by a later step of the event, be written anew.
+void Membership::FlushRecords() {
+  std::vector<StoreWrite>& writes = event_.decision->writes;
+  for (std::string& key : event_.deleted) writes.push_back({std::move(key), std::nullopt});
+  if (event_.ids_changed) {
+    v1::IdsRecord ids;
+    ids.set_next_server_id(next_server_);
+    ids.set_next_job_id(next_job_);
+    writes.push_back(Put(records::kIds, ids));
+  }
+  for (const ServerId id : event_.changed_servers) {
+    v1::ServerRecord record;
+    record.set_server_id(id.value());
+    *record.mutable_registration() = servers_.at(id).info;
+    writes.push_back(Put(records::ServerKey(id.value()), record));
+  }
+  for (const JobId id : event_.changed_jobs) {
+    writes.push_back(Put(records::JobKey(id.value()), RecordOf(jobs_.at(id))));
+  }
+  for (const auto& [id, rank] : event_.changed_nodes) {
+    const Job& job = jobs_.at(id);
+    writes.push_back(
+        Put(records::NodeKey(id.value(), rank.value()), RecordOf(job, job.nodes.at(rank))));
+  }
+  for (const auto& [id, agreement] : event_.changed_agreements) {
+    const Job& job = jobs_.at(id);
+    writes.push_back(Put(records::AgreementKey(id.value(), agreement),
+                         RecordOf(job, job.tensors.at(agreement))));
+  }
+  for (const auto& [id, agreement] : event_.changed_plans) {
+    v1::PlanRecord record;
+    record.set_job_id(id.value());
+    record.set_agreement(agreement);
+    *record.mutable_plan() = jobs_.at(id).tensors.at(agreement).plan;
+    writes.push_back(Put(records::PlanKey(id.value(), agreement), record));
+  }
+}
+
+}  // namespace addend

@@ -1,0 +1,217 @@
+#include "services/scheduler/planner.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/units.h"
+#include "lib/plan/shares.h"
+
+namespace addend {
+namespace {
+
+// Of one tensor: its plan has to fit into one message with room to spare.
+constexpr uint64_t kMaxPartitions = uint64_t{1} << 22;
+constexpr uint64_t kMaxElements = uint64_t{1} << 50;
+constexpr size_t kMaxNameBytes = 4096;
+constexpr size_t kMaxDimensions = 64;
+// Servers that a message lists one by one.
+constexpr size_t kServersListed = 8;
+
+// A machine of unknown bandwidth counts as the slowest known one; all equal if none is known.
+double BandwidthOfUnknown(const PlannerJob& job) {
+  double slowest = std::numeric_limits<double>::infinity();
+  const auto take = [&slowest](double bps) {
+    if (bps > 0) slowest = std::min(slowest, bps);
+  };
+  for (const double bps : job.node_bps) take(bps);
+  for (const PlannerServer& server : job.servers) {
+    if (!server.node) take(server.bandwidth_bps);
+  }
+  return slowest;
+}
+
+std::vector<TensorSize> SizesOf(std::span<const v1::TensorDescriptor* const> tensors) {
+  std::vector<TensorSize> sizes;
+  for (const v1::TensorDescriptor* tensor : tensors) {
+    sizes.push_back({ElementsOf(*tensor), DTypeOf(*tensor)});
+  }
+  return sizes;
+}
+
+v1::TensorPlan ToPlan(const v1::TensorDescriptor& tensor, const TensorAssignment& assignment,
+                      const PlannerJob& job) {
+  v1::TensorPlan plan;
+  *plan.mutable_tensor() = tensor;
+  plan.set_partition_elements(assignment.partition_elements);
+  for (const uint32_t index : assignment.servers) plan.add_servers(job.servers[index].id.value());
+  plan.mutable_shards()->Add(assignment.shards.begin(), assignment.shards.end());
+  return plan;
+}
+
+// Elements of a shape, or none if a dimension is negative or they are too many.
+std::optional<uint64_t> CountElements(const v1::TensorDescriptor& tensor) {
+  uint64_t elements = 1;
+  bool empty = false;
+  for (const int64_t dimension : tensor.shape()) {
+    if (dimension < 0) return std::nullopt;
+    if (dimension == 0) {
+      empty = true;
+    } else if (elements > kMaxElements / static_cast<uint64_t>(dimension)) {
+      elements = kMaxElements + 1;
+    } else {
+      elements *= static_cast<uint64_t>(dimension);
+    }
+  }
+  if (empty) return 0;
+  if (elements > kMaxElements) return std::nullopt;
+  return elements;
+}
+
+}  // namespace
+
+absl::StatusOr<Targets> TargetShares(const PlannerJob& job, double bytes) {
+  const double slowest = BandwidthOfUnknown(job);
+  const bool known = slowest < std::numeric_limits<double>::infinity();
+  const double fallback = known ? slowest : 1;
+  PlanInput input;
+  input.bytes = bytes;
+  for (const double bps : job.node_bps) input.gpu_bps.push_back(bps > 0 ? bps : fallback);
+  input.gpu_sums.assign(job.node_bps.size(), false);
+  for (const PlannerServer& server : job.servers) {
+    if (server.node) {
+      input.gpu_sums[server.node->value()] = true;
+    } else {
+      const double bps = server.bandwidth_bps > 0 ? server.bandwidth_bps : fallback;
+      input.cpu_bps.push_back(bps / std::max<uint32_t>(1, server.jobs));
+    }
+  }
+  ADDEND_ASSIGN_OR_RETURN(const Plan plan, MakePlan(input));
+  Targets targets;
+  if (known) targets.t_opt_s = plan.t_opt_s;
+  size_t cpu = 0;
+  for (const PlannerServer& server : job.servers) {
+    targets.shares.push_back(server.node ? plan.gpu_shares[server.node->value()]
+                                         : plan.cpu_shares[cpu++]);
+  }
+  return targets;
+}
+
+absl::StatusOr<std::vector<v1::TensorPlan>> PlanTensors(
+    std::span<const v1::TensorDescriptor* const> tensors, uint64_t partition_bytes,
+    PlannerJob* job) {
+  double bytes = 0;
+  for (const v1::TensorDescriptor* tensor : tensors) bytes += static_cast<double>(BytesOf(*tensor));
+  for (const PlannerServer& server : job->servers) {
+    bytes += static_cast<double>(server.load.load_bytes);
+  }
+  ADDEND_ASSIGN_OR_RETURN(const Targets targets, TargetShares(*job, bytes));
+  std::vector<ServerLoad> loads;
+  for (size_t i = 0; i < job->servers.size(); ++i) {
+    loads.push_back(job->servers[i].load);
+    loads.back().share = targets.shares[i];
+  }
+  ADDEND_ASSIGN_OR_RETURN(const std::vector<TensorAssignment> assignments,
+                          Assign(SizesOf(tensors), partition_bytes, &loads));
+  std::vector<v1::TensorPlan> plans;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    plans.push_back(ToPlan(*tensors[i], assignments[i], *job));
+  }
+  for (size_t i = 0; i < job->servers.size(); ++i) job->servers[i].load = std::move(loads[i]);
+  return plans;
+}
+
+absl::Status NoRoom(const v1::TensorDescriptor& tensor, uint64_t partition_bytes,
+                    const PlannerJob& job) {
+  const DType dtype = DTypeOf(tensor);
+  const uint64_t elements = ElementsOf(tensor);
+  std::vector<std::string> free;
+  for (const PlannerServer& server : job.servers) {
+    if (free.size() == kServersListed) {
+      free.push_back(
+          absl::StrFormat("%d further servers are no better", job.servers.size() - kServersListed));
+      break;
+    }
+    free.push_back(
+        absl::StrFormat("%s has %s free", server.name, FormatByteSize(server.load.free_bytes)));
+  }
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "tensor '%s' needs %s for its accumulators, in partitions of up to %s, but the summation "
+      "servers have no room for it: %s; raise --memory-limit or start another addend-summation",
+      tensor.name(), FormatByteSize(AccumulatorBytes(dtype, elements)),
+      FormatByteSize(
+          AccumulatorBytes(dtype, std::min(elements, PartitionElements(dtype, partition_bytes)))),
+      absl::StrJoin(free, ", ")));
+}
+
+absl::Status CheckDescriptor(const v1::TensorDescriptor& tensor, uint64_t partition_bytes) {
+  const auto refuse = [&tensor](const std::string& why) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("tensor '%s' cannot be summed: %s", tensor.name().substr(0, 200), why));
+  };
+  if (tensor.name().empty()) return refuse("its name is empty");
+  if (tensor.name().size() > kMaxNameBytes) {
+    return refuse(absl::StrFormat("its name has %d bytes, more than %d", tensor.name().size(),
+                                  kMaxNameBytes));
+  }
+  if (!v1::DType_IsValid(tensor.dtype()) || !v1::ReduceOp_IsValid(tensor.op())) {
+    return refuse("its element type or operation is unknown to this version");
+  }
+  if (!tensor.reduction_tree().empty() && tensor.reduction_tree() != "flat") {
+    return refuse(
+        absl::StrFormat("the reduction tree '%s' is unknown to this version, which has "
+                        "'flat' only",
+                        tensor.reduction_tree()));
+  }
+  if (tensor.shape_size() > static_cast<int>(kMaxDimensions)) {
+    return refuse(
+        absl::StrFormat("it has %d dimensions, more than %d", tensor.shape_size(), kMaxDimensions));
+  }
+  const std::optional<uint64_t> elements = CountElements(tensor);
+  if (!elements) return refuse(absl::StrFormat("its shape is %s", Describe(tensor)));
+  const uint64_t partitions =
+      PartitionCount(*elements, PartitionElements(DTypeOf(tensor), partition_bytes));
+  if (partitions > kMaxPartitions) {
+    return refuse(
+        absl::StrFormat("it would have %d partitions, more than %d: raise "
+                        "--partition-bytes",
+                        partitions, kMaxPartitions));
+  }
+  return absl::OkStatus();
+}
+
+DType DTypeOf(const v1::TensorDescriptor& tensor) { return static_cast<DType>(tensor.dtype()); }
+
+uint64_t ElementsOf(const v1::TensorDescriptor& tensor) {
+  return CountElements(tensor).value_or(0);
+}
+
+uint64_t BytesOf(const v1::TensorDescriptor& tensor) {
+  return ElementsOf(tensor) * SizeOf(DTypeOf(tensor));
+}
+
+std::string Describe(const v1::TensorDescriptor& tensor) {
+  std::string text =
+      absl::StrFormat("%s [%s] %s", Name(DTypeOf(tensor)), absl::StrJoin(tensor.shape(), ","),
+                      Name(static_cast<ReduceOp>(tensor.op())));
+  if (!tensor.reduction_tree().empty() && tensor.reduction_tree() != "flat") {
+    text += absl::StrFormat(" (tree %s)", tensor.reduction_tree());
+  }
+  return text;
+}
+
+void ForEachPartition(const v1::TensorPlan& plan,
+                      const std::function<void(const PlannedPartition&)>& visit) {
+  const DType dtype = DTypeOf(plan.tensor());
+  const uint64_t elements = ElementsOf(plan.tensor());
+  for (int i = 0; i < plan.servers_size(); ++i) {
+    const uint64_t size = ElementsOfPartition(elements, plan.partition_elements(), i);
+    visit({static_cast<uint32_t>(i), ServerId(plan.servers(i)), plan.shards(i),
+           size * SizeOf(dtype), AccumulatorBytes(dtype, size)});
+  }
+}
+
+}  // namespace addend

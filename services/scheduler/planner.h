@@ -1,0 +1,75 @@
+// From what membership knows of a job to lib/plan and back: shares, assignments, and the memory
+// they take. Pure: no I/O, clock or thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/base/ids.h"
+#include "lib/plan/assignment.h"
+#include "proto/addend/v1/scheduler.pb.h"
+
+namespace addend {
+
+// A summation server as one job sees it.
+struct PlannerServer {
+  ServerId id;
+  std::string name;            // for messages: "server 3 (host)"
+  std::optional<NodeId> node;  // colocated with this node; none: a CPU server
+  double bandwidth_bps = 0;    // of the whole machine; 0: unknown
+  uint32_t jobs = 1;           // that share the machine, this one included
+  ServerLoad load;             // this job's; `share` is filled in by the planner
+};
+
+struct PlannerJob {
+  std::vector<double> node_bps;  // by node rank; 0: unknown
+  std::vector<PlannerServer> servers;
+};
+
+struct Targets {
+  std::vector<double> shares;     // of PlannerJob::servers, in their order
+  std::optional<double> t_opt_s;  // none: no bandwidth is known, or there is no network
+};
+
+// `bytes`: M, what the job communicates per step. FAILED_PRECONDITION when nobody can sum.
+absl::StatusOr<Targets> TargetShares(const PlannerJob& job, double bytes);
+
+// One plan per descriptor, in their order, without tensor ids. Adds what it assigns to the loads in
+// `job`. On an error `job` is unchanged; RESOURCE_EXHAUSTED when the servers' memory does not
+// suffice for all of them together.
+absl::StatusOr<std::vector<v1::TensorPlan>> PlanTensors(
+    std::span<const v1::TensorDescriptor* const> tensors, uint64_t partition_bytes,
+    PlannerJob* job);
+
+// Why a tensor that PlanTensors refused has no room: its name, what it needs, what every server
+// has.
+absl::Status NoRoom(const v1::TensorDescriptor& tensor, uint64_t partition_bytes,
+                    const PlannerJob& job);
+
+// Whether the descriptor can be planned at all; INVALID_ARGUMENT names the tensor.
+absl::Status CheckDescriptor(const v1::TensorDescriptor& tensor, uint64_t partition_bytes);
+
+DType DTypeOf(const v1::TensorDescriptor& tensor);
+uint64_t ElementsOf(const v1::TensorDescriptor& tensor);
+uint64_t BytesOf(const v1::TensorDescriptor& tensor);
+// For people: "float32 [3,4] sum".
+std::string Describe(const v1::TensorDescriptor& tensor);
+
+// A partition of a plan: who sums it, and what it costs there.
+struct PlannedPartition {
+  uint32_t index = 0;
+  ServerId server;
+  uint32_t shard = 0;
+  uint64_t payload_bytes = 0;
+  uint64_t accumulator_bytes = 0;
+};
+void ForEachPartition(const v1::TensorPlan& plan,
+                      const std::function<void(const PlannedPartition&)>& visit);
+
+}  // namespace addend

@@ -1,0 +1,28 @@
+#include "services/scheduler/store/store.h"
+
+#include "absl/strings/str_format.h"
+#include "lib/base/exit_codes.h"
+#include "services/scheduler/store/memory_store.h"
+#include "services/scheduler/store/sqlite_store.h"
+
+namespace addend {
+namespace {
+constexpr char kDefaultPath[] = "/var/lib/addend/scheduler.db";
+constexpr std::string_view kSqlite = "sqlite:";
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Store>> OpenStore(std::string_view where) {
+  if (where == "memory") return std::make_unique<MemoryStore>();
+  if (where.empty()) return SqliteStore::Open(kDefaultPath);
+  if (where.starts_with(kSqlite) && where.size() > kSqlite.size()) {
+    return SqliteStore::Open(std::string(where.substr(kSqlite.size())));
+  }
+  if (where.starts_with("etcd:")) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--store=%s: etcd comes with a later version; use sqlite:PATH or memory", where));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrFormat("--store=%s is not a store: use sqlite:PATH or memory", where));
+}
+
+}  // namespace addend
