@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/reflection.h"
@@ -34,6 +37,13 @@ template <typename Int>
 std::string WholeNumber() {
   return absl::StrFormat("a whole number from %d to %d", std::numeric_limits<Int>::min(),
                          std::numeric_limits<Int>::max());
+}
+
+bool IsPlainNumber(std::string_view text) {
+  double number = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  return error == std::errc() && end == text.data() + text.size() && std::isfinite(number);
 }
 
 }  // namespace
@@ -94,16 +104,18 @@ std::string Expected(const absl::CommandLineFlag& flag) {
   if (flag.IsOfType<uint64_t>()) return WholeNumber<uint64_t>();
   if (flag.IsOfType<uint16_t>()) return WholeNumber<uint16_t>();
   if (flag.IsOfType<double>() || flag.IsOfType<float>()) return "a number";
-  if (flag.IsOfType<absl::Duration>()) return "a duration such as 500ms, 60s or 5m";
+  if (flag.IsOfType<absl::Duration>()) return "a duration such as 500ms, 60s or 5m, or seconds";
   return "";
 }
 
 absl::Status Set(absl::CommandLineFlag* flag, std::string_view value, std::string_view written,
                  std::string_view origin) {
+  std::string text(value);
+  // Abseil wants a unit, but trainers and services share variables such as
+  // ADDEND_CONNECT_TIMEOUT=60.
+  if (flag->IsOfType<absl::Duration>() && IsPlainNumber(text)) text += "s";
   std::string error;
-  if (flag->ParseFrom(absl::string_view(value.data(), value.size()), &error)) {
-    return absl::OkStatus();
-  }
+  if (flag->ParseFrom(text, &error)) return absl::OkStatus();
   const std::string expected = Expected(*flag);
   if (!expected.empty()) {
     return absl::InvalidArgumentError(

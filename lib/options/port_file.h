@@ -9,7 +9,8 @@
 
 namespace addend {
 
-// Writes {"grpc":7070,"http":7080,...} to `path` in one step: whoever sees the file sees all of it. An empty path does nothing.
+// Writes {"grpc":7070,"http":7080,...} to `path` in one step: whoever sees the file sees all of it.
+// An empty path does nothing.
 absl::Status WritePortFile(const std::string& path, const std::map<std::string, uint16_t>& ports);
 
 }  // namespace addend

@@ -84,6 +84,13 @@ TEST_F(OptionsTest, BooleansHaveThreeForms) {
   EXPECT_FALSE(absl::GetFlag(FLAGS_colocated));
 }
 
+TEST_F(OptionsTest, ADurationWithoutUnitIsInSeconds) {
+  ASSERT_TRUE(Parse({"--lease=1.5"}).ok());
+  EXPECT_EQ(absl::GetFlag(FLAGS_lease), absl::Milliseconds(1500));
+  ASSERT_TRUE(Parse({"--lease=2m"}).ok());
+  EXPECT_EQ(absl::GetFlag(FLAGS_lease), absl::Minutes(2));
+}
+
 TEST_F(OptionsTest, TheCommandLineWinsOverTheEnvironment) {
   SetVariable("ADDEND_SHARDS", "3");
   SetVariable("ADDEND_DATA_LISTEN", "env");
@@ -113,7 +120,7 @@ TEST_F(OptionsTest, BadValuesNameFlagOriginValueAndExpectation) {
             "--shards=many on the command line is not valid: expected a whole number from 0 to "
             "4294967295");
   EXPECT_THAT(Refusal({"--shards=-1"}), HasSubstr("--shards=-1"));
-  EXPECT_THAT(Refusal({"--lease", "60"}), AllOf(HasSubstr("--lease 60"), HasSubstr("60s")));
+  EXPECT_THAT(Refusal({"--lease", "long"}), AllOf(HasSubstr("--lease long"), HasSubstr("60s")));
   EXPECT_THAT(Refusal({"--colocated=perhaps"}), HasSubstr("expected true or false"));
   EXPECT_EQ(Refusal({"--memory-limit=8Gigs"}),
             "--memory-limit=8Gigs on the command line is not valid: '8Gigs' is not a size such as "
