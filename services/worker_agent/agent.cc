@@ -1,0 +1,306 @@
+// The agent's life cycle, the job's state and the plan.
+#include "services/worker_agent/agent.h"
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/log.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
+#include "lib/client/addend.h"
+#include "lib/summation/engine.h"
+
+namespace addend {
+
+uint32_t TrainerCode(const absl::Status& why, const std::string& kind) {
+  if (kind == "stalled") return ADDEND_ERROR_STALLED;
+  if (kind == "peer_lost") return ADDEND_ERROR_PEER_LOST;
+  if (kind == "mismatch") return ADDEND_ERROR_MISMATCH;
+  if (kind == "resources" || absl::IsResourceExhausted(why)) return ADDEND_ERROR_RESOURCES;
+  // The other codes of the C ABI are the exit codes.
+  return static_cast<uint32_t>(ExitCodeOf(why));
+}
+
+absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(Options options, std::shared_ptr<InprocNetwork> network) {
+  std::unique_ptr<Agent> agent(new Agent(std::move(options), std::move(network)));
+  ADDEND_ASSIGN_OR_RETURN(agent->loop_, EventLoop::Start("agent"));
+  Agent* const raw = agent.get();
+  absl::Status status;
+  raw->loop_->Run([&] {
+    raw->tcp_ = MakeTcpTransport(raw->loop_.get());
+    raw->inproc_ = MakeInprocTransport(raw->loop_.get(), raw->network_);
+    std::vector<std::unique_ptr<Stage>> stages;
+    stages.push_back(std::make_unique<ReduceStage>(raw->loop_.get()));
+    stages.push_back(std::make_unique<PushStage>(&raw->identity_));
+    raw->push_ = static_cast<PushStage*>(stages.back().get());
+    stages.push_back(std::make_unique<PullStage>());
+    raw->pull_ = static_cast<PullStage*>(stages.back().get());
+    stages.push_back(std::make_unique<DeliverStage>([raw](const Task& task) { raw->Deliver(task); }));
+    raw->pipeline_ = std::make_unique<Pipeline>(std::move(stages));
+    auto port = TrainerPort::Listen(raw->loop_.get(), raw->options_.socket, raw);
+    status = port.status();
+    if (port.ok()) raw->port_ = *std::move(port);
+    raw->loop_->RunAfter(absl::Seconds(1), [raw] { raw->CheckStalls(); });
+  });
+  if (!status.ok()) return status;
+  return agent;
+}
+
+Agent::Agent(Options options, std::shared_ptr<InprocNetwork> network)
+    : options_(std::move(options)),
+      network_(std::move(network)),
+      reason_("the agent has not reached the scheduler yet"),
+      ranks_(options_.local_size, nullptr),
+      ever_admitted_(options_.local_size, false) {}
+
+Agent::~Agent() {
+  if (loop_ == nullptr) return;
+  loop_->Run([this] {
+    port_.reset();
+    if (pipeline_ != nullptr) pipeline_->Clear();
+    for (auto& [key, link] : links_) link->Close(absl::CancelledError("the agent is shutting down"));
+    tcp_.reset();
+    inproc_.reset();
+  });
+  loop_->Stop();
+}
+
+void Agent::Begin(const v1::RegisterNodeResponse& registration, ServerId colocated_server,
+                  SchedulerReports* reports) {
+  loop_->Run([&] {
+    reports_ = reports;
+    colocated_server_ = colocated_server;
+    identity_ = {.job = JobId(registration.job_id()),
+                 .generation = Generation(registration.generation()),
+                 .node = options_.node,
+                 .incarnation = options_.incarnation,
+                 .token = registration.token()};
+    reason_ = "the agent waits for the scheduler's first word";
+    for (const v1::NodeUpdate& update : early_updates_) Apply(update);
+    early_updates_.clear();
+  });
+}
+
+void Agent::OnUpdate(const v1::NodeUpdate& update) {
+  loop_
+      ->Post([this, update] {
+        if (reports_ == nullptr) {
+          early_updates_.push_back(update);
+        } else {
+          Apply(update);
+        }
+      })
+      .IgnoreError();
+}
+
+void Agent::Apply(const v1::NodeUpdate& update) {
+  const Generation generation(update.generation());
+  if (generation < identity_.generation) return;
+  if (generation > identity_.generation) BeginGeneration(generation);
+  plan_version_ = std::max(plan_version_, PlanVersion(update.plan_version()));
+  if (update.servers_size() > 0) {
+    servers_.clear();
+    for (const v1::ServerInfo& server : update.servers()) servers_[server.server_id()] = server;
+  }
+  for (const uint32_t removed : update.removed()) by_id_.erase(TensorId(removed));
+  for (const v1::TensorPlan& plan : update.tensors()) ApplyPlan(plan, PlanVersion(update.plan_version()));
+  for (const v1::TensorError& error : update.errors()) {
+    const auto it = by_name_.find(error.name());
+    if (it == by_name_.end()) continue;
+    const absl::Status why = WithExitCode(
+        absl::Status(error.kind() == "resources" ? absl::StatusCode::kResourceExhausted
+                                                 : absl::StatusCode::kFailedPrecondition,
+                     error.message()),
+        static_cast<ExitCode>(error.exit_code()));
+    FailTensor(it->second.tensors.front().get(), why);
+  }
+  job_state_ = update.state();
+  reason_ = update.reason();
+  if (job_state_ == v1::FAILED) {
+    const absl::Status why = WithExitCode(absl::Status(absl::StatusCode::kAborted, update.reason()),
+                                          static_cast<ExitCode>(update.exit_code()));
+    FailJob(why, update.failed_kind(), /*report=*/false);
+  }
+  AdmitWaiting();
+}
+
+void Agent::BeginGeneration(Generation generation) {
+  spdlog::info("generation {} of job {} begins", generation.value(), options_.job);
+  for (TrainerLink* trainer : ranks_) {
+    if (trainer != nullptr) trainer->Close(absl::AbortedError("the generation is over"));
+  }
+  ranks_.assign(options_.local_size, nullptr);
+  ever_admitted_.assign(options_.local_size, false);
+  pipeline_->Clear();
+  for (auto& [key, link] : links_) {
+    link->Close(absl::CancelledError("the generation is over"));
+    retired_links_.push_back(std::move(link));
+  }
+  links_.clear();
+  DropRetiredLinks();
+  by_number_.clear();
+  by_name_.clear();
+  by_id_.clear();
+  result_slots_->Clear();
+  somebody_left_ = idle_reported_ = false;
+  failure_ = absl::OkStatus();
+  failure_code_ = 0;
+  identity_.generation = generation;
+}
+
+void Agent::DropRetiredLinks() {
+  std::erase_if(retired_links_, [](const auto& link) { return link->closed(); });
+}
+
+void Agent::ApplyPlan(const v1::TensorPlan& plan, PlanVersion version) {
+  const auto it = by_name_.find(plan.tensor().name());
+  if (it == by_name_.end() || by_id_.contains(TensorId(plan.tensor_id()))) return;
+  const std::shared_ptr<Tensor> tensor = it->second.tensors.front();
+  if (tensor->planned() || !tensor->declared_to_scheduler || !failure_.ok()) return;
+  tensor->id = TensorId(plan.tensor_id());
+  tensor->plan_version = version;
+  tensor->partition_elements = std::max<uint64_t>(plan.partition_elements(), 1);
+  for (int i = 0; i < plan.servers_size(); ++i) {
+    ServerLink* const link = LinkTo(plan.servers(i), plan.shards(i));
+    if (link == nullptr) {
+      return FailJob(absl::InternalError(absl::StrFormat("the plan of tensor '%s' names summation server %d, which is unknown",
+                                                         tensor->shape.name, plan.servers(i))),
+                     "internal", /*report=*/true);
+    }
+    tensor->owners.push_back(link);
+  }
+  by_id_[tensor->id] = tensor;
+  TryStart(tensor);
+}
+
+ServerLink* Agent::LinkTo(uint32_t server, uint32_t shard) {
+  auto& link = links_[{server, shard}];
+  if (link != nullptr) return link.get();
+  const auto it = servers_.find(server);
+  if (it == servers_.end() || (it->second.endpoints_size() == 0 && ServerId(server) != colocated_server_)) {
+    links_.erase({server, shard});
+    return nullptr;
+  }
+  const v1::ServerInfo& info = it->second;
+  ServerEvents* const events = this;
+  if (ServerId(server) == colocated_server_) {
+    link = std::make_unique<ServerLink>(inproc_.get(), &identity_, events, "the colocated summation server", shard);
+    link->Connect({.host = Engine::InprocName(shard)}, options_.connect_timeout);
+    return link.get();
+  }
+  const v1::DataEndpoint& endpoint = info.endpoints(0);
+  const std::string where =
+      info.colocated() ? absl::StrFormat("the summation server of node %d (%s)", info.colocated_node(), info.hostname())
+                       : absl::StrFormat("summation server %d (%s)", server, info.hostname());
+  link = std::make_unique<ServerLink>(tcp_.get(), &identity_, events, where, shard);
+  link->Connect({endpoint.host(), static_cast<uint16_t>(endpoint.port())}, options_.connect_timeout);
+  return link.get();
+}
+
+void Agent::FailJob(const absl::Status& why, const std::string& kind, bool report) {
+  if (!failure_.ok()) return;
+  failure_ = why;
+  failure_code_ = TrainerCode(why, kind);
+  job_state_ = v1::FAILED;
+  reason_ = Message(why);
+  spdlog::error("generation {} of job {} has failed: {}", identity_.generation.value(), options_.job, reason_);
+  ipc::Message message;
+  message.type = ipc::Type::kFailure;
+  message.code = failure_code_;
+  for (TrainerLink* trainer : ranks_) {
+    if (trainer != nullptr) trainer->Send(message, reason_);
+  }
+  pipeline_->Clear();
+  for (auto& [key, link] : links_) link->Close(absl::AbortedError("the job has failed"));
+  if (report && reports_ != nullptr) reports_->ReportFailure(identity_.generation, why, kind);
+  MaybeReportIdle(/*waited=*/false);
+}
+
+void Agent::RefuseTrainers(const absl::Status& why, absl::Duration grace) {
+  const absl::Time deadline = absl::Now() + grace;
+  bool all_told = false;
+  loop_->Run([&] {
+    refusing_ = why;
+    FailJob(why, /*kind=*/"", /*report=*/false);
+    for (TrainerLink* trainer : ranks_) refused_ += trainer != nullptr;
+    while (!waiting_.empty()) {
+      RefuseInit(waiting_.front().trainer, why);
+      waiting_.pop_front();
+    }
+    all_told = refused_ >= options_.local_size;
+  });
+  // Trainers that are just starting deserve the reason too. The loop answers them; this thread only waits.
+  Mutex mu;
+  CondVar never;
+  while (!all_told && absl::Now() < deadline) {
+    {
+      MutexLock lock(&mu);
+      never.WaitUntil(&mu, std::chrono::steady_clock::now() + std::chrono::milliseconds(50));
+    }
+    loop_->Run([&] { all_told = refused_ >= options_.local_size; });
+  }
+}
+
+void Agent::End() {
+  loop_->Run([this] { reports_ = nullptr; });
+}
+
+v1::Traffic Agent::traffic() const {
+  v1::Traffic traffic;
+  traffic.set_network_bytes_sent(tcp_->stats().bytes_sent);
+  traffic.set_network_bytes_received(tcp_->stats().bytes_received);
+  traffic.set_local_bytes(inproc_->stats().local_bytes);
+  traffic.set_copied_bytes(copied_bytes_);
+  return traffic;
+}
+
+std::string Agent::Activity() {
+  std::string text;
+  loop_->Run([&] {
+    int connected = 0;
+    for (const TrainerLink* trainer : ranks_) connected += trainer != nullptr;
+    text = absl::StrFormat("%d of %d trainers connected, %d rounds", connected, options_.local_size, rounds_);
+    if (job_state_ != v1::READY) text += "; " + reason_;
+  });
+  return text;
+}
+
+v1::GetAgentResponse Agent::Snapshot() {
+  v1::GetAgentResponse response;
+  loop_->Run([&] {
+    response.set_job(options_.job);
+    response.set_node_rank(options_.node.value());
+    response.set_generation(identity_.generation.value());
+    response.set_plan_version(plan_version_.value());
+    for (uint32_t rank = 0; rank < options_.local_size; ++rank) {
+      v1::TrainerInfo* trainer = response.add_trainers();
+      trainer->set_local_rank(rank);
+      trainer->set_connected(ranks_[rank] != nullptr);
+      if (ranks_[rank] != nullptr) trainer->set_pid(ranks_[rank]->pid());
+      for (const auto& [number, tensor] : by_number_) {
+        if (tensor->rounds.HasPushed(rank)) trainer->set_open_pushes(trainer->open_pushes() + 1);
+      }
+    }
+    for (const auto& [key, link] : links_) {
+      v1::LinkInfo* info = response.add_links();
+      info->set_server_id(key.first);
+      info->set_shard(key.second);
+      info->set_transport(link->transport());
+      info->set_peer(link->where());
+      info->set_connected(link->open());
+      info->set_in_flight(static_cast<uint32_t>(link->queued()));
+    }
+    response.set_tensors(static_cast<uint32_t>(by_number_.size()));
+    for (const auto& [number, tensor] : by_number_) {
+      if (tensor->rounds.AnyPushed()) response.set_open_rounds(response.open_rounds() + 1);
+      uint64_t bytes = tensor->results->memory().size();
+      for (const auto& segment : tensor->contributions) bytes += segment->memory().size();
+      response.set_shared_memory_bytes(response.shared_memory_bytes() + bytes);
+    }
+    *response.mutable_traffic() = traffic();
+  });
+  return response;
+}
+
+}  // namespace addend

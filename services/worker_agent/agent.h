@@ -1,0 +1,172 @@
+// The agent of one node: takes the local ranks' contributions, pushes the node's sum to the partitions' owners by priority,
+// and hands the results back. All state belongs to one thread, the core loop; other threads post to it.
+//
+// Invariants
+//  1. Only trainers of one generation are admitted at a time; a new generation begins when every node is idle.
+//  2. Nobody writes a contribution between its push and its result; a result slot is not written again before the
+//     second round after it.
+//  3. Once a generation has failed, every admitted trainer has been told why, and nothing of it is accepted any more.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "lib/transport/inproc/factory.h"
+#include "lib/transport/tcp/factory.h"
+#include "proto/addend/v1/agent.pb.h"
+#include "proto/addend/v1/scheduler.pb.h"
+#include "services/worker_agent/pipeline.h"
+#include "services/worker_agent/result_slots.h"
+#include "services/worker_agent/server_link.h"
+#include "services/worker_agent/trainer_port.h"
+
+namespace addend {
+
+// What the agent tells the scheduler; never blocks.
+class SchedulerReports {
+ public:
+  virtual ~SchedulerReports() = default;
+  virtual void Declare(Generation generation, const v1::TensorDescriptor& tensor) = 0;
+  virtual void Undeclare(Generation generation, const std::string& name) = 0;
+  virtual void ReportIdle(Generation generation) = 0;
+  virtual void ReportFailure(Generation generation, const absl::Status& why, const std::string& kind) = 0;
+};
+
+class Agent final : private TrainerEvents, private ServerEvents {
+ public:
+  struct Options {
+    std::string job;
+    NodeId node;
+    uint32_t num_nodes = 1;
+    uint32_t local_size = 1;
+    Incarnation incarnation;
+    std::string hostname;
+    std::string socket;
+    absl::Duration connect_timeout = absl::Seconds(60);
+    absl::Duration stall_timeout = absl::Seconds(300);
+  };
+
+  // Listens for trainers at once; they wait until the job is complete. INVALID_ARGUMENT: the socket.
+  static absl::StatusOr<std::unique_ptr<Agent>> Create(Options options, std::shared_ptr<InprocNetwork> network);
+  ~Agent();
+
+  // ---- any thread ----
+  // The scheduler has taken the node in. `reports` outlives the agent. `colocated_server` is 0 without one.
+  void Begin(const v1::RegisterNodeResponse& registration, ServerId colocated_server, SchedulerReports* reports);
+  void OnUpdate(const v1::NodeUpdate& update);
+  // The process is about to end: every trainer that is connected, or comes within `grace`, is told why. Returns when all
+  // local ranks have been told, or after `grace`.
+  void RefuseTrainers(const absl::Status& why, absl::Duration grace);
+  // Nothing is told to the scheduler any more: `reports` may go.
+  void End();
+  v1::GetAgentResponse Snapshot();
+  v1::Traffic traffic() const;
+  // For people: "2 of 2 trainers connected, round 812".
+  std::string Activity();
+  std::shared_ptr<const ResultSlots> result_slots() const { return result_slots_; }
+
+ private:
+  struct Instances {
+    std::deque<std::shared_ptr<Tensor>> tensors;  // of one name; the front is the one the scheduler knows
+  };
+  struct Waiting {
+    TrainerLink* trainer;
+    ipc::Message init;
+  };
+  using LinkKey = std::pair<uint32_t, uint32_t>;  // server, shard
+
+  Agent(Options options, std::shared_ptr<InprocNetwork> network);
+
+  // TrainerEvents (agent_trainers.cc)
+  absl::Status OnMessage(TrainerLink* trainer, const TrainerMessage& message) override;
+  void OnTrainerGone(TrainerLink* trainer, const absl::Status& why) override;
+  absl::Status OnInit(TrainerLink* trainer, const TrainerMessage& message);
+  absl::Status CheckInit(const TrainerMessage& message) const;
+  void RefuseInit(TrainerLink* trainer, const absl::Status& why);
+  void AdmitWaiting();
+  void Admit(const Waiting& waiting);
+  void TellProgress(TrainerLink* trainer) const;
+  std::string ProgressText() const;
+  absl::Status OnDeclare(TrainerLink* trainer, const TrainerMessage& message);
+  absl::StatusOr<std::shared_ptr<Tensor>> FindOrCreate(uint32_t local_rank, TensorShape shape);
+  void DeclareFront(Instances* instances);
+  absl::Status OnPush(TrainerLink* trainer, const ipc::Message& push);
+  absl::Status OnUndeclare(TrainerLink* trainer, uint32_t number);
+  absl::Status OnShutdown(TrainerLink* trainer);
+  bool AnyTrainer() const;
+  void MaybeReportIdle(bool waited);
+
+  // ServerEvents and rounds (agent_rounds.cc)
+  MutableBytes RoomForResult(const FrameHeader& header) override;
+  void OnResult(const FrameHeader& header, Bytes result) override;
+  void OnSendAgain(const FrameHeader& header) override;
+  void OnLinkLost(ServerLink* link, const absl::Status& why) override;
+  Tensor* Expecting(const FrameHeader& header);
+  void TryStart(const std::shared_ptr<Tensor>& tensor);
+  void Deliver(const Task& task);
+  void Complete(Tensor* tensor);
+  void FailTensor(Tensor* tensor, absl::Status why);
+  void CheckStalls();
+  std::string DescribeStall(const Tensor& tensor) const;
+
+  // The job and the plan (agent.cc)
+  void Apply(const v1::NodeUpdate& update);
+  void BeginGeneration(Generation generation);
+  void ApplyPlan(const v1::TensorPlan& plan, PlanVersion version);
+  ServerLink* LinkTo(uint32_t server, uint32_t shard);
+  void FailJob(const absl::Status& why, const std::string& kind, bool report);
+  void DropRetiredLinks();
+
+  const Options options_;
+  std::unique_ptr<EventLoop> loop_;
+  const std::shared_ptr<InprocNetwork> network_;
+  const std::shared_ptr<ResultSlots> result_slots_ = std::make_shared<ResultSlots>();
+
+  // ---- owned by the core loop's thread ----
+  std::shared_ptr<Transport> tcp_;
+  std::shared_ptr<Transport> inproc_;
+  std::unique_ptr<TrainerPort> port_;
+  SchedulerReports* reports_ = nullptr;
+  ServerId colocated_server_;
+  NodeIdentity identity_;
+  std::vector<v1::NodeUpdate> early_updates_;  // that came before Begin()
+
+  v1::JobState job_state_ = v1::FORMING;
+  std::string reason_;
+  PlanVersion plan_version_;
+  std::map<uint32_t, v1::ServerInfo> servers_;
+  std::map<LinkKey, std::unique_ptr<ServerLink>> links_;
+  std::vector<std::unique_ptr<ServerLink>> retired_links_;  // of former generations, until they are closed
+
+  std::vector<TrainerLink*> ranks_;    // admitted, by local rank
+  std::vector<bool> ever_admitted_;    // in this generation
+  std::deque<Waiting> waiting_;
+  bool somebody_left_ = false;
+  bool idle_reported_ = false;
+  absl::Status failure_;               // of this generation
+  uint32_t failure_code_ = 0;          // addend_code
+  absl::Status refusing_;              // set: the process is about to end
+  uint32_t refused_ = 0;
+
+  uint32_t next_number_ = 1;
+  std::map<uint32_t, std::shared_ptr<Tensor>> by_number_;
+  std::map<std::string, Instances> by_name_;
+  absl::flat_hash_map<TensorId, std::shared_ptr<Tensor>> by_id_;
+  PullStage* pull_ = nullptr;
+  PushStage* push_ = nullptr;
+  std::unique_ptr<Pipeline> pipeline_;
+  uint64_t rounds_ = 0;
+
+  std::atomic<uint64_t> copied_bytes_{0};
+};
+
+// The addend_code (lib/client/addend.h) that a trainer gets for a failure.
+uint32_t TrainerCode(const absl::Status& why, const std::string& kind);
+
+}  // namespace addend

@@ -1,0 +1,148 @@
+// The agent's rounds: start, results, the end, and stalls.
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/log.h"
+#include "lib/base/strings.h"
+#include "services/worker_agent/agent.h"
+
+namespace addend {
+namespace {
+
+constexpr absl::Duration kStallWarnings[] = {absl::Seconds(10), absl::Seconds(60)};
+
+}  // namespace
+
+void Agent::TryStart(const std::shared_ptr<Tensor>& tensor) {
+  TensorRounds& rounds = tensor->rounds;
+  if (!tensor->planned() || rounds.running() || !rounds.AllPushed() || !failure_.ok()) return;
+  // An error here would leave the other nodes waiting: it ends the job.
+  if (absl::Status status = tensor->PrepareContribution(); !status.ok()) {
+    return FailJob(status, "mismatch", /*report=*/true);
+  }
+  rounds.Start(tensor->partitions());
+  if (tensor->partitions() == 0) return Complete(tensor.get());
+  for (uint32_t partition = 0; partition < tensor->partitions(); ++partition) {
+    pipeline_->Begin({.tensor = tensor,
+                      .partition = partition,
+                      .round = rounds.round(),
+                      .priority = tensor->priority,
+                      .stage = 0});
+  }
+}
+
+// The tensor that waits for exactly this result, or null.
+Tensor* Agent::Expecting(const FrameHeader& header) {
+  if (header.generation != identity_.generation || header.job != identity_.job) return nullptr;
+  const auto it = by_id_.find(header.partition.tensor());
+  if (it == by_id_.end() || !it->second->rounds.Wants(header.partition.index(), header.round)) return nullptr;
+  return it->second.get();
+}
+
+MutableBytes Agent::RoomForResult(const FrameHeader& header) {
+  Tensor* const tensor = Expecting(header);
+  if (tensor == nullptr || header.payload_bytes != tensor->BytesOf(header.partition.index())) return {};
+  return tensor->ResultSlot(tensor->rounds.round())
+      .subspan(tensor->OffsetOf(header.partition.index()), header.payload_bytes);
+}
+
+void Agent::OnResult(const FrameHeader& header, Bytes result) {
+  const MutableBytes room = RoomForResult(header);
+  if (room.empty()) return;
+  if (result.data() != room.data()) {
+    std::memcpy(room.data(), result.data(), result.size());
+    copied_bytes_ += result.size();
+  }
+  pull_->Arrived(header.partition);
+}
+
+void Agent::OnSendAgain(const FrameHeader& header) {
+  if (Expecting(header) == nullptr) return;
+  const std::shared_ptr<Tensor>& tensor = by_id_.at(header.partition.tensor());
+  // Everybody waits for it.
+  push_->Send({.tensor = tensor,
+               .partition = header.partition.index(),
+               .round = header.round,
+               .priority = INT32_MAX,
+               .stage = 0});
+}
+
+void Agent::OnLinkLost(ServerLink* link, const absl::Status& why) {
+  // A job that nobody uses is being released, or starts over: its links close then.
+  if (!failure_.ok() || !AnyTrainer()) return;
+  spdlog::debug("lost the link to {}", link->where());
+  const std::string kind = ExitCodeOf(why) == kExitMismatch ? "mismatch" : "peer_lost";
+  FailJob(why, kind, /*report=*/true);
+}
+
+void Agent::Deliver(const Task& task) {
+  if (task.tensor->rounds.OnResult(task.partition)) Complete(task.tensor.get());
+}
+
+void Agent::Complete(Tensor* tensor) {
+  ipc::Message message;
+  message.type = ipc::Type::kResult;
+  message.tensor = tensor->number;
+  message.round = tensor->rounds.round().value();
+  tensor->rounds.Finish();
+  tensor->open_since = absl::InfiniteFuture();
+  tensor->warnings = 0;
+  ++rounds_;
+  for (TrainerLink* trainer : ranks_) {
+    if (trainer != nullptr) trainer->Send(message);
+  }
+}
+
+void Agent::FailTensor(Tensor* tensor, absl::Status why) {
+  if (!tensor->error.ok()) return;
+  tensor->error = std::move(why);
+  ipc::Message message;
+  message.type = ipc::Type::kResult;
+  message.tensor = tensor->number;
+  message.round = tensor->rounds.round().value();
+  message.code = TrainerCode(tensor->error, "");
+  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (ranks_[rank] != nullptr && tensor->rounds.HasPushed(rank)) {
+      ranks_[rank]->Send(message, Message(tensor->error));
+    }
+  }
+  tensor->open_since = absl::InfiniteFuture();
+}
+
+std::string Agent::DescribeStall(const Tensor& tensor) const {
+  const std::string head = absl::StrFormat("round %d of tensor '%s' is open for %.0f s: ", tensor.rounds.round().value(),
+                                           tensor.shape.name, absl::ToDoubleSeconds(absl::Now() - tensor.open_since));
+  if (!tensor.rounds.AllPushed()) {
+    std::vector<uint32_t> ranks;
+    for (const uint32_t local : tensor.rounds.Missing()) {
+      ranks.push_back(options_.node.value() * options_.local_size + local);
+    }
+    return head + absl::StrFormat("rank %s of this node has not pushed it", absl::StrJoin(ranks, ", "));
+  }
+  if (!tensor.planned()) return head + "another node has not declared it";
+  return head + "this node has pushed it, and another node has not";
+}
+
+void Agent::CheckStalls() {
+  loop_->RunAfter(absl::Seconds(1), [this] { CheckStalls(); });
+  DropRetiredLinks();
+  const absl::Time now = absl::Now();
+  for (const auto& [number, tensor] : by_number_) {
+    if (tensor->open_since == absl::InfiniteFuture() || !failure_.ok()) continue;
+    const absl::Duration open = now - tensor->open_since;
+    if (open >= options_.stall_timeout) {
+      return FailJob(WithExitCode(absl::DeadlineExceededError(DescribeStall(*tensor)), kExitTemporary), "stalled",
+                     /*report=*/true);
+    }
+    if (tensor->warnings < 2 && open >= kStallWarnings[tensor->warnings]) {
+      ++tensor->warnings;
+      spdlog::warn("{}", DescribeStall(*tensor));
+    }
+  }
+}
+
+}  // namespace addend

@@ -1,0 +1,215 @@
+// addend-agent: one per node; the trainers' way to the summation servers, and a summation server itself.
+#include <prometheus/registry.h>
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/log.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/version.h"
+#include "lib/member/member.h"
+#include "lib/options/options.h"
+#include "lib/options/port_file.h"
+#include "lib/options/stop_signal.h"
+#include "lib/reduce/reduce.h"
+#include "lib/rpc/local_address.h"
+#include "lib/rpc/server.h"
+#include "lib/server/engine_metrics.h"
+#include "lib/server/summation_member.h"
+#include "lib/server/summation_service.h"
+#include "lib/telemetry/http_server.h"
+#include "services/worker_agent/agent.h"
+#include "services/worker_agent/agent_service.h"
+#include "services/worker_agent/metrics.h"
+#include "services/worker_agent/options.h"
+
+namespace addend {
+namespace {
+
+// How long a failing agent stays to tell its trainers why.
+constexpr absl::Duration kRefusalGrace = absl::Seconds(3);
+
+class MemberReports final : public SchedulerReports {
+ public:
+  explicit MemberReports(NodeMember* member) : member_(member) {}
+  void Declare(Generation generation, const v1::TensorDescriptor& tensor) override {
+    member_->Declare(generation.value(), tensor);
+  }
+  void Undeclare(Generation generation, const std::string& name) override {
+    member_->Undeclare(generation.value(), name);
+  }
+  void ReportIdle(Generation generation) override { member_->ReportIdle(generation.value()); }
+  void ReportFailure(Generation generation, const absl::Status& why, const std::string& kind) override {
+    member_->ReportFailure(generation.value(), why, kind);
+  }
+
+ private:
+  NodeMember* const member_;
+};
+
+// The process: everything after the options, in the order in which it has to end.
+class AgentProcess {
+ public:
+  AgentProcess(const AgentOptions& options, StopSignal* stop) : options_(options), stop_(stop) {}
+
+  absl::Status Run() {
+    network_ = MakeInprocNetwork();
+    ADDEND_ASSIGN_OR_RETURN(agent_, Agent::Create({.job = options_.job,
+                                                   .node = NodeId(options_.node_rank),
+                                                   .num_nodes = options_.num_nodes,
+                                                   .local_size = options_.local_size,
+                                                   .incarnation = incarnation_,
+                                                   .hostname = Hostname(),
+                                                   .socket = options_.socket,
+                                                   .connect_timeout = options_.connect_timeout,
+                                                   .stall_timeout = options_.stall_timeout},
+                                                  network_));
+    const absl::Status status = Serve();
+    if (!status.ok()) agent_->RefuseTrainers(status, kRefusalGrace);
+    return status;
+  }
+
+ private:
+  absl::Status Serve() {
+    ADDEND_RETURN_IF_ERROR(StartEngine());
+    AgentService agent_service(agent_.get());
+    SummationService summation_service(engine_.get());
+    ADDEND_ASSIGN_OR_RETURN(rpc_, RpcServer::Start({options_.listen, options_.health_listen},
+                                                   {&agent_service, &summation_service}));
+    prometheus::Registry registry;
+    const EngineMetrics engine_metrics(engine_.get());
+    const AgentMetrics agent_metrics(agent_.get());
+    std::atomic<bool> joined{false};
+    const auto ready = [&joined] {
+      return joined.load() ? absl::OkStatus() : absl::UnavailableError("not yet registered with the scheduler");
+    };
+    ADDEND_ASSIGN_OR_RETURN(const auto http, HttpServer::Start(options_.http.host, options_.http.port, &registry,
+                                                               ready, {&engine_metrics, &agent_metrics}));
+    const absl::Status status = JoinAndWait(http->port(), &joined);
+    // The services above are on this stack: calls have to end first.
+    rpc_.reset();
+    return status;
+  }
+
+  absl::Status StartEngine() {
+    Engine::Options engine{.shards = options_.shards,
+                           .memory_limit_bytes = options_.memory_limit_bytes,
+                           .incarnation = incarnation_,
+                           .network = network_,
+                           .external_slots = nullptr};
+    engine.external_slots = [slots = agent_->result_slots()](JobId, Generation generation, const std::string& name) {
+      return slots->Find(generation, name);
+    };
+    ADDEND_ASSIGN_OR_RETURN(engine_, Engine::Create(std::move(engine)));
+    if (!options_.colocated_summation) return absl::OkStatus();
+    ADDEND_ASSIGN_OR_RETURN(data_port_,
+                            engine_->ListenTcp({options_.data_listen.host, options_.data_listen.port}));
+    return engine_->ListenInproc();
+  }
+
+  absl::Status JoinAndWait(uint16_t http_port, std::atomic<bool>* joined) {
+    const MemberOptions member_options{
+        .scheduler = options_.scheduler.ToString(),
+        .connect_timeout = options_.connect_timeout,
+        .give_up = [this] { return stop_->Wait(absl::ZeroDuration()).has_value(); },
+        .on_fatal = [this](absl::Status why) { stop_->RequestStop(std::move(why)); }};
+    std::unique_ptr<SummationMember> server;
+    if (options_.colocated_summation) {
+      ADDEND_ASSIGN_OR_RETURN(server, SummationMember::Join(member_options, ServerRegistration(), engine_.get()));
+    }
+    const uint32_t server_id = server ? server->server_id() : 0;
+    ADDEND_ASSIGN_OR_RETURN(
+        auto node, NodeMember::Join(
+                       member_options, NodeRegistration(server_id),
+                       [this](const v1::NodeUpdate& update) { agent_->OnUpdate(update); },
+                       [this](v1::HeartbeatRequest* beat) {
+                         *beat->mutable_traffic() = agent_->traffic();
+                         beat->set_activity(agent_->Activity());
+                       }));
+    MemberReports reports(node.get());
+    agent_->Begin(node->registration(), ServerId(server_id), &reports);
+    *joined = true;
+    rpc_->SetReady(true);
+    spdlog::info("node {} of job {} listens for {} trainer{} on {} ({})", options_.node_rank, options_.job,
+                 options_.local_size, options_.local_size == 1 ? "" : "s", options_.socket, TargetName());
+    ADDEND_RETURN_IF_ERROR(WritePortFile(options_.port_file, {{"grpc", rpc_->port()},
+                                                              {"http", http_port},
+                                                              {"health", rpc_->health_port()},
+                                                              {"data", data_port_}}));
+    const absl::Status why = stop_->WaitUntilStopped();
+    rpc_->SetReady(false);
+    // Trainers that are still there learn now that their agent goes; the scheduler tells the other nodes.
+    const absl::Status told =
+        why.ok() ? WithExitCode(absl::UnavailableError(absl::StrFormat("the agent of node %d was stopped", options_.node_rank)),
+                                kExitTemporary)
+                 : why;
+    agent_->RefuseTrainers(told, absl::ZeroDuration());
+    node->Flush(absl::Seconds(1));
+    node->Leave();
+    if (server) server->Leave();
+    agent_->End();
+    return why;
+  }
+
+  v1::RegisterServerRequest ServerRegistration() const {
+    v1::RegisterServerRequest request;
+    request.set_control_address((HostPort{options_.advertise, rpc_->port()}).ToString());
+    v1::DataEndpoint* endpoint = request.add_endpoints();
+    endpoint->set_transport("tcp");
+    endpoint->set_host(options_.advertise);
+    endpoint->set_port(data_port_);
+    request.set_bandwidth_bps(options_.bandwidth_bps);
+    request.set_memory_limit_bytes(options_.memory_limit_bytes);
+    request.set_hostname(Hostname());
+    request.set_colocated_job(options_.job);
+    request.set_colocated_node(options_.node_rank);
+    return request;
+  }
+
+  v1::RegisterNodeRequest NodeRegistration(uint32_t server_id) const {
+    v1::RegisterNodeRequest request;
+    request.set_protocol_version(kProtocolVersion);
+    request.set_incarnation(incarnation_.value());
+    request.set_job(options_.job);
+    request.set_node_rank(options_.node_rank);
+    v1::JobSettings* settings = request.mutable_settings();
+    settings->set_num_nodes(options_.num_nodes);
+    settings->set_local_size(options_.local_size);
+    settings->set_partition_bytes(options_.partition_bytes);
+    settings->set_on_node_loss(options_.on_node_loss);
+    settings->set_reduction_order(options_.reduction_order);
+    settings->set_stall_timeout_s(absl::ToDoubleSeconds(options_.stall_timeout));
+    request.set_hostname(Hostname());
+    request.set_control_address((HostPort{options_.advertise, rpc_->port()}).ToString());
+    request.set_bandwidth_bps(options_.bandwidth_bps);
+    request.set_colocated_server_id(server_id);
+    return request;
+  }
+
+  const AgentOptions options_;
+  StopSignal* const stop_;
+  const Incarnation incarnation_ = NewIncarnation();
+  uint16_t data_port_ = 0;
+  std::shared_ptr<InprocNetwork> network_;
+  // The engine goes first: it may still hold contributions in the agent's memory.
+  std::unique_ptr<Agent> agent_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<RpcServer> rpc_;
+};
+
+absl::Status Serve() {
+  StopSignal stop;
+  ADDEND_ASSIGN_OR_RETURN(const AgentOptions options, ReadAgentOptions());
+  ADDEND_RETURN_IF_ERROR(InitLogging(absl::StrFormat("agent %d", options.node_rank), options.log_level));
+  return AgentProcess(options, &stop).Run();
+}
+
+}  // namespace
+}  // namespace addend
+
+int main(int argc, char** argv) {
+  return addend::RunProgram({"addend-agent", "The communication service of one node of a training job."}, argc, argv,
+                            [] { return addend::Serve(); });
+}

@@ -1,0 +1,42 @@
+// The options of addend-agent: one declared table (options.cc), checked as a whole here.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "lib/options/host_port.h"
+
+namespace addend {
+
+struct AgentOptions {
+  HostPort scheduler;
+  std::string job;
+  uint32_t node_rank = 0;
+  uint32_t num_nodes = 1;
+  uint32_t local_size = 1;
+  std::string socket;
+  HostPort listen;
+  HostPort data_listen;
+  HostPort http;
+  std::optional<HostPort> health_listen;
+  std::string advertise;
+  double bandwidth_bps = 0;  // 0: unknown
+  bool colocated_summation = true;
+  uint32_t shards = 1;       // of the colocated server
+  uint64_t memory_limit_bytes = 0;
+  uint64_t partition_bytes = 0;
+  std::string on_node_loss;
+  std::string reduction_order;
+  absl::Duration connect_timeout;
+  absl::Duration stall_timeout;
+  std::string log_level;
+  std::string port_file;
+};
+
+// Reads the parsed flags. INVALID_ARGUMENT names the flag.
+absl::StatusOr<AgentOptions> ReadAgentOptions();
+
+}  // namespace addend

@@ -1,0 +1,119 @@
+// The way of a partition through the agent: a row of stages, each with its own order of service. Which stages a
+// partition passes, and in which order, is data: see Agent's constructor. Belongs to the agent's core thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <queue>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "lib/shard/event_loop.h"
+#include "services/worker_agent/server_link.h"
+#include "services/worker_agent/tensor.h"
+
+namespace addend {
+
+// One partition in its running round.
+struct Task {
+  std::shared_ptr<Tensor> tensor;
+  uint32_t partition = 0;
+  Round round;
+  int32_t priority = 0;
+  size_t stage = 0;  // index of the stage it is in
+};
+
+class Pipeline;
+
+class Stage {
+ public:
+  virtual ~Stage() = default;
+  // Takes the task; calls pipeline->Leave(task) once it has passed, at once or later.
+  virtual void Enter(Pipeline* pipeline, Task task) = 0;
+  // Forgets all tasks: the generation is over.
+  virtual void Clear() {}
+};
+
+class Pipeline {
+ public:
+  explicit Pipeline(std::vector<std::unique_ptr<Stage>> stages) : stages_(std::move(stages)) {}
+  void Begin(Task task) {
+    task.stage = 0;
+    stages_[0]->Enter(this, std::move(task));
+  }
+  void Leave(Task task) {
+    if (++task.stage < stages_.size()) stages_[task.stage]->Enter(this, std::move(task));
+  }
+  void Clear() {
+    for (auto& stage : stages_) stage->Clear();
+  }
+
+ private:
+  const std::vector<std::unique_ptr<Stage>> stages_;
+};
+
+// Sums the local ranks' contributions of a partition, the most urgent first. A few per turn of the loop, so that the
+// network's turn comes soon. Partitions that need no sum pass at once.
+class ReduceStage final : public Stage {
+ public:
+  explicit ReduceStage(EventLoop* loop) : loop_(loop) {}
+  void Enter(Pipeline* pipeline, Task task) override;
+  void Clear() override { queue_ = {}; }
+
+ private:
+  struct Item {
+    Task task;
+    uint64_t sequence;
+  };
+  struct Later {
+    bool operator()(const Item& a, const Item& b) const {
+      if (a.task.priority != b.task.priority) return a.task.priority < b.task.priority;
+      return a.sequence > b.sequence;
+    }
+  };
+  void RunSome(Pipeline* pipeline);
+
+  EventLoop* const loop_;
+  std::priority_queue<Item, std::vector<Item>, Later> queue_;
+  uint64_t next_sequence_ = 0;
+  bool scheduled_ = false;
+};
+
+// Hands the node's contribution to the link of the partition's owner, whose outbox orders by priority.
+class PushStage final : public Stage {
+ public:
+  explicit PushStage(const NodeIdentity* identity) : identity_(identity) {}
+  void Enter(Pipeline* pipeline, Task task) override;
+  // Also for a server that asks again.
+  void Send(const Task& task);
+
+ private:
+  const NodeIdentity* const identity_;
+};
+
+// Holds the tasks whose contribution is on its way until their result is there.
+class PullStage final : public Stage {
+ public:
+  void Enter(Pipeline* pipeline, Task task) override;
+  void Clear() override { waiting_.clear(); }
+  // The partition's result is in its slot.
+  void Arrived(PartitionId partition);
+
+ private:
+  Pipeline* pipeline_ = nullptr;
+  absl::flat_hash_map<PartitionId, Task> waiting_;
+};
+
+// Tells the agent of every partition whose result is there.
+class DeliverStage final : public Stage {
+ public:
+  explicit DeliverStage(std::function<void(const Task&)> deliver) : deliver_(std::move(deliver)) {}
+  void Enter(Pipeline*, Task task) override { deliver_(task); }
+
+ private:
+  const std::function<void(const Task&)> deliver_;
+};
+
+}  // namespace addend

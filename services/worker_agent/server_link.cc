@@ -1,0 +1,93 @@
+#include "services/worker_agent/server_link.h"
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/strings.h"
+
+namespace addend {
+
+void ServerLink::Connect(const Address& address, absl::Duration timeout) {
+  connecting_ = true;
+  transport_->Connect(address, shard_, this, timeout, [this](absl::StatusOr<Link*> link) {
+    connecting_ = false;
+    if (!link.ok()) {
+      closed_ = true;
+      return Lose(link.status());
+    }
+    link_ = *link;
+    if (leaving_) return link_->Close(absl::CancelledError("the generation is over"));
+    SayHello();
+  });
+}
+
+void ServerLink::SayHello() {
+  FrameHeader hello;
+  hello.type = FrameType::kHello;
+  hello.job = identity_->job;
+  hello.generation = identity_->generation;
+  hello.sender = identity_->node.value();
+  hello.incarnation = identity_->incarnation;
+  hello.partition = PartitionId(shard_);
+  token_ = identity_->token;
+  link_->Send(hello, std::as_bytes(std::span<const char>(token_)), nullptr);
+}
+
+absl::StatusOr<MutableBytes> ServerLink::Place(const FrameHeader& header) {
+  if (header.type == FrameType::kResult) return events_->RoomForResult(header);
+  return absl::UnimplementedError(absl::StrFormat("an agent does not take a %s frame with a payload", Name(header.type)));
+}
+
+absl::Status ServerLink::OnFrame(const FrameHeader& header, Payload payload) {
+  if (leaving_) return absl::OkStatus();
+  switch (header.type) {
+    case FrameType::kHello:
+      open_ = true;
+      outbox_.Attach(link_, transport_->traits().by_reference);
+      return absl::OkStatus();
+    case FrameType::kResult:
+      // Dropped by Place(): nobody waits for it.
+      if (payload.bytes().size() == header.payload_bytes) events_->OnResult(header, payload.bytes());
+      return absl::OkStatus();
+    case FrameType::kSendAgain:
+      events_->OnSendAgain(header);
+      return absl::OkStatus();
+    case FrameType::kPing:
+      return absl::OkStatus();
+    default:
+      return absl::UnimplementedError(
+          absl::StrFormat("this version of the agent does not take %s frames", Name(header.type)));
+  }
+}
+
+void ServerLink::OnPut(uint32_t, uint32_t) {}
+
+void ServerLink::OnClosed(absl::Status why) {
+  link_ = nullptr;
+  open_ = false;
+  closed_ = true;
+  outbox_.Detach();
+  outbox_.Clear(why);
+  Lose(why);
+}
+
+void ServerLink::Close(const absl::Status& why) {
+  if (leaving_) return;
+  leaving_ = true;
+  outbox_.Detach();
+  outbox_.Clear(why);
+  if (link_ != nullptr) {
+    link_->Close(why);
+  } else if (!connecting_) {
+    closed_ = true;
+  }
+}
+
+void ServerLink::Lose(const absl::Status& why) {
+  if (leaving_) return;
+  const absl::Status named(why.code(), absl::StrFormat("%s: %s", where_, Message(why)));
+  events_->OnLinkLost(this, WithExitCode(named, ExitCodeOf(why)));
+}
+
+}  // namespace addend

@@ -1,0 +1,82 @@
+// The agent's end of the link to one shard of one summation server: handshake, contributions by priority, results straight
+// into the trainers' result slots. Belongs to the agent's core thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "lib/base/ids.h"
+#include "lib/transport/outbox.h"
+#include "lib/transport/transport.h"
+
+namespace addend {
+
+// Who this node is, in the frames it sends.
+struct NodeIdentity {
+  JobId job;
+  Generation generation;
+  NodeId node;
+  Incarnation incarnation;
+  std::string token;
+};
+
+class ServerLink;
+
+// What the agent makes of the frames that arrive.
+class ServerEvents {
+ public:
+  virtual ~ServerEvents() = default;
+  // Where the result belongs; empty: nobody waits for it (a repetition, or of a round that is over).
+  virtual MutableBytes RoomForResult(const FrameHeader& header) = 0;
+  // `result` may be the room given, the same memory written by the colocated server, or elsewhere.
+  virtual void OnResult(const FrameHeader& header, Bytes result) = 0;
+  virtual void OnSendAgain(const FrameHeader& header) = 0;
+  // The link could not be made, or is lost. The last event of a link.
+  virtual void OnLinkLost(ServerLink* link, const absl::Status& why) = 0;
+};
+
+class ServerLink final : public Sink {
+ public:
+  // All pointers outlive the link. `where` is for people: "summation server 2 at 10.0.0.7:7171".
+  ServerLink(Transport* transport, const NodeIdentity* identity, ServerEvents* events, std::string where,
+             uint32_t shard)
+      : transport_(transport), identity_(identity), events_(events), where_(std::move(where)), shard_(shard) {}
+
+  void Connect(const Address& address, absl::Duration timeout);
+  // `payload` is lent until the round has its result.
+  void Push(const FrameHeader& header, Bytes payload, Done done) { outbox_.Push(header, payload, std::move(done)); }
+  // The generation is over: no more events, except that the link may be destroyed once closed() is true.
+  void Close(const absl::Status& why);
+  bool closed() const { return closed_; }
+  bool open() const { return open_; }
+  const std::string& where() const { return where_; }
+  uint32_t shard() const { return shard_; }
+  size_t queued() const { return outbox_.queued(); }
+  std::string transport() const { return transport_->traits().name; }
+
+  absl::StatusOr<MutableBytes> Place(const FrameHeader& header) override;
+  absl::Status OnFrame(const FrameHeader& header, Payload payload) override;
+  void OnPut(uint32_t immediate, uint32_t bytes) override;
+  void OnClosed(absl::Status why) override;
+
+ private:
+  void SayHello();
+  void Lose(const absl::Status& why);
+
+  Transport* const transport_;
+  const NodeIdentity* const identity_;
+  ServerEvents* const events_;
+  const std::string where_;
+  const uint32_t shard_;
+  Link* link_ = nullptr;
+  Outbox outbox_;
+  std::string token_;     // lent to the HELLO
+  bool open_ = false;     // the server has admitted this node
+  bool leaving_ = false;  // Close() was called
+  bool closed_ = false;
+  bool connecting_ = false;
+};
+
+}  // namespace addend

@@ -1,0 +1,101 @@
+#include "services/worker_agent/tensor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/status_macros.h"
+#include "lib/client/ipc.h"
+#include "lib/reduce/reduce.h"
+
+namespace addend {
+
+uint64_t TensorShape::elements() const {
+  uint64_t product = 1;
+  for (const int64_t dim : dims) product *= static_cast<uint64_t>(dim);
+  return product;
+}
+
+std::string TensorShape::ToString() const {
+  std::string text = absl::StrFormat("%s [", Name(dtype));
+  for (size_t i = 0; i < dims.size(); ++i) text += absl::StrFormat(i == 0 ? "%d" : ",%d", dims[i]);
+  return text + absl::StrFormat("] %s", Name(op));
+}
+
+Tensor::Tensor(uint32_t number_in, TensorShape shape_in, uint32_t local_ranks)
+    : number(number_in),
+      shape(std::move(shape_in)),
+      bytes(shape.elements() * SizeOf(shape.dtype)),
+      rounds(local_ranks),
+      uses(local_ranks, Use::kNever) {}
+
+absl::StatusOr<std::shared_ptr<Tensor>> Tensor::Create(uint32_t number, TensorShape shape,
+                                                       uint32_t local_ranks) {
+  std::shared_ptr<Tensor> tensor(new Tensor(number, std::move(shape), local_ranks));
+  const size_t slot = ipc::SlotBytes(tensor->bytes);
+  for (uint32_t rank = 0; rank < local_ranks; ++rank) {
+    ADDEND_ASSIGN_OR_RETURN(auto segment,
+                            Segment::Create("addend-contribution", slot, Segment::Peer::kMayWrite));
+    tensor->contributions.push_back(std::move(segment));
+  }
+  ADDEND_ASSIGN_OR_RETURN(tensor->results,
+                          Segment::Create("addend-results", 2 * slot, Segment::Peer::kReadOnly));
+  if (local_ranks > 1) {
+    ADDEND_ASSIGN_OR_RETURN(tensor->node_sum_, Arena::Create(tensor->bytes));
+  }
+  return tensor;
+}
+
+bool Tensor::AllReleased() const {
+  return std::all_of(uses.begin(), uses.end(), [](Use use) { return use == Use::kReleased; });
+}
+
+bool Tensor::AllAttachedOnce() const {
+  return std::none_of(uses.begin(), uses.end(), [](Use use) { return use == Use::kNever; });
+}
+
+MutableBytes Tensor::ResultSlot(Round round) const {
+  return results->memory().subspan(Parity(round) * ipc::SlotBytes(bytes), bytes);
+}
+
+size_t Tensor::BytesOf(uint32_t partition) const {
+  return std::min(partition_elements * SizeOf(shape.dtype), bytes - OffsetOf(partition));
+}
+
+absl::Status Tensor::PrepareContribution() {
+  std::vector<uint32_t> with_data;
+  for (uint32_t rank = 0; rank < uses.size(); ++rank) {
+    if (rounds.HasData(rank)) with_data.push_back(rank);
+  }
+  if (shape.op == ReduceOp::kBroadcast && with_data.size() > 1) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("local ranks %d and %d both sent data for the broadcast '%s': all ranks must name the same root",
+                        with_data[0], with_data[1], shape.name));
+  }
+  contribution_is_empty = with_data.empty();
+  must_reduce = with_data.size() > 1;
+  // One rank's data travels from where that rank wrote it: no copy.
+  if (must_reduce) {
+    source_ = node_sum_->memory().data();
+  } else {
+    source_ = contribution_is_empty ? nullptr : contributions[with_data[0]]->memory().data();
+  }
+  return absl::OkStatus();
+}
+
+void Tensor::ReduceInNodeOf(uint32_t partition) {
+  const size_t offset = OffsetOf(partition);
+  std::vector<const void*> inputs;
+  for (uint32_t rank = 0; rank < uses.size(); ++rank) {
+    if (rounds.HasData(rank)) inputs.push_back(contributions[rank]->memory().data() + offset);
+  }
+  ReduceInNode(shape.dtype, shape.op, node_sum_->memory().data() + offset, inputs,
+               BytesOf(partition) / SizeOf(shape.dtype));
+}
+
+Bytes Tensor::Contribution(uint32_t partition) const {
+  if (contribution_is_empty) return {};
+  return Bytes(source_ + OffsetOf(partition), BytesOf(partition));
+}
+
+}  // namespace addend

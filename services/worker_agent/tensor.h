@@ -1,0 +1,88 @@
+// A declared tensor on this node: its memory, its rounds, and where its partitions are summed. Belongs to the agent's core
+// thread.
+//
+// Memory, for a tensor of M bytes and L local ranks: a contribution segment for each rank (L M), two result slots (2 M), and
+// for L > 1 the node's sum (M): 3 M with one rank, (L + 3) M with more. Pages that are never touched cost nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "lib/base/types.h"
+#include "lib/memory/arena.h"
+#include "lib/memory/segment.h"
+#include "services/worker_agent/tensor_rounds.h"
+
+namespace addend {
+
+class ServerLink;
+
+struct TensorShape {
+  std::string name;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  std::vector<int64_t> dims;
+
+  bool operator==(const TensorShape&) const = default;
+  uint64_t elements() const;
+  // "float32 [3,4] average".
+  std::string ToString() const;
+};
+
+class Tensor {
+ public:
+  // Makes the segments. RESOURCE_EXHAUSTED when there is no memory for them.
+  static absl::StatusOr<std::shared_ptr<Tensor>> Create(uint32_t number, TensorShape shape, uint32_t local_ranks);
+
+  const uint32_t number;  // in the trainers' protocol
+  const TensorShape shape;
+  const size_t bytes;
+  TensorRounds rounds;
+
+  // ---- which local ranks use it ----
+  enum class Use : uint8_t { kNever, kAttached, kReleased };
+  std::vector<Use> uses;  // by local rank
+  bool AllReleased() const;
+  bool AllAttachedOnce() const;
+  bool declared_to_scheduler = false;
+
+  // ---- memory ----
+  std::vector<std::shared_ptr<Segment>> contributions;  // by local rank
+  std::shared_ptr<Segment> results;
+  MutableBytes ResultSlot(Round round) const;
+
+  // ---- the plan ----
+  bool planned() const { return partition_elements != 0; }
+  TensorId id;
+  PlanVersion plan_version;
+  uint64_t partition_elements = 0;
+  std::vector<ServerLink*> owners;  // by partition
+  uint32_t partitions() const { return static_cast<uint32_t>(owners.size()); }
+  size_t OffsetOf(uint32_t partition) const { return partition * partition_elements * SizeOf(shape.dtype); }
+  size_t BytesOf(uint32_t partition) const;
+
+  // ---- the running round ----
+  int32_t priority = 0;
+  absl::Time open_since = absl::InfiniteFuture();  // of the first push
+  int warnings = 0;                                // about a stall, so far
+  // What the node contributes to the running round: decided by PrepareContribution.
+  bool contribution_is_empty = false;
+  bool must_reduce = false;  // the ranks' contributions have to be summed first, partition by partition
+  // FAILED_PRECONDITION: two local ranks gave data for a broadcast.
+  absl::Status PrepareContribution();
+  void ReduceInNodeOf(uint32_t partition);
+  Bytes Contribution(uint32_t partition) const;
+
+  absl::Status error;  // of this tensor alone; every push gets it
+
+ private:
+  Tensor(uint32_t number_in, TensorShape shape_in, uint32_t local_ranks);
+  const std::byte* source_ = nullptr;  // start of the node's contribution
+  std::shared_ptr<Arena> node_sum_;    // only with several local ranks
+};
+
+}  // namespace addend

@@ -1,0 +1,53 @@
+// The rounds of one tensor on one node: which local ranks have pushed, which partitions have their result. Pure: no bytes,
+// socket, thread or clock.
+//
+// Invariants
+//  1. A round starts when all local ranks have pushed it, and only after the former one has ended.
+//  2. A partition takes exactly one result of a round: that of the round that is running.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "lib/base/ids.h"
+
+namespace addend {
+
+class TensorRounds {
+ public:
+  explicit TensorRounds(uint32_t local_ranks) : pushed_(local_ranks, Push::kMissing) {}
+
+  // The round that is running, or the next to run. From 1.
+  Round round() const { return round_; }
+
+  // INVALID_ARGUMENT: not the next round of this rank.
+  absl::Status OnPush(uint32_t local_rank, Round round, bool empty);
+  bool HasPushed(uint32_t local_rank) const { return pushed_[local_rank] != Push::kMissing; }
+  bool HasData(uint32_t local_rank) const { return pushed_[local_rank] == Push::kData; }
+  bool AllPushed() const;
+  bool AnyPushed() const;
+  std::vector<uint32_t> Missing() const;
+
+  // All local ranks have pushed and the partitions are known: the round runs from now on.
+  void Start(uint32_t partitions);
+  bool running() const { return running_; }
+  // Whether a result of (partition, round) is the one that is waited for.
+  bool Wants(uint32_t partition, Round round) const;
+  // It has arrived. Returns whether it was the last one of the round.
+  bool OnResult(uint32_t partition);
+  // Opens the next round.
+  void Finish();
+
+ private:
+  enum class Push : uint8_t { kMissing, kEmpty, kData };
+
+  Round round_{1};
+  bool running_ = false;
+  std::vector<Push> pushed_;  // by local rank
+  std::vector<bool> held_;    // by partition
+  uint32_t held_count_ = 0;
+};
+
+}  // namespace addend

@@ -1,0 +1,194 @@
+#include "services/worker_agent/trainer_port.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/log.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
+
+namespace addend {
+namespace {
+
+constexpr int kMessagesPerTurn = 64;
+constexpr size_t kTrainersMax = 1024;
+
+absl::StatusOr<sockaddr_un> SocketAddress(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--socket=%s: a socket's path has 1 to %d bytes", path, sizeof(address.sun_path) - 1));
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  return address;
+}
+
+bool SomebodyListens(const sockaddr_un& address) {
+  const UniqueFd probe(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  return ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+}
+
+}  // namespace
+
+TrainerLink::TrainerLink(EventLoop* loop, UniqueFd fd, TrainerEvents* events,
+                         std::function<void(TrainerLink*)> gone)
+    : loop_(loop), fd_(std::move(fd)), events_(events), gone_(std::move(gone)) {
+  ucred credentials{};
+  socklen_t length = sizeof(credentials);
+  if (::getsockopt(fd_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0) pid_ = credentials.pid;
+}
+
+TrainerLink::~TrainerLink() { loop_->Unwatch(fd_.get()); }
+
+absl::Status TrainerLink::Open() { return loop_->Watch(fd_.get(), EPOLLIN, this); }
+
+void TrainerLink::Send(ipc::Message message, std::string_view text,
+                       std::vector<std::shared_ptr<Segment>> segments) {
+  if (closing_) return;
+  text = text.substr(0, ipc::kMaxTextBytes);
+  message.text_bytes = static_cast<uint32_t>(text.size());
+  Outgoing outgoing;
+  outgoing.bytes.resize(sizeof(message) + text.size());
+  std::memcpy(outgoing.bytes.data(), &message, sizeof(message));
+  std::memcpy(outgoing.bytes.data() + sizeof(message), text.data(), text.size());
+  outgoing.segments = std::move(segments);
+  outgoing_.push_back(std::move(outgoing));
+  if (!want_write_) Flush();
+}
+
+bool TrainerLink::SendOne(const Outgoing& message) {
+  iovec vector{const_cast<std::byte*>(message.bytes.data()), message.bytes.size()};
+  msghdr header{};
+  header.msg_iov = &vector;
+  header.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+  if (!message.segments.empty()) {
+    int fds[2];
+    ADDEND_CHECK(message.segments.size() <= 2, "a message carries at most two descriptors");
+    for (size_t i = 0; i < message.segments.size(); ++i) fds[i] = message.segments[i]->fd();
+    const size_t bytes = message.segments.size() * sizeof(int);
+    header.msg_control = control;
+    header.msg_controllen = CMSG_SPACE(bytes);
+    cmsghdr* rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(bytes);
+    std::memcpy(CMSG_DATA(rights), fds, bytes);
+  }
+  // A trainer that is gone shows when its socket is read.
+  return ::sendmsg(fd_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 ||
+         (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS);
+}
+
+void TrainerLink::Flush() {
+  while (!outgoing_.empty() && SendOne(outgoing_.front())) outgoing_.pop_front();
+  const bool want_write = !outgoing_.empty();
+  if (want_write != want_write_) {
+    want_write_ = want_write;
+    loop_->Modify(fd_.get(), want_write ? EPOLLIN | EPOLLOUT : EPOLLIN);
+  }
+}
+
+void TrainerLink::Close(absl::Status why) {
+  if (closing_) return;
+  Flush();
+  closing_ = true;
+  loop_->Unwatch(fd_.get());
+  ::shutdown(fd_.get(), SHUT_RDWR);
+  loop_->Defer([this, alive = std::weak_ptr<bool>(alive_), why = std::move(why)] {
+    if (alive.expired()) return;
+    events_->OnTrainerGone(this, why);
+    gone_(this);
+  });
+}
+
+void TrainerLink::OnReady(uint32_t events) {
+  if (events & EPOLLOUT) Flush();
+  if (closing_) return;
+  if (absl::Status status = ReadSome(); !status.ok()) Close(std::move(status));
+}
+
+absl::Status TrainerLink::ReadSome() {
+  std::byte packet[ipc::kMaxMessageBytes];
+  for (int i = 0; i < kMessagesPerTurn && !closing_; ++i) {
+    const ssize_t got = ::recv(fd_.get(), packet, sizeof(packet), MSG_DONTWAIT | MSG_TRUNC);
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return absl::OkStatus();
+    if (got <= 0) return absl::UnavailableError("the trainer's end of the socket closed");
+    if (got > static_cast<ssize_t>(sizeof(packet))) {
+      return absl::InvalidArgumentError(absl::StrFormat("a message of %d bytes is too long", got));
+    }
+    ADDEND_RETURN_IF_ERROR(Parse(std::span<const std::byte>(packet, static_cast<size_t>(got))));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TrainerLink::Parse(std::span<const std::byte> packet) {
+  TrainerMessage message;
+  if (packet.size() < sizeof(message.fixed)) {
+    return absl::InvalidArgumentError(absl::StrFormat("a message of %d bytes is too short", packet.size()));
+  }
+  std::memcpy(&message.fixed, packet.data(), sizeof(message.fixed));
+  if (message.fixed.magic != ipc::kMagic) return absl::InvalidArgumentError("a message has a bad magic number");
+  const ipc::Message& fixed = message.fixed;
+  const size_t dims_bytes = size_t{fixed.dims} * sizeof(int64_t);
+  if (fixed.dims > ipc::kMaxDims || fixed.text_bytes > ipc::kMaxNameBytes ||
+      packet.size() != sizeof(fixed) + dims_bytes + fixed.text_bytes) {
+    return absl::InvalidArgumentError("a message's lengths do not add up");
+  }
+  int64_t dims[ipc::kMaxDims];
+  std::memcpy(dims, packet.data() + sizeof(fixed), dims_bytes);
+  message.dims = std::span<const int64_t>(dims, fixed.dims);
+  message.text = std::string_view(
+      reinterpret_cast<const char*>(packet.data() + sizeof(fixed) + dims_bytes), fixed.text_bytes);
+  return events_->OnMessage(this, message);
+}
+
+absl::StatusOr<std::unique_ptr<TrainerPort>> TrainerPort::Listen(EventLoop* loop, const std::string& path,
+                                                                 TrainerEvents* events) {
+  ADDEND_ASSIGN_OR_RETURN(const sockaddr_un address, SocketAddress(path));
+  if (SomebodyListens(address)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--socket=%s is in use by another agent: give each agent a path of its own", path));
+  }
+  ::unlink(path.c_str());
+  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const mode_t former = ::umask(0177);
+  const int bound = ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  const int error = errno;
+  ::umask(former);
+  if (bound != 0 || ::listen(fd.get(), 128) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("cannot listen on --socket=%s: %s", path, std::strerror(bound != 0 ? error : errno)));
+  }
+  std::unique_ptr<TrainerPort> port(new TrainerPort(loop, std::move(fd), path, events));
+  ADDEND_RETURN_IF_ERROR(loop->Watch(port->fd_.get(), EPOLLIN, port.get()));
+  return port;
+}
+
+TrainerPort::TrainerPort(EventLoop* loop, UniqueFd fd, std::string path, TrainerEvents* events)
+    : loop_(loop), fd_(std::move(fd)), path_(std::move(path)), events_(events) {}
+
+TrainerPort::~TrainerPort() {
+  loop_->Unwatch(fd_.get());
+  ::unlink(path_.c_str());
+}
+
+void TrainerPort::OnReady(uint32_t) {
+  UniqueFd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!fd.valid() || links_.size() >= kTrainersMax) return;
+  links_.push_back(std::make_unique<TrainerLink>(loop_, std::move(fd), events_, [this](TrainerLink* gone) {
+    links_.remove_if([gone](const auto& link) { return link.get() == gone; });
+  }));
+  TrainerLink* const link = links_.back().get();
+  if (absl::Status status = link->Open(); !status.ok()) link->Close(status);
+}
+
+}  // namespace addend
