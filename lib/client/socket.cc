@@ -19,19 +19,24 @@ constexpr int kRetryMs = 50;
 constexpr auto kSayEvery = std::chrono::seconds(5);
 constexpr size_t kMaxFds = 4;
 
-// 0, or the errno of the failure.
-int ConnectOnce(const std::string& path, GuardedFd* fd) {
+Error MakeDescriptors(GuardedFd* socket, GuardedFd* wake) {
+  const ForkLock lock;
+  const int socket_fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (socket_fd >= 0) *socket = GuardedFd(socket_fd, lock);
+  const int wake_fd = socket_fd < 0 ? -1 : ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_fd >= 0) *wake = GuardedFd(wake_fd, lock);
+  if (wake_fd >= 0) return {};
+  return MakeError(ADDEND_ERROR_RESOURCES, "cannot make a Unix socket: %s",
+                   SystemError(errno).c_str());
+}
+
+// 0, or the errno of the failure. A Unix socket that failed to connect may try again.
+int ConnectOnce(int fd, const std::string& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path.data(), path.size());  // the length was checked
-  {
-    const ForkLock lock;
-    const int made = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (made < 0) return errno;
-    *fd = GuardedFd(made, lock);
-  }
   const auto* generic = reinterpret_cast<const sockaddr*>(&address);
-  return ::connect(fd->get(), generic, sizeof(address)) == 0 ? 0 : errno;
+  return ::connect(fd, generic, sizeof(address)) == 0 ? 0 : errno;
 }
 
 // EAGAIN: the agent has not accepted the ranks before us yet.
@@ -65,19 +70,12 @@ Error AgentSocket::Connect(const std::string& path, double timeout_s,
                            std::unique_ptr<AgentSocket>* socket) {
   std::unique_ptr<AgentSocket> made(new AgentSocket(path));
   made->buffer_.resize(ipc::kMaxMessageBytes);
-  {
-    const ForkLock lock;
-    const int fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (fd < 0) {
-      return MakeError(ADDEND_ERROR_RESOURCES, "cannot make an eventfd: %s",
-                       SystemError(errno).c_str());
-    }
-    made->wake_ = GuardedFd(fd, lock);
-  }
+  Error error = MakeDescriptors(&made->fd_, &made->wake_);
+  if (!error.ok()) return error;
   const Clock::time_point start = Clock::now();
   Clock::time_point say_at = start + kSayEvery;
   for (;;) {
-    const int error_number = ConnectOnce(path, &made->fd_);
+    const int error_number = ConnectOnce(made->fd_.get(), path);
     if (error_number == 0) break;
     const Clock::time_point now = Clock::now();
     const double waited_s = std::chrono::duration<double>(now - start).count();
