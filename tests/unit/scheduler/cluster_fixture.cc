@@ -1,0 +1,376 @@
+#include "tests/unit/scheduler/cluster_fixture.h"
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "lib/base/version.h"
+
+namespace addend {
+
+uint64_t FakeServer::held_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [job_id, job] : jobs) {
+    for (const auto& [id, tensor] : job.tensors) {
+      for (const uint32_t partition : tensor.partitions()) {
+        bytes += AccumulatorBytes(DTypeOf(tensor.tensor()),
+                                  ElementsOfPartition(ElementsOf(tensor.tensor()),
+                                                      tensor.partition_elements(), partition));
+      }
+    }
+  }
+  return bytes;
+}
+
+v1::MemberId FakeServer::member() const {
+  v1::MemberId member;
+  member.set_server_id(id);
+  member.set_incarnation(info.incarnation());
+  return member;
+}
+
+v1::AckReservationRequest FakeServer::Take(const v1::ServerUpdate& update) {
+  if (update.full()) {
+    std::map<uint64_t, HeldJob> kept;
+    for (const v1::JobReservation& job : update.jobs()) {
+      HeldJob held = std::move(jobs[job.job_id()]);
+      std::erase_if(held.tensors, [&job](const auto& tensor) {
+        for (const auto& reserve : job.reserve()) {
+          if (reserve.tensor_id() == tensor.first) return false;
+        }
+        return true;
+      });
+      kept[job.job_id()] = std::move(held);
+    }
+    jobs = std::move(kept);
+  }
+  v1::AckReservationRequest answer;
+  for (const v1::JobReservation& job : update.jobs()) {
+    if (job.release_all()) {
+      jobs.erase(job.job_id());
+      continue;
+    }
+    EXPECT_EQ(job.token().size(), 32u);
+    HeldJob& held = jobs[job.job_id()];
+    EXPECT_GE(job.generation(), held.generation);
+    if (job.generation() > held.generation) held = {.generation = job.generation(), .tensors = {}};
+    for (const uint32_t tensor : job.release_tensors()) {
+      EXPECT_EQ(held.tensors.erase(tensor), 1u) << "released what it does not hold";
+    }
+    for (const v1::TensorReservation& tensor : job.reserve()) {
+      if (held.tensors.contains(tensor.tensor_id())) continue;
+      held.tensors[tensor.tensor_id()] = tensor;
+      if (held_bytes() <= capacity) continue;
+      held.tensors.erase(tensor.tensor_id());
+      v1::RefusedTensor* refused = answer.add_refused();
+      refused->set_job_id(job.job_id());
+      refused->set_tensor_id(tensor.tensor_id());
+      refused->set_reason("no memory");
+    }
+  }
+  const bool limited = capacity != ~uint64_t{0};
+  answer.set_free_bytes(limited ? capacity - held_bytes() : ~uint64_t{0});
+  answer.set_update_id(update.update_id());
+  return answer;
+}
+
+v1::MemberId FakeNode::member() const {
+  v1::MemberId member;
+  member.set_job_id(job_id);
+  member.set_node_rank(info.node_rank());
+  member.set_incarnation(info.incarnation());
+  return member;
+}
+
+void FakeNode::Take(const v1::NodeUpdate& update) {
+  updates.push_back(update);
+  EXPECT_GE(update.generation(), generation);
+  EXPECT_GE(update.plan_version(), plan_version);
+  if (update.full() || update.generation() > generation) {
+    plans.clear();
+    errors.clear();
+    servers.clear();
+  }
+  generation = update.generation();
+  state = update.state();
+  reason = update.reason();
+  exit_code = update.exit_code();
+  failed_kind = update.failed_kind();
+  plan_version = update.plan_version();
+  for (const uint32_t id : update.removed()) {
+    EXPECT_EQ(std::erase_if(plans, [id](const auto& p) { return p.second.tensor_id() == id; }), 1u);
+  }
+  for (const auto& server : update.servers()) servers[server.server_id()] = server;
+  for (const auto& plan : update.tensors()) {
+    for (const uint32_t server : plan.servers()) {
+      EXPECT_TRUE(servers.contains(server)) << "a plan names a server that was not announced";
+    }
+    plans[plan.tensor().name()] = plan;
+  }
+  for (const auto& error : update.errors()) errors[error.name()] = error;
+}
+
+ClusterTest::ClusterTest() { Start(); }
+
+void ClusterTest::Start() {
+  Membership::Options options;
+  options.version = "test";
+  options.store = "memory";
+  options.make_token = [] { return std::string(32, 't'); };
+  membership_ = std::make_unique<Membership>(options, now_);
+}
+
+void ClusterTest::Apply(Decision decision) {
+  ASSERT_TRUE(store_.Apply(decision.writes).ok());
+  reasons_.insert(reasons_.end(), decision.reasons.begin(), decision.reasons.end());
+  Deliver(decision);
+}
+
+void ClusterTest::Deliver(const Decision& decision) {
+  for (const WatchEnd& end : decision.ended) {
+    for (auto& server : servers_) {
+      if (server->watch == end.watch) server->watch = 0;
+    }
+    for (auto& node : nodes_) {
+      if (node->watch == end.watch) node->watch = 0;
+    }
+  }
+  for (const NodeSend& send : decision.to_nodes) {
+    ASSERT_NE(send.watch, 0u);
+    for (auto& node : nodes_) {
+      if (node->watch == send.watch) node->Take(*send.update);
+    }
+  }
+  for (const ServerSend& send : decision.to_servers) {
+    ASSERT_NE(send.watch, 0u);
+    for (auto& server : servers_) {
+      if (server->watch != send.watch) continue;
+      server->updates.push_back(*send.update);
+      if (server->answers) Answer(server.get());
+    }
+  }
+}
+
+void ClusterTest::Answer(FakeServer* server) {
+  v1::AckReservationRequest answer = server->Take(server->updates.back());
+  *answer.mutable_member() = server->member();
+  Decision decision;
+  ASSERT_TRUE(membership_->AckReservation(now_, answer, &decision).ok());
+  Apply(std::move(decision));
+}
+
+FakeServer& ClusterTest::AddCpuServer(uint64_t memory_limit, double bandwidth_bps) {
+  auto server = std::make_unique<FakeServer>();
+  FakeServer* added = server.get();
+  added->info.set_incarnation(next_++);
+  added->info.set_protocol_version(kProtocolVersion);
+  added->info.set_shards(2);
+  added->info.set_hostname(absl::StrFormat("cpu%d", servers_.size()));
+  added->info.set_control_address(absl::StrFormat("cpu%d:7071", servers_.size()));
+  added->info.set_memory_limit_bytes(memory_limit);
+  added->info.set_bandwidth_bps(bandwidth_bps);
+  added->info.add_endpoints()->set_port(7072);
+  if (memory_limit != 0) added->capacity = memory_limit;
+  servers_.push_back(std::move(server));
+  EXPECT_TRUE(Register(added).ok());
+  Watch(added);
+  return *added;
+}
+
+v1::RegisterNodeRequest ClusterTest::NodeRequest(const std::string& job, uint32_t rank,
+                                                 uint32_t num_nodes) {
+  v1::RegisterNodeRequest request;
+  request.set_protocol_version(kProtocolVersion);
+  request.set_incarnation(next_++);
+  request.set_job(job);
+  request.set_node_rank(rank);
+  request.set_hostname(absl::StrFormat("gpu%d", rank));
+  request.mutable_settings()->set_num_nodes(num_nodes);
+  request.mutable_settings()->set_local_size(1);
+  request.mutable_settings()->set_partition_bytes(partition_bytes_);
+  return request;
+}
+
+FakeNode& ClusterTest::AddNode(const std::string& job, uint32_t rank, uint32_t num_nodes,
+                               bool colocated) {
+  auto node = std::make_unique<FakeNode>();
+  FakeNode* added = node.get();
+  added->info = NodeRequest(job, rank, num_nodes);
+  if (colocated) {
+    auto server = std::make_unique<FakeServer>();
+    FakeServer* own = server.get();
+    own->info.set_incarnation(next_++);
+    own->info.set_protocol_version(kProtocolVersion);
+    own->info.set_shards(1);
+    own->info.set_hostname(added->info.hostname());
+    own->info.set_colocated_job(job);
+    own->info.set_colocated_node(rank);
+    own->info.add_endpoints()->set_port(7073);
+    servers_.push_back(std::move(server));
+    EXPECT_TRUE(Register(own).ok());
+    Watch(own);
+    added->info.set_colocated_server_id(own->id);
+  }
+  nodes_.push_back(std::move(node));
+  EXPECT_TRUE(Register(added).ok());
+  Watch(added);
+  return *added;
+}
+
+std::vector<FakeNode*> ClusterTest::AddJob(const std::string& job, uint32_t num_nodes,
+                                           bool colocated) {
+  std::vector<FakeNode*> nodes;
+  for (uint32_t rank = 0; rank < num_nodes; ++rank) {
+    nodes.push_back(&AddNode(job, rank, num_nodes, colocated));
+  }
+  for (const FakeNode* node : nodes) EXPECT_EQ(node->state, v1::READY);
+  return nodes;
+}
+
+absl::Status ClusterTest::Register(FakeNode* node) {
+  Decision decision;
+  const auto response = membership_->RegisterNode(now_, node->info, &decision);
+  Apply(std::move(decision));
+  if (response.ok()) node->job_id = response->job_id();
+  return response.status();
+}
+
+absl::Status ClusterTest::Register(FakeServer* server) {
+  Decision decision;
+  const auto response = membership_->RegisterServer(now_, server->info, &decision);
+  Apply(std::move(decision));
+  if (response.ok()) server->id = response->server_id();
+  return response.status();
+}
+
+void ClusterTest::Watch(FakeNode* node) {
+  Decision decision;
+  node->watch = next_++;
+  ASSERT_TRUE(membership_->WatchNode(now_, node->member(), node->watch, &decision).ok());
+  Apply(std::move(decision));
+}
+
+void ClusterTest::Watch(FakeServer* server) {
+  Decision decision;
+  server->watch = next_++;
+  ASSERT_TRUE(membership_->WatchServer(now_, server->member(), server->watch, &decision).ok());
+  Apply(std::move(decision));
+}
+
+FakeServer* ClusterTest::ServerOf(const FakeNode& node) {
+  for (auto& server : servers_) {
+    if (server->id == node.info.colocated_server_id()) return server.get();
+  }
+  return nullptr;
+}
+
+v1::TensorDescriptor ClusterTest::Tensor(const std::string& name, std::vector<int64_t> shape,
+                                         v1::DType dtype) {
+  v1::TensorDescriptor tensor;
+  tensor.set_name(name);
+  tensor.set_dtype(dtype);
+  for (const int64_t dimension : shape) tensor.add_shape(dimension);
+  return tensor;
+}
+
+void ClusterTest::Declare(const FakeNode& node, const std::vector<v1::TensorDescriptor>& tensors) {
+  v1::DeclareRequest request;
+  *request.mutable_member() = node.member();
+  request.set_generation(node.generation);
+  for (const auto& tensor : tensors) *request.add_tensors() = tensor;
+  Decision decision;
+  ASSERT_TRUE(membership_->Declare(now_, request, &decision).ok());
+  Apply(std::move(decision));
+}
+
+void ClusterTest::Undeclare(const FakeNode& node, const std::string& name) {
+  v1::UndeclareRequest request;
+  *request.mutable_member() = node.member();
+  request.set_generation(node.generation);
+  request.add_names(name);
+  Decision decision;
+  ASSERT_TRUE(membership_->Undeclare(now_, request, &decision).ok());
+  Apply(std::move(decision));
+}
+
+void ClusterTest::Idle(const FakeNode& node) {
+  v1::ReportIdleRequest request;
+  *request.mutable_member() = node.member();
+  request.set_generation(node.generation);
+  Decision decision;
+  ASSERT_TRUE(membership_->ReportIdle(now_, request, &decision).ok());
+  Apply(std::move(decision));
+}
+
+void ClusterTest::Fail(const FakeNode& node, const std::string& reason) {
+  v1::ReportFailureRequest request;
+  *request.mutable_member() = node.member();
+  request.set_generation(node.generation);
+  request.set_reason(reason);
+  Decision decision;
+  ASSERT_TRUE(membership_->ReportFailure(now_, request, &decision).ok());
+  Apply(std::move(decision));
+}
+
+void ClusterTest::Leave(FakeNode* node) {
+  Decision decision;
+  node->silent = true;
+  ASSERT_TRUE(membership_->Leave(now_, node->member(), &decision).ok());
+  Apply(std::move(decision));
+}
+
+void ClusterTest::Leave(FakeServer* server) {
+  Decision decision;
+  server->silent = true;
+  ASSERT_TRUE(membership_->Leave(now_, server->member(), &decision).ok());
+  Apply(std::move(decision));
+}
+
+void ClusterTest::Kill(FakeNode* node) {
+  node->silent = true;
+  membership_->WatchBroke(now_, node->watch);
+  node->watch = 0;
+  if (FakeServer* server = ServerOf(*node)) Kill(server);
+}
+
+void ClusterTest::Kill(FakeServer* server) {
+  server->silent = true;
+  membership_->WatchBroke(now_, server->watch);
+  server->watch = 0;
+}
+
+void ClusterTest::Pass(absl::Duration duration) {
+  const absl::Time end = now_ + duration;
+  while (now_ < end) {
+    now_ = std::min(end, now_ + absl::Milliseconds(500));
+    v1::HeartbeatRequest beat;
+    for (const auto& server : servers_) {
+      *beat.mutable_member() = server->member();
+      if (!server->silent) membership_->Heartbeat(now_, beat).IgnoreError();
+    }
+    for (const auto& node : nodes_) {
+      *beat.mutable_member() = node->member();
+      if (!node->silent) membership_->Heartbeat(now_, beat).IgnoreError();
+    }
+    Decision decision;
+    EXPECT_GT(membership_->Tick(now_, &decision), now_);
+    Apply(std::move(decision));
+  }
+}
+
+void ClusterTest::Restart() {
+  now_ += absl::Seconds(1);
+  Start();
+  const auto entries = store_.Load();
+  ASSERT_TRUE(entries.ok());
+  const absl::Status restored = membership_->Restore(now_, *entries);
+  ASSERT_TRUE(restored.ok()) << restored;
+  for (auto& server : servers_) {
+    if (!server->silent) Watch(server.get());
+  }
+  for (auto& node : nodes_) {
+    if (!node->silent) Watch(node.get());
+  }
+}
+
+std::string ClusterTest::Reasons() const { return absl::StrJoin(reasons_, "\n"); }
+
+}  // namespace addend

@@ -1,0 +1,117 @@
+// A cluster that exists in a Membership only: members that keep their leases, take in updates as
+// the real ones do, and answer reservations. Time passes only by Pass().
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "services/scheduler/membership.h"
+#include "services/scheduler/store/memory_store.h"
+
+namespace addend {
+
+class FakeServer {
+ public:
+  v1::RegisterServerRequest info;
+  uint32_t id = 0;
+  WatchId watch = 0;                 // 0: not connected
+  bool silent = false;               // sends no heartbeats
+  bool answers = true;               // acknowledges reservations at once
+  uint64_t capacity = ~uint64_t{0};  // what it really has, whatever it has told the scheduler
+
+  struct HeldJob {
+    uint32_t generation = 0;
+    std::map<uint32_t, v1::TensorReservation> tensors;
+  };
+  std::map<uint64_t, HeldJob> jobs;
+  std::vector<v1::ServerUpdate> updates;
+
+  uint64_t held_bytes() const;
+  v1::MemberId member() const;
+  // As a summation server does it; the answer still lacks who answers.
+  v1::AckReservationRequest Take(const v1::ServerUpdate& update);
+};
+
+class FakeNode {
+ public:
+  v1::RegisterNodeRequest info;
+  uint64_t job_id = 0;
+  WatchId watch = 0;
+  bool silent = false;
+
+  // From the updates.
+  uint32_t generation = 0;
+  v1::JobState state = v1::FORMING;
+  std::string reason;
+  std::string failed_kind;
+  uint32_t exit_code = 0;
+  uint64_t plan_version = 0;
+  std::map<uint32_t, v1::ServerInfo> servers;
+  std::map<std::string, v1::TensorPlan> plans;
+  std::map<std::string, v1::TensorError> errors;
+  std::vector<v1::NodeUpdate> updates;
+
+  v1::MemberId member() const;
+  void Take(const v1::NodeUpdate& update);
+};
+
+class ClusterTest : public testing::Test {
+ protected:
+  ClusterTest();
+
+  // Registers and watches. A status other than OK fails the test.
+  FakeServer& AddCpuServer(uint64_t memory_limit = 0, double bandwidth_bps = 0);
+  FakeNode& AddNode(const std::string& job, uint32_t rank, uint32_t num_nodes,
+                    bool colocated = true);
+  std::vector<FakeNode*> AddJob(const std::string& job, uint32_t num_nodes, bool colocated = true);
+  v1::RegisterNodeRequest NodeRequest(const std::string& job, uint32_t rank, uint32_t num_nodes);
+  absl::Status Register(FakeNode* node);
+  absl::Status Register(FakeServer* server);
+  void Watch(FakeNode* node);
+  void Watch(FakeServer* server);
+  FakeServer* ServerOf(const FakeNode& node);
+
+  static v1::TensorDescriptor Tensor(const std::string& name, std::vector<int64_t> shape,
+                                     v1::DType dtype = v1::FLOAT32);
+  void Declare(const FakeNode& node, const std::vector<v1::TensorDescriptor>& tensors);
+  void Undeclare(const FakeNode& node, const std::string& name);
+  void Idle(const FakeNode& node);
+  void Fail(const FakeNode& node, const std::string& reason);
+  void Leave(FakeNode* node);
+  void Leave(FakeServer* server);
+  // Its process is killed: the stream breaks, the heartbeats end.
+  void Kill(FakeNode* node);
+  void Kill(FakeServer* server);
+  // Answers an update that an `answers == false` server has got, the last by default.
+  void Answer(FakeServer* server);
+
+  // In steps of a heartbeat.
+  void Pass(absl::Duration duration);
+  // The scheduler is killed and started anew on the same store; members watch again.
+  void Restart();
+  v1::GetStatusResponse Status() { return membership_->GetStatus(now_, {}); }
+
+  // Stores and delivers.
+  void Apply(Decision decision);
+  std::string Reasons() const;
+
+  absl::Time now_ = absl::FromUnixSeconds(1'700'000'000);
+  MemoryStore store_;
+  std::unique_ptr<Membership> membership_;
+  std::vector<std::unique_ptr<FakeServer>> servers_;
+  std::vector<std::unique_ptr<FakeNode>> nodes_;
+  std::vector<std::string> reasons_;
+  uint64_t partition_bytes_ = 4096;
+
+ private:
+  void Start();
+  void Deliver(const Decision& decision);
+  uint64_t next_ = 1;  // watches and incarnations
+};
+
+}  // namespace addend

@@ -1,0 +1,386 @@
+// Agreement on tensors, their plan, and servers that refuse.
+#include <gmock/gmock.h>
+
+#include <set>
+
+#include "lib/base/exit_codes.h"
+#include "tests/unit/scheduler/cluster_fixture.h"
+
+namespace addend {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class TensorsTest : public ClusterTest {
+ protected:
+  void DeclareAll(const std::vector<FakeNode*>& nodes,
+                  const std::vector<v1::TensorDescriptor>& tensors) {
+    for (const FakeNode* node : nodes) Declare(*node, tensors);
+  }
+  // Every partition of a plan is held by exactly the server and shard that the plan says.
+  void ExpectHeld(const v1::TensorPlan& plan, uint64_t job_id) {
+    ASSERT_EQ(plan.servers_size(), plan.shards_size());
+    for (int i = 0; i < plan.servers_size(); ++i) {
+      for (const auto& server : servers_) {
+        const auto job = server->jobs.find(job_id);
+        const bool owner = plan.servers(i) == server->id;
+        bool held = false;
+        if (job != server->jobs.end()) {
+          const auto tensor = job->second.tensors.find(plan.tensor_id());
+          if (tensor != job->second.tensors.end()) {
+            for (int j = 0; j < tensor->second.partitions_size(); ++j) {
+              if (tensor->second.partitions(j) != static_cast<uint32_t>(i)) continue;
+              held = true;
+              EXPECT_EQ(tensor->second.shards(j), plan.shards(i));
+            }
+          }
+        }
+        EXPECT_EQ(held, owner) << "partition " << i << " at server " << server->id;
+      }
+    }
+  }
+};
+
+TEST_F(TensorsTest, TensorIsPlannedWhenTheLastNodeHasDeclaredIt) {
+  AddCpuServer();
+  const auto nodes = AddJob("a", 3);
+  Declare(*nodes[0], {Tensor("w", {100000})});
+  Declare(*nodes[2], {Tensor("w", {100000})});
+  EXPECT_TRUE(nodes[0]->plans.empty());
+  Declare(*nodes[1], {Tensor("w", {100000})});
+  for (const FakeNode* node : nodes) {
+    ASSERT_TRUE(node->plans.contains("w"));
+    EXPECT_EQ(node->plans.at("w").SerializeAsString(), nodes[0]->plans.at("w").SerializeAsString());
+  }
+  EXPECT_EQ(nodes[0]->plans.at("w").servers_size(), 98);
+  ExpectHeld(nodes[0]->plans.at("w"), nodes[0]->job_id);
+}
+
+TEST_F(TensorsTest, NodesMayDeclareInDifferentOrders) {
+  const auto nodes = AddJob("a", 2);
+  Declare(*nodes[0], {Tensor("u", {1000}), Tensor("v", {2000})});
+  Declare(*nodes[1], {Tensor("v", {2000})});
+  EXPECT_TRUE(nodes[0]->plans.contains("v"));
+  EXPECT_FALSE(nodes[0]->plans.contains("u"));
+  Declare(*nodes[1], {Tensor("u", {1000})});
+  EXPECT_TRUE(nodes[0]->plans.contains("u"));
+}
+
+TEST_F(TensorsTest, SingleNodeSumsForItself) {
+  AddCpuServer();
+  const auto nodes = AddJob("a", 1);
+  Declare(*nodes[0], {Tensor("w", {100000})});
+  const v1::TensorPlan& plan = nodes[0]->plans.at("w");
+  for (const uint32_t server : plan.servers()) EXPECT_EQ(server, ServerOf(*nodes[0])->id);
+}
+
+TEST_F(TensorsTest, TensorWithoutElementsHasNoPartitions) {
+  const auto nodes = AddJob("a", 2);
+  DeclareAll(nodes, {Tensor("none", {3, 0, 4})});
+  ASSERT_TRUE(nodes[1]->plans.contains("none"));
+  EXPECT_EQ(nodes[1]->plans.at("none").servers_size(), 0);
+  DeclareAll(nodes, {Tensor("scalar", {})});
+  EXPECT_EQ(nodes[1]->plans.at("scalar").servers_size(), 1);
+}
+
+TEST_F(TensorsTest, MismatchNamesBothNodesAndShapes) {
+  const auto nodes = AddJob("a", 3);
+  Declare(*nodes[0], {Tensor("w", {3, 4})});
+  Declare(*nodes[1], {Tensor("w", {4, 4})});
+  for (const FakeNode* node : nodes) {
+    ASSERT_TRUE(node->errors.contains("w"));
+    EXPECT_EQ(node->errors.at("w").message(),
+              "tensor 'w' is declared as float32 [3,4] sum by node 0 but as float32 [4,4] sum by "
+              "node 1: all ranks must declare the same");
+    EXPECT_EQ(node->errors.at("w").kind(), "mismatch");
+    EXPECT_EQ(node->errors.at("w").exit_code(), uint32_t{kExitMismatch});
+    EXPECT_EQ(node->state, v1::READY);
+  }
+}
+
+TEST_F(TensorsTest, LaterDeclarerOfARefusedTensorGetsTheErrorToo) {
+  const auto nodes = AddJob("a", 3);
+  Declare(*nodes[0], {Tensor("w", {3})});
+  Declare(*nodes[1], {Tensor("w", {3}, v1::FLOAT64)});
+  nodes[2]->errors.clear();
+  Declare(*nodes[2], {Tensor("w", {3})});
+  EXPECT_THAT(nodes[2]->errors.at("w").message(),
+              AllOf(HasSubstr("float32 [3]"), HasSubstr("float64 [3]")));
+}
+
+TEST_F(TensorsTest, OperationMustAgreeToo) {
+  const auto nodes = AddJob("a", 2);
+  auto average = Tensor("w", {3});
+  average.set_op(v1::AVERAGE);
+  Declare(*nodes[0], {Tensor("w", {3})});
+  Declare(*nodes[1], {average});
+  EXPECT_THAT(nodes[0]->errors.at("w").message(),
+              AllOf(HasSubstr("[3] sum by node 0"), HasSubstr("[3] average by node 1")));
+}
+
+TEST_F(TensorsTest, NameOfARefusedTensorIsFreeAfterAllHaveUndeclaredIt) {
+  const auto nodes = AddJob("a", 2);
+  Declare(*nodes[0], {Tensor("w", {3})});
+  Declare(*nodes[1], {Tensor("w", {4})});
+  Undeclare(*nodes[0], "w");
+  Undeclare(*nodes[1], "w");
+  nodes[0]->errors.clear();
+  DeclareAll(nodes, {Tensor("w", {4})});
+  EXPECT_TRUE(nodes[0]->errors.empty());
+  EXPECT_TRUE(nodes[0]->plans.contains("w"));
+}
+
+TEST_F(TensorsTest, WhatCannotBeSummedIsRefusedForItsNode) {
+  const auto nodes = AddJob("a", 2);
+  Declare(*nodes[0], {Tensor("w", {3, -1}), Tensor("huge", {1ll << 40, 1ll << 40})});
+  EXPECT_THAT(nodes[0]->errors.at("w").message(), HasSubstr("[3,-1]"));
+  EXPECT_TRUE(nodes[0]->errors.contains("huge"));
+  EXPECT_TRUE(nodes[1]->errors.empty());
+}
+
+TEST_F(TensorsTest, RepeatedDeclarationIsAnsweredForThatNodeOnly) {
+  const auto nodes = AddJob("a", 2);
+  DeclareAll(nodes, {Tensor("w", {1000})});
+  const uint32_t id = nodes[0]->plans.at("w").tensor_id();
+  nodes[0]->plans.clear();
+  const size_t updates = nodes[1]->updates.size();
+  Declare(*nodes[0], {Tensor("w", {1000})});
+  EXPECT_EQ(nodes[0]->plans.at("w").tensor_id(), id);
+  EXPECT_EQ(nodes[1]->updates.size(), updates);
+}
+
+TEST_F(TensorsTest, NoServerAtAllIsSaid) {
+  const auto nodes = AddJob("a", 2, /*colocated=*/false);
+  DeclareAll(nodes, {Tensor("w", {1000})});
+  EXPECT_EQ(nodes[0]->errors.at("w").kind(), "resources");
+  EXPECT_THAT(nodes[0]->errors.at("w").message(),
+              AllOf(HasSubstr("no summation server"), HasSubstr("start addend-summation")));
+}
+
+TEST_F(TensorsTest, WithoutColocatedServersTheCpuServersSumAll) {
+  FakeServer& server = AddCpuServer();
+  const auto nodes = AddJob("a", 2, /*colocated=*/false);
+  DeclareAll(nodes, {Tensor("w", {10000})});
+  for (const uint32_t id : nodes[0]->plans.at("w").servers()) EXPECT_EQ(id, server.id);
+}
+
+TEST_F(TensorsTest, AssignmentReachesTheSharesWithinOnePartition) {
+  AddCpuServer();
+  AddCpuServer();
+  const auto nodes = AddJob("a", 4);
+  DeclareAll(nodes, {Tensor("w", {1024 * 500}), Tensor("u", {1024 * 77}), Tensor("b", {5})});
+  const v1::GetStatusResponse status = Status();
+  const v1::JobStatus& job = status.jobs(0);
+  const double partition = 4096.0 / static_cast<double>(job.tensor_bytes());
+  // n = 4, k = 2: 2(n-1)/(n^2+kn-2k) and (n-2)... of Equations 1 and 2.
+  for (const v1::ServerShare& share : job.shares()) {
+    EXPECT_LE(share.assigned(), share.share() + partition);
+  }
+}
+
+TEST_F(TensorsTest, PlanIsPublishedOnlyWhenAllOwnersHaveReserved) {
+  FakeServer& server = AddCpuServer();
+  const auto nodes = AddJob("a", 2);
+  server.answers = false;
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  EXPECT_TRUE(nodes[0]->plans.empty());
+  Answer(&server);
+  EXPECT_TRUE(nodes[0]->plans.contains("w"));
+}
+
+TEST_F(TensorsTest, ReservationLostWithAStreamIsRepeatedByTheNext) {
+  FakeServer& server = AddCpuServer();
+  const auto nodes = AddJob("a", 2);
+  server.answers = false;
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  membership_->WatchBroke(now_, server.watch);
+  server.answers = true;
+  Watch(&server);
+  EXPECT_TRUE(server.updates.back().full());
+  EXPECT_TRUE(nodes[0]->plans.contains("w"));
+  ExpectHeld(nodes[0]->plans.at("w"), nodes[0]->job_id);
+}
+
+TEST_F(TensorsTest, RefusalIsPlannedElsewhere) {
+  FakeServer& small = AddCpuServer();
+  small.capacity = 2 * 4096 * 3;  // three partitions, of which the scheduler knows nothing
+  const auto nodes = AddJob("a", 2);
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  ASSERT_TRUE(nodes[0]->plans.contains("w")) << Reasons();
+  ExpectHeld(nodes[0]->plans.at("w"), nodes[0]->job_id);
+  EXPECT_LE(small.held_bytes(), small.capacity);
+  EXPECT_GT(small.held_bytes(), 0u);
+  EXPECT_THAT(Reasons(), HasSubstr("server 1 (on cpu0) refused tensor 'w': no memory"));
+  // The refused attempts are released everywhere.
+  for (const auto& server : servers_) {
+    EXPECT_LE(server->jobs.at(nodes[0]->job_id).tensors.size(), 1u);
+  }
+}
+
+TEST_F(TensorsTest, RefusalOfOneTensorDoesNotHoldUpTheOthers) {
+  FakeServer& small = AddCpuServer();
+  small.capacity = 2 * 4096;
+  const auto nodes = AddJob("a", 2);
+  DeclareAll(nodes, {Tensor("u", {1024}), Tensor("v", {50000}), Tensor("w", {100000})});
+  for (const char* name : {"u", "v", "w"}) {
+    ASSERT_TRUE(nodes[0]->plans.contains(name)) << name << Reasons();
+    ExpectHeld(nodes[0]->plans.at(name), nodes[0]->job_id);
+  }
+}
+
+TEST_F(TensorsTest, ServerThatRefusesEverythingIsLeftOut) {
+  FakeServer& none = AddCpuServer();
+  none.capacity = 0;
+  const auto nodes = AddJob("a", 2);
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  ASSERT_TRUE(nodes[0]->plans.contains("w"));
+  for (const uint32_t id : nodes[0]->plans.at("w").servers()) EXPECT_NE(id, none.id);
+}
+
+TEST_F(TensorsTest, NoRoomAnywhereNamesNeedAndWhatEveryServerHas) {
+  AddCpuServer(16384);
+  const auto nodes = AddJob("a", 2, /*colocated=*/false);
+  DeclareAll(nodes, {Tensor("fits", {1024}), Tensor("w", {100000})});
+  EXPECT_TRUE(nodes[0]->plans.contains("fits")) << Reasons();
+  ASSERT_TRUE(nodes[1]->errors.contains("w"));
+  EXPECT_EQ(nodes[1]->errors.at("w").kind(), "resources");
+  EXPECT_EQ(nodes[1]->errors.at("w").exit_code(), uint32_t{kExitBadConfiguration});
+  EXPECT_THAT(nodes[1]->errors.at("w").message(),
+              AllOf(HasSubstr("'w'"), HasSubstr("800"), HasSubstr("server 1 (on cpu0)"),
+                    HasSubstr("--memory-limit")));
+}
+
+TEST_F(TensorsTest, MemoryOfUndeclaredTensorsIsUsedAgain) {
+  AddCpuServer(16384);
+  const auto nodes = AddJob("a", 1, /*colocated=*/false);
+  for (int i = 0; i < 5; ++i) {
+    Declare(*nodes[0], {Tensor("w", {2048})});
+    ASSERT_TRUE(nodes[0]->plans.contains("w")) << i;
+    Undeclare(*nodes[0], "w");
+  }
+}
+
+TEST_F(TensorsTest, UndeclaredByAllIsReleasedAndRemoved) {
+  AddCpuServer();
+  const auto nodes = AddJob("a", 2);
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  Undeclare(*nodes[0], "w");
+  EXPECT_TRUE(nodes[0]->plans.contains("w"));
+  Undeclare(*nodes[1], "w");
+  EXPECT_TRUE(nodes[0]->plans.empty());
+  for (const auto& server : servers_) EXPECT_EQ(server->held_bytes(), 0u);
+}
+
+TEST_F(TensorsTest, UndeclareThenRedeclareWithAnotherShape) {
+  const auto nodes = AddJob("a", 2);
+  DeclareAll(nodes, {Tensor("w", {1000})});
+  // Node 0 is a step ahead: its new declaration waits for node 1's undeclaration.
+  Undeclare(*nodes[0], "w");
+  Declare(*nodes[0], {Tensor("w", {50, 40})});
+  EXPECT_EQ(nodes[0]->plans.at("w").tensor().shape_size(), 1);
+  Undeclare(*nodes[1], "w");
+  EXPECT_TRUE(nodes[0]->plans.empty());
+  Declare(*nodes[1], {Tensor("w", {50, 40})});
+  EXPECT_TRUE(nodes[0]->errors.empty());
+  EXPECT_EQ(nodes[0]->plans.at("w").tensor().shape_size(), 2);
+  EXPECT_EQ(nodes[1]->plans.at("w").tensor().shape_size(), 2);
+}
+
+TEST_F(TensorsTest, NodeMayBeTwoDeclarationsAhead) {
+  const auto nodes = AddJob("a", 2);
+  for (const int64_t size : {1, 2, 3}) {
+    Declare(*nodes[0], {Tensor("w", {size})});
+    if (size < 3) Undeclare(*nodes[0], "w");
+  }
+  for (const int64_t size : {1, 2, 3}) {
+    Declare(*nodes[1], {Tensor("w", {size})});
+    ASSERT_TRUE(nodes[1]->plans.contains("w"));
+    EXPECT_EQ(nodes[1]->plans.at("w").tensor().shape(0), size);
+    if (size < 3) Undeclare(*nodes[1], "w");
+  }
+  EXPECT_TRUE(nodes[0]->errors.empty());
+}
+
+TEST_F(TensorsTest, MismatchOfAWaitingDeclarationIsToldWhenItsTurnComes) {
+  const auto nodes = AddJob("a", 3);
+  DeclareAll(nodes, {Tensor("w", {1})});
+  Undeclare(*nodes[0], "w");
+  Declare(*nodes[0], {Tensor("w", {2})});
+  Undeclare(*nodes[1], "w");
+  Declare(*nodes[1], {Tensor("w", {3})});
+  EXPECT_TRUE(nodes[2]->errors.empty());
+  Undeclare(*nodes[2], "w");
+  EXPECT_TRUE(nodes[2]->errors.contains("w"));
+}
+
+TEST_F(TensorsTest, UndeclareWhileReservingIsReleased) {
+  FakeServer& server = AddCpuServer();
+  const auto nodes = AddJob("a", 2);
+  server.answers = false;
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  const size_t reserving = server.updates.size() - 1;
+  Undeclare(*nodes[0], "w");
+  Undeclare(*nodes[1], "w");
+  // The server works off both updates late.
+  for (size_t i = reserving; i < server.updates.size(); ++i) {
+    v1::AckReservationRequest answer = server.Take(server.updates[i]);
+    *answer.mutable_member() = server.member();
+    Decision decision;
+    ASSERT_TRUE(membership_->AckReservation(now_, answer, &decision).ok());
+    Apply(std::move(decision));
+  }
+  EXPECT_EQ(server.held_bytes(), 0u);
+  EXPECT_TRUE(nodes[0]->plans.empty());
+}
+
+TEST_F(TensorsTest, ServerLostWhileReservingIsReplaced) {
+  FakeServer& server = AddCpuServer();
+  const auto nodes = AddJob("a", 2);
+  server.answers = false;
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  Kill(&server);
+  Pass(absl::Seconds(6));
+  EXPECT_EQ(nodes[0]->state, v1::READY);
+  ASSERT_TRUE(nodes[0]->plans.contains("w"));
+  ExpectHeld(nodes[0]->plans.at("w"), nodes[0]->job_id);
+}
+
+TEST_F(TensorsTest, ServersLostTogetherWhileReservingLeaveNothingBehind) {
+  FakeServer& first = AddCpuServer();
+  FakeServer& second = AddCpuServer();
+  const auto nodes = AddJob("a", 2);
+  first.answers = second.answers = false;
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  Kill(&first);
+  Kill(&second);
+  Pass(absl::Seconds(6));
+  ASSERT_TRUE(nodes[0]->plans.contains("w"));
+  ExpectHeld(nodes[0]->plans.at("w"), nodes[0]->job_id);
+}
+
+TEST_F(TensorsTest, ServerThatJoinsLaterSumsNewTensorsOnly) {
+  const auto nodes = AddJob("a", 2);
+  DeclareAll(nodes, {Tensor("u", {100000})});
+  const std::string before = nodes[0]->plans.at("u").SerializeAsString();
+  FakeServer& late = AddCpuServer();
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  EXPECT_EQ(nodes[0]->plans.at("u").SerializeAsString(), before);
+  EXPECT_GT(late.held_bytes(), 0u);
+  EXPECT_TRUE(nodes[0]->servers.contains(late.id));
+}
+
+TEST_F(TensorsTest, CpuServerOfTwoJobsCountsHalfForEach) {
+  AddCpuServer(0, 1e10);
+  AddJob("a", 2);
+  for (auto& node : nodes_) {
+    node->info.set_bandwidth_bps(1e10);
+    ASSERT_TRUE(Register(node.get()).ok());
+  }
+  const double alone = Status().jobs(0).shares(2).share();
+  AddNode("b", 0, 1);
+  EXPECT_LT(Status().jobs(0).shares(2).share(), alone);
+}
+
+}  // namespace
+}  // namespace addend
