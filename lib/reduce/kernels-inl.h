@@ -173,7 +173,7 @@ HWY_INLINE hn::Vec<D> FinishFloat(D d, hn::Vec<D> v, uint32_t divisor, bool divi
 }
 
 template <typename T>
-HWY_INLINE void DivideIntegers(uint8_t* p, size_t elements, uint32_t divisor) {
+HWY_NOINLINE void DivideIntegers(uint8_t* p, size_t elements, uint32_t divisor) {
   for (size_t i = 0; i < elements; ++i) {
     T value;
     std::memcpy(&value, p + i * sizeof(T), sizeof(T));
@@ -208,8 +208,7 @@ class Loop {
     const size_t lanes = hn::Lanes(d);
     size_t i = 0;
     for (; i + 4 * lanes <= r.elements; i += 4 * lanes) Four(d, r, i, lanes);
-    for (; i + lanes <= r.elements; i += lanes) One(d, r, i);
-    if (i < r.elements) Rest(d, r, i, r.elements - i);
+    for (; i < r.elements; i += lanes) Rest(d, r, i, HWY_MIN(lanes, r.elements - i));
   }
 
  private:
@@ -241,17 +240,9 @@ class Loop {
     Put(d, v3, r, out + 3 * lanes * Out::kBytes);
   }
 
-  static HWY_INLINE void One(D d, const Request& r, size_t i) {
-    V v = First::Load(d, r.first + i * First::kBytes);
-    for (size_t j = 0; j < r.inputs; ++j) {
-      v = Op::Apply(d, v, In::Load(d, static_cast<const uint8_t*>(r.input[j]) + i * In::kBytes));
-    }
-    Put(d, v, r, r.out + i * Out::kBytes);
-  }
-
-  // Fewer elements than lanes: the same through a buffer, so that no byte outside the streams is
+  // At most one vector of elements, through a buffer, so that no byte outside the streams is
   // touched.
-  static void Rest(D d, const Request& r, size_t i, size_t count) {
+  static HWY_NOINLINE void Rest(D d, const Request& r, size_t i, size_t count) {
     HWY_ALIGN uint8_t buffer[HWY_MAX_BYTES] = {};
     std::memcpy(buffer, r.first + i * First::kBytes, count * First::kBytes);
     V v = First::Load(d, buffer);
