@@ -1,5 +1,8 @@
 #include "services/scheduler/store/store.h"
 
+#include <filesystem>
+#include <system_error>
+
 #include "absl/strings/str_format.h"
 #include "lib/base/exit_codes.h"
 #include "services/scheduler/store/memory_store.h"
@@ -13,7 +16,12 @@ constexpr std::string_view kSqlite = "sqlite:";
 
 absl::StatusOr<std::unique_ptr<Store>> OpenStore(std::string_view where) {
   if (where == "memory") return std::make_unique<MemoryStore>();
-  if (where.empty()) return SqliteStore::Open(kDefaultPath);
+  if (where.empty()) {
+    // Where this fails, opening the file says why.
+    std::error_code ignored;
+    std::filesystem::create_directories(std::filesystem::path(kDefaultPath).parent_path(), ignored);
+    return SqliteStore::Open(kDefaultPath);
+  }
   if (where.starts_with(kSqlite) && where.size() > kSqlite.size()) {
     return SqliteStore::Open(std::string(where.substr(kSqlite.size())));
   }

@@ -1,0 +1,40 @@
+#include "services/scheduler/options.h"
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_format.h"
+
+ABSL_FLAG(addend::HostPort, listen, (addend::HostPort{"", 7070}),
+          "gRPC for members and addendctl, host:port");
+ABSL_FLAG(addend::HostPort, http, (addend::HostPort{"", 7080}),
+          "/metrics, /healthz and /readyz, host:port");
+ABSL_FLAG(addend::OptionalHostPort, health_listen,
+          (addend::OptionalHostPort{addend::HostPort{"", 7081}}),
+          "grpc.health.v1 in plain text for probes, host:port; 'off' for none");
+ABSL_FLAG(std::string, store, "",
+          "what survives a restart: sqlite:PATH, or memory for nothing; default: "
+          "sqlite:/var/lib/addend/scheduler.db");
+ABSL_FLAG(absl::Duration, lease, absl::Seconds(5),
+          "a member that was not heard of for so long is lost; 100ms to 1h");
+ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warn, error or off");
+ABSL_FLAG(std::string, port_file, "",
+          "where to write the ports as JSON when serving (for ports chosen by the kernel)");
+
+namespace addend {
+
+absl::StatusOr<SchedulerOptions> ReadSchedulerOptions() {
+  SchedulerOptions options;
+  options.listen = absl::GetFlag(FLAGS_listen);
+  options.http = absl::GetFlag(FLAGS_http);
+  options.health_listen = absl::GetFlag(FLAGS_health_listen).address;
+  options.store = absl::GetFlag(FLAGS_store);
+  options.lease = absl::GetFlag(FLAGS_lease);
+  options.log_level = absl::GetFlag(FLAGS_log_level);
+  options.port_file = absl::GetFlag(FLAGS_port_file);
+  if (options.lease < absl::Milliseconds(100) || options.lease > absl::Hours(1)) {
+    return absl::InvalidArgumentError(absl::StrFormat("--lease=%s must be between 100ms and 1h",
+                                                      absl::FormatDuration(options.lease)));
+  }
+  return options;
+}
+
+}  // namespace addend

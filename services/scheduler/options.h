@@ -1,0 +1,26 @@
+// The options of addend-scheduler: one declared table (options.cc), checked as a whole here.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "lib/options/host_port.h"
+
+namespace addend {
+
+struct SchedulerOptions {
+  HostPort listen;
+  HostPort http;
+  std::optional<HostPort> health_listen;
+  std::string store;  // as OpenStore takes it; empty: the default database
+  absl::Duration lease;
+  std::string log_level;
+  std::string port_file;  // empty: none is written
+};
+
+// Reads the parsed flags. INVALID_ARGUMENT names the flag.
+absl::StatusOr<SchedulerOptions> ReadSchedulerOptions();
+
+}  // namespace addend

@@ -1,0 +1,120 @@
+// The gRPC side of the scheduler: turns calls into events of Membership, stores and delivers what
+// it decides, and keeps its time.
+#pragma once
+
+#include <prometheus/registry.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "lib/base/mutex.h"
+#include "proto/addend/v1/scheduler.grpc.pb.h"
+#include "services/scheduler/membership.h"
+#include "services/scheduler/metrics.h"
+#include "services/scheduler/store/store.h"
+#include "services/scheduler/update_stream.h"
+
+namespace addend {
+
+// Every call runs on a thread of gRPC's and takes the one mutex around membership, store and
+// streams; no call waits for a member. One thread of its own ends leases. What an event changes is
+// stored before it is told to anybody; if that fails the service stops answering and asks the
+// process to end, because the store still has the truth.
+//
+// Ends in this order: Shutdown, then the RpcServer that serves it, then this.
+class SchedulerService final : public v1::Scheduler::CallbackService {
+ public:
+  struct Options {
+    absl::Duration lease;
+    std::unique_ptr<Store> store;
+    prometheus::Registry* registry;  // must outlive the service
+    // Called at most once, from any thread: the store has failed.
+    std::function<void(absl::Status)> on_fatal;
+  };
+
+  // Reads the store. DATA_LOSS, and the store's own errors.
+  static absl::StatusOr<std::unique_ptr<SchedulerService>> Create(Options options);
+  ~SchedulerService() override;
+
+  // Ends the streams and refuses calls from now on, so that members look for a new scheduler.
+  void Shutdown();
+
+  grpc::ServerUnaryReactor* RegisterServer(grpc::CallbackServerContext* context,
+                                           const v1::RegisterServerRequest* request,
+                                           v1::RegisterServerResponse* response) override;
+  grpc::ServerUnaryReactor* RegisterNode(grpc::CallbackServerContext* context,
+                                         const v1::RegisterNodeRequest* request,
+                                         v1::RegisterNodeResponse* response) override;
+  grpc::ServerUnaryReactor* Heartbeat(grpc::CallbackServerContext* context,
+                                      const v1::HeartbeatRequest* request,
+                                      v1::HeartbeatResponse* response) override;
+  grpc::ServerUnaryReactor* Leave(grpc::CallbackServerContext* context,
+                                  const v1::LeaveRequest* request,
+                                  v1::LeaveResponse* response) override;
+  grpc::ServerWriteReactor<v1::ServerUpdate>* WatchServer(grpc::CallbackServerContext* context,
+                                                          const v1::WatchRequest* request) override;
+  grpc::ServerWriteReactor<v1::NodeUpdate>* WatchNode(grpc::CallbackServerContext* context,
+                                                      const v1::WatchRequest* request) override;
+  grpc::ServerUnaryReactor* AckReservation(grpc::CallbackServerContext* context,
+                                           const v1::AckReservationRequest* request,
+                                           v1::AckReservationResponse* response) override;
+  grpc::ServerUnaryReactor* Declare(grpc::CallbackServerContext* context,
+                                    const v1::DeclareRequest* request,
+                                    v1::DeclareResponse* response) override;
+  grpc::ServerUnaryReactor* Undeclare(grpc::CallbackServerContext* context,
+                                      const v1::UndeclareRequest* request,
+                                      v1::UndeclareResponse* response) override;
+  grpc::ServerUnaryReactor* ReportIdle(grpc::CallbackServerContext* context,
+                                       const v1::ReportIdleRequest* request,
+                                       v1::ReportIdleResponse* response) override;
+  grpc::ServerUnaryReactor* ReportFailure(grpc::CallbackServerContext* context,
+                                          const v1::ReportFailureRequest* request,
+                                          v1::ReportFailureResponse* response) override;
+  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
+                                      const v1::GetStatusRequest* request,
+                                      v1::GetStatusResponse* response) override;
+
+ private:
+  using Event = std::function<absl::Status(Membership&, absl::Time, Decision*)>;
+  using Streams = std::vector<std::shared_ptr<Pumpable>>;
+
+  explicit SchedulerService(Options options);
+  absl::Status Load();
+  void KeepTime();
+
+  // One event, from the decision to its delivery.
+  absl::Status Run(const Event& event) ABSL_LOCKS_EXCLUDED(mu_);
+  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const Event& event)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status RunLocked(const Event& event, Streams* touched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status StoreDecision(const Decision& decision) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Deliver(const Decision& decision, Streams* touched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void StreamDone(WatchId watch) ABSL_LOCKS_EXCLUDED(mu_);
+  WatchId NextWatch() ABSL_LOCKS_EXCLUDED(mu_);
+
+  const absl::Duration lease_;
+  const std::function<void(absl::Status)> on_fatal_;
+  SchedulerMetrics metrics_;
+
+  Mutex mu_;
+  CondVar stopping_;
+  const std::unique_ptr<Store> store_ ABSL_PT_GUARDED_BY(mu_);
+  Membership membership_ ABSL_GUARDED_BY(mu_);
+  std::map<WatchId, std::shared_ptr<UpdateStream<v1::ServerUpdate>>> server_streams_
+      ABSL_GUARDED_BY(mu_);
+  std::map<WatchId, std::shared_ptr<UpdateStream<v1::NodeUpdate>>> node_streams_
+      ABSL_GUARDED_BY(mu_);
+  WatchId next_watch_ ABSL_GUARDED_BY(mu_) = 1;
+  absl::Status closed_ ABSL_GUARDED_BY(mu_);  // not OK: no more events
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+
+  std::thread timekeeper_;  // started last
+};
+
+}  // namespace addend
