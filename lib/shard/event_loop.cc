@@ -17,7 +17,33 @@ namespace {
 
 constexpr int kEventsPerTurn = 64;
 
-uint64_t Pack(int fd, uint32_t serial) { return uint64_t{serial} << 32 | static_cast<uint32_t>(fd); }
+struct Completion {
+  Mutex mu;
+  CondVar cv;
+  bool done ABSL_GUARDED_BY(mu) = false;
+};
+
+// Signals when it is destroyed: also with a task that never ran, so that nobody waits for a stopped
+// loop.
+class CompletionSignal {
+ public:
+  explicit CompletionSignal(std::shared_ptr<Completion> completion)
+      : completion_(std::move(completion)) {}
+  ~CompletionSignal() {
+    MutexLock lock(&completion_->mu);
+    completion_->done = true;
+    completion_->cv.NotifyAll();
+  }
+  CompletionSignal(const CompletionSignal&) = delete;
+  CompletionSignal& operator=(const CompletionSignal&) = delete;
+
+ private:
+  const std::shared_ptr<Completion> completion_;
+};
+
+uint64_t Pack(int fd, uint32_t serial) {
+  return uint64_t{serial} << 32 | static_cast<uint32_t>(fd);
+}
 
 }  // namespace
 
@@ -73,27 +99,14 @@ absl::Status EventLoop::Post(Task task) {
 
 void EventLoop::Run(absl::AnyInvocable<void()> task) {
   ADDEND_CHECK(!InLoop(), "Run() would wait for itself");
-  Mutex mu;
-  CondVar done_cv;
-  bool done = false;
-  // Signals also when the task is destroyed unrun, so that nobody waits for a stopped loop.
-  struct Signal {
-    Mutex* mu;
-    CondVar* cv;
-    bool* done;
-    ~Signal() {
-      MutexLock lock(mu);
-      *done = true;
-      cv->NotifyAll();
-    }
-  };
-  auto signal = std::make_unique<Signal>(Signal{&mu, &done_cv, &done});
-  Post([task = std::move(task), signal = std::move(signal)]() mutable {
+  // Shared: the waiter may return while the loop still holds the mutex.
+  auto completion = std::make_shared<Completion>();
+  Post([task = std::move(task), signal = std::make_unique<CompletionSignal>(completion)]() mutable {
     task();
     signal.reset();
   }).IgnoreError();
-  MutexLock lock(&mu);
-  while (!done) done_cv.Wait(&mu);
+  MutexLock lock(&completion->mu);
+  while (!completion->done) completion->cv.Wait(&completion->mu);
 }
 
 void EventLoop::Stop() {

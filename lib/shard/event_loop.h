@@ -1,8 +1,9 @@
-// One thread with its event loop: file descriptors, timers and a bounded mailbox. What a shard owns is touched by
-// this thread alone; all others post tasks.
+// One thread with its event loop: file descriptors, timers and a bounded mailbox. What a shard owns
+// is touched by this thread alone; all others post tasks.
 //
 // Invariants
-//  1. Tasks of one poster run in the order of posting; each runs at most once, on the loop's thread.
+//  1. Tasks of one poster run in the order of posting; each runs at most once, on the loop's
+//  thread.
 //  2. Handlers, timers and deferred tasks run on the loop's thread, never nested in one another.
 //  3. After Stop() nothing runs any more; tasks that did not run are destroyed by the destructor.
 #pragma once
@@ -47,7 +48,8 @@ class EventLoop {
   ~EventLoop();
 
   // ---- any thread ----
-  // RESOURCE_EXHAUSTED when the mailbox is full, CANCELLED after Stop(); the task is destroyed then.
+  // RESOURCE_EXHAUSTED when the mailbox is full, CANCELLED after Stop(); the task is destroyed
+  // then.
   absl::Status Post(Task task);
   // Runs `task` on the loop and waits for its end. Not from the loop's own thread.
   void Run(absl::AnyInvocable<void()> task);

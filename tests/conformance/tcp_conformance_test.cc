@@ -1,0 +1,148 @@
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "lib/base/exit_codes.h"
+#include "lib/base/fd.h"
+#include "lib/transport/tcp/factory.h"
+#include "tests/conformance/conformance.h"
+
+namespace addend {
+namespace {
+
+class TcpWorld : public World {
+ public:
+  std::shared_ptr<Transport> MakeTransport(EventLoop* loop) override { return MakeTcpTransport(loop); }
+  Address ListenAddress() override { return {.host = "127.0.0.1", .port = 0}; }
+  Address NobodyListens() override { return {.host = "127.0.0.1", .port = 1}; }
+};
+
+INSTANTIATE_TEST_SUITE_P(Tcp, TransportConformance, testing::Values([] { return std::make_unique<TcpWorld>(); }));
+
+// A peer that is no link of ours: raw bytes on a socket.
+class TcpRawPeer : public TransportConformance {
+ protected:
+  void SetUp() override {
+    TransportConformance::SetUp();
+    socket_ = UniqueFd(::socket(AF_INET, SOCK_STREAM, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(address_.port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ASSERT_EQ(::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  }
+  void Write(const void* bytes, size_t size) {
+    ASSERT_EQ(::write(socket_.get(), bytes, size), static_cast<ssize_t>(size));
+  }
+  UniqueFd socket_;
+};
+INSTANTIATE_TEST_SUITE_P(Tcp, TcpRawPeer, testing::Values([] { return std::make_unique<TcpWorld>(); }));
+
+TEST_P(TcpRawPeer, BytesThatAreNoFrameCloseTheLinkWithDataLoss) {
+  const std::string http = "GET / HTTP/1.1\r\nHost: localhost\r\n" + std::string(200, ' ');
+  Write(http.data(), http.size());
+  ASSERT_TRUE(accepted_.WaitFor([&] { return accepted_.closed; }));
+  EXPECT_EQ(accepted_.close_reason.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(server_->stats().links_malformed, 1u);
+}
+
+TEST_P(TcpRawPeer, AnotherWireVersionIsToldSo) {
+  EncodedHeader bytes;
+  EncodeHeader(FrameHeader{}, &bytes);
+  bytes[4] = std::byte{2};
+  Write(bytes.data(), bytes.size());
+  ASSERT_TRUE(accepted_.WaitFor([&] { return accepted_.closed; }));
+  EXPECT_EQ(ExitCodeOf(accepted_.close_reason), kExitVersion);
+  EncodedHeader answer;
+  ASSERT_EQ(::recv(socket_.get(), answer.data(), answer.size(), MSG_WAITALL), static_cast<ssize_t>(answer.size()));
+  const auto goaway = DecodeHeader(answer);
+  ASSERT_TRUE(goaway.ok()) << goaway.status();
+  EXPECT_EQ(goaway->type, FrameType::kGoaway);
+  EXPECT_EQ(goaway->detail >> 8, static_cast<uint32_t>(kExitVersion));
+}
+
+TEST_P(TcpRawPeer, APeerThatDiesInTheMiddleOfAPayloadIsUnavailable) {
+  FrameHeader header;
+  header.type = FrameType::kContribution;
+  header.payload_bytes = 1000;
+  EncodedHeader bytes;
+  EncodeHeader(header, &bytes);
+  Write(bytes.data(), bytes.size());
+  Write("half", 4);
+  socket_.Reset();
+  ASSERT_TRUE(accepted_.WaitFor([&] { return accepted_.closed; }));
+  EXPECT_EQ(accepted_.close_reason.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(accepted_.frames.empty());
+}
+
+TEST_P(TcpRawPeer, APayloadWithAWrongChecksumClosesTheLink) {
+  FrameHeader header;
+  header.type = FrameType::kContribution;
+  header.flags = kFlagPayloadCrc;
+  header.payload_bytes = 4;
+  header.payload_crc32c = 1;
+  EncodedHeader bytes;
+  EncodeHeader(header, &bytes);
+  Write(bytes.data(), bytes.size());
+  Write("data", 4);
+  ASSERT_TRUE(accepted_.WaitFor([&] { return accepted_.closed; }));
+  EXPECT_EQ(accepted_.close_reason.code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_P(TransportConformance, ADroppedPayloadIsReadAndTheNextFrameArrives) {
+  Connect();
+  accepted_.drop_payloads = true;
+  here_->Run([&] {
+    Send(link_, &connected_, std::string(1 << 20, 'd'));
+    Send(link_, &connected_, "");
+  });
+  ASSERT_TRUE(accepted_.WaitFor([&] { return accepted_.frames.size() == 3; }));
+  EXPECT_EQ(accepted_.frames[1].header.payload_bytes, 1u << 20);
+  EXPECT_EQ(accepted_.frames[1].payload, "");
+}
+
+TEST(TcpPortTest, HandsASocketToTheShardThatItsHelloAsksFor) {
+  auto loop0 = *EventLoop::Start("shard0");
+  auto loop1 = *EventLoop::Start("shard1");
+  auto transport0 = MakeTcpTransport(loop0.get());
+  auto transport1 = MakeTcpTransport(loop1.get());
+  RecordingSink sink0;
+  RecordingSink sink1;
+  std::vector<TcpPort::ShardEnd> ends;
+  ends.push_back({loop0.get(), transport0, [&](Link*) { return &sink0; }});
+  ends.push_back({loop1.get(), transport1, [&](Link*) { return &sink1; }});
+  auto port = TcpPort::Open({.host = "127.0.0.1", .port = 0}, std::move(ends));
+  ASSERT_TRUE(port.ok()) << port.status();
+
+  auto here = *EventLoop::Start("here");
+  std::shared_ptr<Transport> client;
+  RecordingSink mine;
+  here->Run([&] {
+    client = MakeTcpTransport(here.get());
+    client->Connect({.host = "127.0.0.1", .port = (*port)->port()}, 1, &mine, absl::Seconds(5),
+                    [](absl::StatusOr<Link*> link) {
+                      FrameHeader hello;
+                      hello.type = FrameType::kHello;
+                      hello.partition = PartitionId(1);
+                      (*link)->Send(hello, {}, nullptr);
+                    });
+  });
+  EXPECT_TRUE(sink1.WaitFor([&] { return sink1.frames.size() == 1; }));
+  EXPECT_TRUE(sink0.frames.empty());
+  here->Run([&] { client.reset(); });
+  port->reset();
+  loop0->Run([&] { transport0.reset(); });
+  loop1->Run([&] { transport1.reset(); });
+}
+
+TEST(TcpPortTest, ATakenPortIsNamed) {
+  auto loop = *EventLoop::Start("shard");
+  auto first = TcpPort::Open({.host = "127.0.0.1", .port = 0}, {});
+  ASSERT_TRUE(first.ok());
+  auto second = TcpPort::Open({.host = "127.0.0.1", .port = (*first)->port()}, {});
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(std::string(second.status().message()).find("Address already in use"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace addend

@@ -1,0 +1,102 @@
+#include "lib/shard/event_loop.h"
+
+#include <gtest/gtest.h>
+#include <sys/epoll.h>
+
+#include <string>
+#include <vector>
+
+namespace addend {
+namespace {
+
+TEST(EventLoopTest, TasksOfOnePosterRunInOrder) {
+  auto loop = *EventLoop::Start("test");
+  std::vector<int> order;
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(loop->Post([&order, i] { order.push_back(i); }).ok());
+  loop->Run([] {});
+  ASSERT_EQ(order.size(), 1000u);
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(order[i], i);
+}
+
+TEST(EventLoopTest, AFullMailboxIsAStatusAndIsCounted) {
+  auto loop = *EventLoop::Start("test", /*mailbox_capacity=*/4);
+  Mutex mu;
+  mu.Lock();
+  ASSERT_TRUE(loop->Post([&mu] { MutexLock wait(&mu); }).ok());
+  absl::Status last;
+  for (int i = 0; i < 10; ++i) last = loop->Post([] {});
+  mu.Unlock();
+  EXPECT_EQ(last.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_GE(loop->stats().posts_rejected, 1u);
+}
+
+TEST(EventLoopTest, NothingRunsAfterStop) {
+  auto loop = *EventLoop::Start("test");
+  loop->Stop();
+  EXPECT_EQ(loop->Post([] { FAIL(); }).code(), absl::StatusCode::kCancelled);
+  loop->Run([] { FAIL(); });  // returns, and runs nothing
+}
+
+TEST(EventLoopTest, DeferredTasksRunAfterTheCurrentOne) {
+  auto loop = *EventLoop::Start("test");
+  std::string order;
+  loop->Run([&] {
+    loop->Defer([&] { order += 'b'; });
+    order += 'a';
+  });
+  loop->Run([] {});
+  EXPECT_EQ(order, "ab");
+}
+
+TEST(EventLoopTest, TimersRunInTheOrderOfTheirTimeAndCanBeCancelled) {
+  auto loop = *EventLoop::Start("test");
+  Mutex mu;
+  CondVar cv;
+  std::string order;
+  bool done = false;
+  loop->Run([&] {
+    loop->RunAfter(absl::Milliseconds(20), [&] {
+      MutexLock lock(&mu);
+      order += 'c';
+      done = true;
+      cv.NotifyAll();
+    });
+    const uint64_t cancelled = loop->RunAfter(absl::Milliseconds(5), [&] { order += 'x'; });
+    loop->RunAfter(absl::Milliseconds(1), [&] { order += 'a'; });
+    loop->Cancel(cancelled);
+  });
+  MutexLock lock(&mu);
+  while (!done) cv.Wait(&mu);
+  EXPECT_EQ(order, "ac");
+}
+
+class CountingHandler : public FdHandler {
+ public:
+  explicit CountingHandler(EventLoop* loop, int fd) : loop_(loop), fd_(fd) {}
+  void OnReady(uint32_t events) override {
+    EXPECT_TRUE(events & EPOLLIN);
+    ++count;
+    loop_->Unwatch(fd_);
+  }
+  int count = 0;
+
+ private:
+  EventLoop* const loop_;
+  const int fd_;
+};
+
+TEST(EventLoopTest, AnUnwatchedDescriptorIsSilent) {
+  auto loop = *EventLoop::Start("test");
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  CountingHandler handler(loop.get(), ends[0]);
+  loop->Run([&] { ASSERT_TRUE(loop->Watch(ends[0], EPOLLIN, &handler).ok()); });
+  ASSERT_EQ(::write(ends[1], "x", 1), 1);
+  for (int i = 0; i < 50; ++i) loop->Run([] {});
+  loop->Run([&] { EXPECT_LE(handler.count, 1); });
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+}  // namespace
+}  // namespace addend

@@ -1,0 +1,284 @@
+// The engine over real TCP, with nodes that a test drives frame by frame.
+#include "lib/summation/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <list>
+#include <map>
+
+#include "lib/transport/tcp/factory.h"
+
+namespace addend {
+namespace {
+
+constexpr JobId kJob{7};
+constexpr TensorId kTensor{1};
+
+// One node's end of a link.
+class Node : public Sink {
+ public:
+  Node(EventLoop* loop, Transport* transport, uint16_t port, uint32_t rank, std::string token = "secret")
+      : loop_(loop), rank_(rank), token_(std::move(token)) {
+    loop_->Run([&] {
+      transport->Connect({.host = "127.0.0.1", .port = port}, 0, this, absl::Seconds(10),
+                         [this](absl::StatusOr<Link*> link) {
+                           ASSERT_TRUE(link.ok()) << link.status();
+                           link_ = *link;
+                           FrameHeader hello = Header(FrameType::kHello);
+                           hello.partition = PartitionId(0);
+                           link_->Send(hello, std::as_bytes(std::span<const char>(token_)), nullptr);
+                         });
+    });
+  }
+  bool WaitForHello() {
+    return Wait([this] { return greeted || closed; }) && greeted;
+  }
+  void Push(const std::vector<float>& values, uint64_t round, uint32_t partition = 0, TensorId tensor = kTensor) {
+    sent_.push_back(values);
+    const std::vector<float>& kept = sent_.back();
+    loop_->Run([&] {
+      if (link_ == nullptr) return;
+      FrameHeader header = Header(FrameType::kContribution);
+      header.partition = PartitionId(tensor, partition);
+      header.round = Round(round);
+      link_->Send(header, std::as_bytes(std::span<const float>(kept)), nullptr);
+    });
+  }
+  std::vector<float> WaitForResult(uint64_t round, uint32_t partition = 0) {
+    std::vector<float>* found = nullptr;
+    Wait([&] {
+      const auto it = results.find({partition, round});
+      if (it != results.end()) found = &it->second;
+      return found != nullptr || closed;
+    });
+    return found ? *found : std::vector<float>{};
+  }
+  bool WaitForSendAgain() {
+    return Wait([this] { return asked_again > 0; });
+  }
+  absl::Status WaitForClose() {
+    Wait([this] { return closed; });
+    return why;
+  }
+
+  absl::StatusOr<MutableBytes> Place(const FrameHeader& header) override {
+    room_.resize(header.payload_bytes);
+    return MutableBytes(room_);
+  }
+  absl::Status OnFrame(const FrameHeader& header, Payload payload) override {
+    MutexLock lock(&mu_);
+    if (header.type == FrameType::kHello) greeted = true;
+    if (header.type == FrameType::kSendAgain) ++asked_again;
+    if (header.type == FrameType::kResult) {
+      std::vector<float> values(header.payload_bytes / sizeof(float));
+      std::memcpy(values.data(), payload.bytes().data(), header.payload_bytes);
+      results[{header.partition.index(), header.round.value()}] = values;
+    }
+    cv_.NotifyAll();
+    return absl::OkStatus();
+  }
+  void OnPut(uint32_t, uint32_t) override {}
+  void OnClosed(absl::Status status) override {
+    MutexLock lock(&mu_);
+    link_ = nullptr;
+    closed = true;
+    why = status;
+    cv_.NotifyAll();
+  }
+
+  bool greeted = false;
+  bool closed = false;
+  int asked_again = 0;
+  absl::Status why;
+  std::map<std::pair<uint32_t, uint64_t>, std::vector<float>> results;
+
+ private:
+  FrameHeader Header(FrameType type) const {
+    FrameHeader header;
+    header.type = type;
+    header.job = kJob;
+    header.generation = Generation(1);
+    header.sender = rank_;
+    return header;
+  }
+  template <typename Condition>
+  bool Wait(Condition condition) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    MutexLock lock(&mu_);
+    while (!condition()) {
+      if (!cv_.WaitUntil(&mu_, deadline)) return false;
+    }
+    return true;
+  }
+  EventLoop* const loop_;
+  const uint32_t rank_;
+  const std::string token_;
+  Link* link_ = nullptr;
+  std::list<std::vector<float>> sent_;
+  std::vector<std::byte> room_;
+  Mutex mu_;
+  CondVar cv_;
+};
+
+class EngineTest : public testing::Test {
+ protected:
+  void Start(uint32_t nodes, uint64_t memory_limit = 0) {
+    engine_ = *Engine::Create({.shards = 1,
+                               .memory_limit_bytes = memory_limit,
+                               .incarnation = Incarnation(5),
+                               .network = nullptr,
+                               .external_slots = nullptr});
+    port_ = *engine_->ListenTcp({.host = "127.0.0.1", .port = 0});
+    engine_->SetJob({.id = kJob,
+                     .generation = Generation(1),
+                     .plan_version = PlanVersion(1),
+                     .token = "secret",
+                     .num_nodes = nodes,
+                     .local_size = 1});
+    loop_ = *EventLoop::Start("nodes");
+    loop_->Run([this] { transport_ = MakeTcpTransport(loop_.get()); });
+  }
+  absl::Status Reserve(uint64_t elements, uint64_t partition_elements, TensorId id = kTensor) {
+    TensorSpec spec;
+    spec.id = id;
+    spec.name = "tensor";
+    spec.elements = elements;
+    spec.partition_elements = partition_elements;
+    for (uint32_t i = 0; i * partition_elements < elements; ++i) {
+      spec.partitions.push_back(i);
+      spec.shards.push_back(0);
+    }
+    return engine_->Reserve(kJob, spec);
+  }
+  Node* Join(uint32_t rank, std::string token = "secret") {
+    nodes_.push_back(std::make_unique<Node>(loop_.get(), transport_.get(), port_, rank, std::move(token)));
+    return nodes_.back().get();
+  }
+  void TearDown() override {
+    if (loop_) loop_->Run([this] { transport_.reset(); });
+    engine_.reset();
+  }
+  std::unique_ptr<Engine> engine_;
+  uint16_t port_ = 0;
+  std::unique_ptr<EventLoop> loop_;
+  std::shared_ptr<Transport> transport_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+};
+
+TEST_F(EngineTest, SumsInNodeOrderWhateverTheOrderOfArrival) {
+  Start(3);
+  ASSERT_TRUE(Reserve(1, 64).ok());
+  Node* nodes[] = {Join(0), Join(1), Join(2)};
+  for (Node* node : nodes) ASSERT_TRUE(node->WaitForHello());
+  // (1e8 + -1e8) + 1 is 1; any other order gives 0 or 1.
+  const float values[] = {1e8f, -1e8f, 1.0f};
+  nodes[2]->Push({values[2]}, 1);
+  nodes[1]->Push({values[1]}, 1);
+  nodes[0]->Push({values[0]}, 1);
+  for (Node* node : nodes) EXPECT_EQ(node->WaitForResult(1), std::vector<float>{1.0f});
+  nodes[0]->Push({1.0f}, 2);
+  nodes[2]->Push({-1e8f}, 2);
+  nodes[1]->Push({1e8f}, 2);
+  for (Node* node : nodes) EXPECT_EQ(node->WaitForResult(2), std::vector<float>{0.0f});
+}
+
+TEST_F(EngineTest, WithoutRoomForEarlyContributionsTheyAreAskedForAgain) {
+  constexpr uint64_t kElements = 1024;
+  Start(2, /*memory_limit=*/2 * kElements * sizeof(float));
+  ASSERT_TRUE(Reserve(kElements, kElements).ok());
+  EXPECT_EQ(engine_->free_bytes(), 0u);
+  Node* first = Join(0);
+  Node* second = Join(1);
+  ASSERT_TRUE(first->WaitForHello());
+  ASSERT_TRUE(second->WaitForHello());
+  const std::vector<float> ones(kElements, 1.0f);
+  second->Push(ones, 1);  // early, and there is no room
+  while (engine_->RollCall(kJob, 10).empty()) {
+  }
+  first->Push(ones, 1);
+  ASSERT_TRUE(second->WaitForSendAgain());
+  second->Push(ones, 1);
+  EXPECT_EQ(first->WaitForResult(1), std::vector<float>(kElements, 2.0f));
+  EXPECT_EQ(second->WaitForResult(1), std::vector<float>(kElements, 2.0f));
+  EXPECT_EQ(engine_->stats().early_dropped, 1u);
+  EXPECT_LE(engine_->stats().memory_peak_bytes, 2 * kElements * sizeof(float));
+}
+
+TEST_F(EngineTest, AResultIsSentAgainToANodeThatRepeatsItsContribution) {
+  Start(1);
+  ASSERT_TRUE(Reserve(1, 64).ok());
+  Node* node = Join(0);
+  ASSERT_TRUE(node->WaitForHello());
+  node->Push({3.0f}, 1);
+  EXPECT_EQ(node->WaitForResult(1), std::vector<float>{3.0f});
+  node->results.clear();
+  node->Push({3.0f}, 1);
+  EXPECT_EQ(node->WaitForResult(1), std::vector<float>{3.0f});
+  EXPECT_EQ(engine_->stats().partitions_sealed, 1u);
+}
+
+TEST_F(EngineTest, AWrongTokenIsRefusedBeforeAnythingIsAllocated) {
+  Start(1);
+  ASSERT_TRUE(Reserve(1, 64).ok());
+  Node* intruder = Join(0, "guess!");
+  EXPECT_EQ(intruder->WaitForClose().code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(engine_->stats().links_refused, 1u);
+}
+
+TEST_F(EngineTest, ANodeThatRunsAheadIsRefused) {
+  Start(2);
+  ASSERT_TRUE(Reserve(1, 64).ok());
+  Node* node = Join(0);
+  ASSERT_TRUE(node->WaitForHello());
+  node->Push({1.0f}, 2);
+  EXPECT_EQ(node->WaitForClose().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(EngineTest, AContributionOfAnotherSizeIsRefused) {
+  Start(1);
+  ASSERT_TRUE(Reserve(4, 64).ok());
+  Node* node = Join(0);
+  ASSERT_TRUE(node->WaitForHello());
+  node->Push({1.0f}, 1);
+  EXPECT_EQ(node->WaitForClose().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(EngineTest, AReservationOverTheLimitSaysTheNumbers) {
+  Start(1, /*memory_limit=*/1000);
+  const absl::Status status = Reserve(1000, 64);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(std::string(status.message()).find("1KB"), std::string::npos) << status;
+  EXPECT_TRUE(Reserve(8, 64).ok()) << "what fits is still taken";
+}
+
+TEST_F(EngineTest, ReleasedMemoryIsFreeAgainAndANewGenerationForgetsAll) {
+  Start(1, /*memory_limit=*/4096);
+  ASSERT_TRUE(Reserve(256, 64).ok());
+  engine_->Release(kJob, kTensor);
+  EXPECT_EQ(engine_->free_bytes(), 4096u);
+  ASSERT_TRUE(Reserve(256, 64).ok());
+  engine_->SetJob({.id = kJob,
+                   .generation = Generation(2),
+                   .plan_version = PlanVersion(2),
+                   .token = "secret",
+                   .num_nodes = 1,
+                   .local_size = 1});
+  EXPECT_EQ(engine_->free_bytes(), 4096u);
+}
+
+TEST_F(EngineTest, TheRollCallNamesWhoIsMissing) {
+  Start(3);
+  ASSERT_TRUE(Reserve(1, 64).ok());
+  Node* node = Join(1);
+  ASSERT_TRUE(node->WaitForHello());
+  node->Push({1.0f}, 1);
+  std::vector<OpenRoundInfo> rounds;
+  while (rounds.empty()) rounds = engine_->RollCall(kJob, 10);
+  EXPECT_EQ(rounds[0].pushed, std::vector<NodeId>{NodeId(1)});
+  EXPECT_EQ(rounds[0].missing, (std::vector<NodeId>{NodeId(0), NodeId(2)}));
+  EXPECT_EQ(rounds[0].round, Round(1));
+}
+
+}  // namespace
+}  // namespace addend

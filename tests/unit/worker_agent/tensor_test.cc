@@ -1,0 +1,81 @@
+#include "services/worker_agent/tensor.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+namespace addend {
+namespace {
+
+std::shared_ptr<Tensor> Make(ReduceOp op, uint32_t local_ranks, int64_t elements = 100) {
+  TensorShape shape{.name = "t", .dtype = DType::kFloat32, .op = op, .dims = {elements}};
+  auto tensor = *Tensor::Create(1, shape, local_ranks);
+  tensor->partition_elements = 64;
+  tensor->owners.resize((elements + 63) / 64, nullptr);
+  return tensor;
+}
+
+void Write(Tensor* tensor, uint32_t rank, float value) {
+  float* values = reinterpret_cast<float*>(tensor->contributions[rank]->memory().data());
+  std::fill(values, values + tensor->bytes / sizeof(float), value);
+}
+
+float First(Bytes bytes) {
+  float value;
+  std::memcpy(&value, bytes.data(), sizeof(value));
+  return value;
+}
+
+TEST(TensorTest, OneRanksDataTravelsFromWhereItWasWritten) {
+  const auto tensor = Make(ReduceOp::kSum, 1);
+  ASSERT_TRUE(tensor->rounds.OnPush(0, Round(1), false).ok());
+  ASSERT_TRUE(tensor->PrepareContribution().ok());
+  EXPECT_FALSE(tensor->must_reduce);
+  EXPECT_EQ(tensor->Contribution(0).data(), tensor->contributions[0]->memory().data());
+  EXPECT_EQ(tensor->Contribution(0).size(), 256u);
+  EXPECT_EQ(tensor->Contribution(1).size(), 144u) << "the last partition is the rest";
+}
+
+TEST(TensorTest, SeveralRanksAreSummedPartitionByPartition) {
+  const auto tensor = Make(ReduceOp::kAverage, 2);
+  Write(tensor.get(), 0, 1.0f);
+  Write(tensor.get(), 1, 2.0f);
+  ASSERT_TRUE(tensor->rounds.OnPush(1, Round(1), false).ok());
+  ASSERT_TRUE(tensor->rounds.OnPush(0, Round(1), false).ok());
+  ASSERT_TRUE(tensor->PrepareContribution().ok());
+  ASSERT_TRUE(tensor->must_reduce);
+  tensor->ReduceInNodeOf(1);
+  EXPECT_EQ(First(tensor->Contribution(1)), 3.0f) << "the servers divide, not the node";
+  EXPECT_EQ(First(Bytes(tensor->contributions[0]->memory())), 1.0f) << "a contribution is never written";
+}
+
+TEST(TensorTest, ANodeWithoutDataContributesNothing) {
+  const auto tensor = Make(ReduceOp::kSum, 2);
+  ASSERT_TRUE(tensor->rounds.OnPush(0, Round(1), true).ok());
+  ASSERT_TRUE(tensor->rounds.OnPush(1, Round(1), true).ok());
+  ASSERT_TRUE(tensor->PrepareContribution().ok());
+  EXPECT_TRUE(tensor->contribution_is_empty);
+  EXPECT_TRUE(tensor->Contribution(0).empty());
+}
+
+TEST(TensorTest, TwoLocalRootsOfABroadcastAreAMismatch) {
+  const auto tensor = Make(ReduceOp::kBroadcast, 2);
+  ASSERT_TRUE(tensor->rounds.OnPush(0, Round(1), false).ok());
+  ASSERT_TRUE(tensor->rounds.OnPush(1, Round(1), false).ok());
+  EXPECT_EQ(tensor->PrepareContribution().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(TensorTest, ResultsAlternateBetweenTwoSlots) {
+  const auto tensor = Make(ReduceOp::kSum, 1);
+  EXPECT_NE(tensor->ResultSlot(Round(1)).data(), tensor->ResultSlot(Round(2)).data());
+  EXPECT_EQ(tensor->ResultSlot(Round(1)).data(), tensor->ResultSlot(Round(3)).data());
+}
+
+TEST(TensorTest, ATensorWithoutElementsHasNoPartitionsAndNoBytes) {
+  const auto tensor = Make(ReduceOp::kSum, 1, 0);
+  EXPECT_EQ(tensor->bytes, 0u);
+  EXPECT_EQ(tensor->partitions(), 0u);
+}
+
+}  // namespace
+}  // namespace addend
