@@ -16,8 +16,8 @@ enum ExitCode : int {
   kExitPermission = 77,            // memlock, a device, a file
 };
 
-// Errors cross gRPC and threads as absl::Status; a payload carries the exit code where the status code alone
-// would not say it (a version mismatch is a FAILED_PRECONDITION, so is much else).
+// Errors cross gRPC and threads as absl::Status; a payload carries the exit code where the status
+// code alone would not say it (a version mismatch is a FAILED_PRECONDITION, so is much else).
 absl::Status WithExitCode(absl::Status status, ExitCode code);
 // The attached code, else the one that fits the status code.
 ExitCode ExitCodeOf(const absl::Status& status);

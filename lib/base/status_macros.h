@@ -6,10 +6,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#define ADDEND_RETURN_IF_ERROR(expr)                              \
-  do {                                                            \
-    if (absl::Status addend_status_ = (expr); !addend_status_.ok()) \
-      return addend_status_;                                      \
+#define ADDEND_RETURN_IF_ERROR(expr)                                                       \
+  do {                                                                                     \
+    if (absl::Status addend_status_ = (expr); !addend_status_.ok()) return addend_status_; \
   } while (false)
 
 #define ADDEND_CONCAT_INNER(a, b) a##b
@@ -26,5 +25,6 @@
   ((condition) ? void(0) : ::addend::CheckFailed(__FILE__, __LINE__, #condition, reason))
 
 namespace addend {
-[[noreturn]] void CheckFailed(const char* file, int line, const char* condition, const char* reason);
+[[noreturn]] void CheckFailed(const char* file, int line, const char* condition,
+                              const char* reason);
 }  // namespace addend

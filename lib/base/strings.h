@@ -1,4 +1,5 @@
-// The packaged Abseil's string_view is a type of its own; the project's interfaces use std::string_view.
+// The packaged Abseil's string_view is a type of its own; the project's interfaces use
+// std::string_view.
 #pragma once
 
 #include <string>
@@ -10,6 +11,8 @@
 namespace addend {
 
 inline std::string_view ToStd(absl::string_view text) { return {text.data(), text.size()}; }
-inline std::string Message(const absl::Status& status) { return std::string(ToStd(status.message())); }
+inline std::string Message(const absl::Status& status) {
+  return std::string(ToStd(status.message()));
+}
 
 }  // namespace addend

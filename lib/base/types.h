@@ -1,5 +1,5 @@
-// Element types and operations of a push-pull. The numbers travel in frames, in the trainer's protocol and in the
-// C ABI (lib/client/addend.h) and never change.
+// Element types and operations of a push-pull. The numbers travel in frames, in the trainer's
+// protocol and in the C ABI (lib/client/addend.h) and never change.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,8 @@ constexpr size_t AccumulatorSizeOf(DType dtype) {
 }
 
 constexpr std::string_view Name(DType dtype) {
-  constexpr std::string_view kNames[] = {"float32", "float64", "float16", "bfloat16", "int32", "int64"};
+  constexpr std::string_view kNames[] = {"float32",  "float64", "float16",
+                                         "bfloat16", "int32",   "int64"};
   return kNames[static_cast<int>(dtype)];
 }
 

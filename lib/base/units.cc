@@ -28,9 +28,9 @@ constexpr Unit kByteUnits[] = {{"", 1},
                                {"MiB", 1024.0 * 1024},
                                {"GiB", 1024.0 * 1024 * 1024},
                                {"TiB", 1024.0 * 1024 * 1024 * 1024}};
-constexpr Unit kBitUnits[] = {{"", 1},         {"bps", 1},        {"Kbps", 1e3},      {"Mbps", 1e6},
-                              {"Gbps", 1e9},   {"Tbps", 1e12},    {"bit/s", 1},       {"Kbit/s", 1e3},
-                              {"Mbit/s", 1e6}, {"Gbit/s", 1e9},   {"Tbit/s", 1e12}};
+constexpr Unit kBitUnits[] = {{"", 1},         {"bps", 1},      {"Kbps", 1e3},   {"Mbps", 1e6},
+                              {"Gbps", 1e9},   {"Tbps", 1e12},  {"bit/s", 1},    {"Kbit/s", 1e3},
+                              {"Mbit/s", 1e6}, {"Gbit/s", 1e9}, {"Tbit/s", 1e12}};
 
 template <size_t N>
 absl::StatusOr<double> ParseWithUnit(std::string_view text, const Unit (&units)[N],

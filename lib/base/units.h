@@ -1,4 +1,5 @@
-// Text forms of sizes and bandwidths. Decimal units (KB, MB, Gbps) are powers of 1000, KiB and MiB of 1024.
+// Text forms of sizes and bandwidths. Decimal units (KB, MB, Gbps) are powers of 1000, KiB and MiB
+// of 1024.
 #pragma once
 
 #include <cstdint>

@@ -17,17 +17,19 @@ namespace addend {
 namespace {
 
 absl::Status SegmentError(const char* call, size_t bytes) {
-  return absl::ResourceExhaustedError(
-      absl::StrFormat("cannot make a shared segment of %s: %s: %s (see the memory limit of the container)",
-                      FormatByteSize(bytes), call, std::strerror(errno)));
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "cannot make a shared segment of %s: %s: %s (see the memory limit of the container)",
+      FormatByteSize(bytes), call, std::strerror(errno)));
 }
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<Segment>> Segment::Create(const std::string& name, size_t bytes, Peer peer) {
+absl::StatusOr<std::shared_ptr<Segment>> Segment::Create(const std::string& name, size_t bytes,
+                                                         Peer peer) {
   UniqueFd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return SegmentError("memfd_create", bytes);
-  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return SegmentError("ftruncate", bytes);
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
+    return SegmentError("ftruncate", bytes);
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (memory == MAP_FAILED) return SegmentError("mmap", bytes);
   // A peer that could shrink the file would kill this process with SIGBUS.

@@ -1,5 +1,6 @@
-// Shared memory between an agent and its trainers: made by the agent with memfd_create, sealed against resizing,
-// passed over the Unix socket as a descriptor. Nothing is left behind when a process dies.
+// Shared memory between an agent and its trainers: made by the agent with memfd_create, sealed
+// against resizing, passed over the Unix socket as a descriptor. Nothing is left behind when a
+// process dies.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,8 @@ class Segment {
     kReadOnly,  // only this process's mapping can write (results): F_SEAL_FUTURE_WRITE
   };
   // `bytes` > 0, of lazily touched zero pages. RESOURCE_EXHAUSTED names the size.
-  static absl::StatusOr<std::shared_ptr<Segment>> Create(const std::string& name, size_t bytes, Peer peer);
+  static absl::StatusOr<std::shared_ptr<Segment>> Create(const std::string& name, size_t bytes,
+                                                         Peer peer);
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;

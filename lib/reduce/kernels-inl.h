@@ -24,6 +24,7 @@ template <typename T>
 struct Native {
   using Acc = T;
   static constexpr size_t kBytes = sizeof(T);
+  static constexpr bool kPaired = false;
 
   template <class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* p) {
@@ -34,6 +35,35 @@ struct Native {
     hn::StoreU(v, d, reinterpret_cast<T*>(p));
   }
 };
+
+// A block is four vectors of elements; their order among the lanes is the type's own, the same for
+// loads and stores.
+template <class Type, class D, class V>
+HWY_INLINE void LoadBlock(D d, const uint8_t* p, V& v0, V& v1, V& v2, V& v3) {
+  if constexpr (Type::kPaired) {
+    Type::LoadPair(d, p, v0, v1);
+    Type::LoadPair(d, p + 2 * hn::Lanes(d) * Type::kBytes, v2, v3);
+  } else {
+    const size_t bytes = hn::Lanes(d) * Type::kBytes;
+    v0 = Type::Load(d, p);
+    v1 = Type::Load(d, p + bytes);
+    v2 = Type::Load(d, p + 2 * bytes);
+    v3 = Type::Load(d, p + 3 * bytes);
+  }
+}
+template <class Type, class D, class V>
+HWY_INLINE void StoreBlock(D d, V v0, V v1, V v2, V v3, uint8_t* p) {
+  if constexpr (Type::kPaired) {
+    Type::StorePair(d, v0, v1, p);
+    Type::StorePair(d, v2, v3, p + 2 * hn::Lanes(d) * Type::kBytes);
+  } else {
+    const size_t bytes = hn::Lanes(d) * Type::kBytes;
+    Type::Store(d, v0, p);
+    Type::Store(d, v1, p + bytes);
+    Type::Store(d, v2, p + 2 * bytes);
+    Type::Store(d, v3, p + 3 * bytes);
+  }
+}
 
 // Loads and stores 16-bit values in the lower halves of 32-bit lanes.
 template <class D>
@@ -52,25 +82,54 @@ HWY_INLINE void StoreBits16(D, hn::Vec<hn::RebindToUnsigned<D>> bits, uint8_t* p
 struct BFloat16 {
   using Acc = float;
   static constexpr size_t kBytes = 2;
+  static constexpr bool kPaired = false;
 
   template <class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* p) {
     return hn::BitCast(d, hn::ShiftLeft<16>(LoadBits16(d, p)));
   }
-  // A NaN must be the canonical one: adding to its bits leaves it as it is.
   template <class D>
   static HWY_INLINE void Store(D d, hn::Vec<D> v, uint8_t* p) {
+    StoreBits16(d, hn::ShiftRight<16>(Rounded(d, v)), p);
+  }
+
+ protected:
+  // The result is in the upper halves. A NaN must be the canonical one: adding to its bits leaves
+  // it as it is.
+  template <class D>
+  static HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> Rounded(D, hn::Vec<D> v) {
     const hn::RebindToUnsigned<D> du;
     const auto bits = hn::BitCast(du, v);
     const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
-    const auto rounded = hn::Add(hn::Add(bits, hn::Set(du, 0x7fff)), odd);
-    StoreBits16(d, hn::ShiftRight<16>(rounded), p);
+    return hn::Add(hn::Add(bits, hn::Set(du, 0x7fff)), odd);
+  }
+};
+
+// The same where no accumulators lie in memory: elements of even and of odd index in vectors of
+// their own, which takes no shuffles.
+struct PairedBFloat16 : BFloat16 {
+  static constexpr bool kPaired = true;
+
+  template <class D, class V>
+  static HWY_INLINE void LoadPair(D d, const uint8_t* p, V& even, V& odd) {
+    const hn::RebindToUnsigned<D> du;
+    const auto bits = hn::LoadU(du, reinterpret_cast<const uint32_t*>(p));
+    even = hn::BitCast(d, hn::ShiftLeft<16>(bits));
+    odd = hn::BitCast(d, hn::And(bits, hn::Set(du, 0xffff0000)));
+  }
+  template <class D, class V>
+  static HWY_INLINE void StorePair(D d, V even, V odd, uint8_t* p) {
+    const hn::RebindToUnsigned<D> du;
+    const auto lower = hn::ShiftRight<16>(Rounded(d, even));
+    const auto upper = hn::And(Rounded(d, odd), hn::Set(du, 0xffff0000));
+    hn::StoreU(hn::Or(lower, upper), du, reinterpret_cast<uint32_t*>(p));
   }
 };
 
 struct Half {
   using Acc = float;
   static constexpr size_t kBytes = 2;
+  static constexpr bool kPaired = false;
 
 // The conversion instructions of these targets are IEEE's, with denormals, whatever the
 // flush-to-zero modes are. Highway's own replacement for others is not, so there the bits are
@@ -182,16 +241,6 @@ HWY_NOINLINE void DivideIntegers(uint8_t* p, size_t elements, uint32_t divisor) 
   }
 }
 
-template <class Out, class D>
-HWY_INLINE void FinishAndStore(D d, hn::Vec<D> v, uint8_t* p, uint32_t divisor, bool divide) {
-  if constexpr (std::is_integral_v<hn::TFromD<D>>) {
-    Out::Store(d, v, p);
-    if (divide) DivideIntegers<hn::TFromD<D>>(p, hn::Lanes(d), divisor);
-  } else {
-    Out::Store(d, FinishFloat(d, v, divisor, divide), p);
-  }
-}
-
 // ---- The one loop ----
 // out = finish(first op inputs[0] op inputs[1] ...): `First` and `In` say how these lie in memory,
 // `Out` the result. A block is read from all streams before it is written, which is what allows
@@ -212,32 +261,34 @@ class Loop {
   }
 
  private:
-  static HWY_INLINE void Put(D d, V v, const Request& r, uint8_t* p) {
-    if constexpr (kFinish) {
-      FinishAndStore<Out>(d, v, p, r.divisor, r.divide);
-    } else {
-      Out::Store(d, v, p);
+  static constexpr bool kIntegers = std::is_integral_v<Acc>;
+
+  static HWY_INLINE V Finished(D d, V v, const Request& r) {
+    if constexpr (kFinish && !kIntegers) v = FinishFloat(d, v, r.divisor, r.divide);
+    return v;
+  }
+  // Integers are divided after they were stored: there is no vector instruction for it.
+  static HWY_INLINE void FinishStored(const Request& r, uint8_t* p, size_t elements) {
+    if constexpr (kFinish && kIntegers) {
+      if (r.divide) DivideIntegers<Acc>(p, elements, r.divisor);
     }
   }
 
   static HWY_INLINE void Four(D d, const Request& r, size_t i, size_t lanes) {
-    const uint8_t* p = r.first + i * First::kBytes;
-    V v0 = First::Load(d, p);
-    V v1 = First::Load(d, p + lanes * First::kBytes);
-    V v2 = First::Load(d, p + 2 * lanes * First::kBytes);
-    V v3 = First::Load(d, p + 3 * lanes * First::kBytes);
+    V v0, v1, v2, v3, w0, w1, w2, w3;
+    LoadBlock<First>(d, r.first + i * First::kBytes, v0, v1, v2, v3);
     for (size_t j = 0; j < r.inputs; ++j) {
-      p = static_cast<const uint8_t*>(r.input[j]) + i * In::kBytes;
-      v0 = Op::Apply(d, v0, In::Load(d, p));
-      v1 = Op::Apply(d, v1, In::Load(d, p + lanes * In::kBytes));
-      v2 = Op::Apply(d, v2, In::Load(d, p + 2 * lanes * In::kBytes));
-      v3 = Op::Apply(d, v3, In::Load(d, p + 3 * lanes * In::kBytes));
+      const uint8_t* p = static_cast<const uint8_t*>(r.input[j]) + i * In::kBytes;
+      LoadBlock<In>(d, p, w0, w1, w2, w3);
+      v0 = Op::Apply(d, v0, w0);
+      v1 = Op::Apply(d, v1, w1);
+      v2 = Op::Apply(d, v2, w2);
+      v3 = Op::Apply(d, v3, w3);
     }
     uint8_t* out = r.out + i * Out::kBytes;
-    Put(d, v0, r, out);
-    Put(d, v1, r, out + lanes * Out::kBytes);
-    Put(d, v2, r, out + 2 * lanes * Out::kBytes);
-    Put(d, v3, r, out + 3 * lanes * Out::kBytes);
+    StoreBlock<Out>(d, Finished(d, v0, r), Finished(d, v1, r), Finished(d, v2, r),
+                    Finished(d, v3, r), out);
+    FinishStored(r, out, 4 * lanes);
   }
 
   // At most one vector of elements, through a buffer, so that no byte outside the streams is
@@ -251,12 +302,14 @@ class Loop {
                   count * In::kBytes);
       v = Op::Apply(d, v, In::Load(d, buffer));
     }
-    Put(d, v, r, buffer);
+    Out::Store(d, Finished(d, v, r), buffer);
+    FinishStored(r, buffer, count);
     std::memcpy(r.out + i * Out::kBytes, buffer, count * Out::kBytes);
   }
 };
 
-template <class Type, class Op>
+// `Whole` is `Type` for the sums that see all contributions at once.
+template <class Type, class Whole, class Op>
 void RunStep(const Request& r) {
   using Wide = Native<typename Type::Acc>;
   switch (r.step) {
@@ -267,19 +320,19 @@ void RunStep(const Request& r) {
     case Step::kFinish:
       return Loop<Wide, Type, Type, Op, true>::Run(r);
     case Step::kReduce:
-      return Loop<Type, Type, Type, Op, true>::Run(r);
+      return Loop<Whole, Whole, Whole, Op, true>::Run(r);
   }
 }
 
-template <class Type>
+template <class Type, class Whole = Type>
 void RunOp(const Request& r) {
   switch (r.op) {
     case ReduceOp::kMin:
-      return RunStep<Type, MinOp>(r);
+      return RunStep<Type, Whole, MinOp>(r);
     case ReduceOp::kMax:
-      return RunStep<Type, MaxOp>(r);
+      return RunStep<Type, Whole, MaxOp>(r);
     default:
-      return RunStep<Type, SumOp>(r);
+      return RunStep<Type, Whole, SumOp>(r);
   }
 }
 
@@ -292,7 +345,7 @@ void RunRequest(const Request& r) {
     case DType::kFloat16:
       return RunOp<Half>(r);
     case DType::kBFloat16:
-      return RunOp<BFloat16>(r);
+      return RunOp<BFloat16, PairedBFloat16>(r);
     case DType::kInt32:
       return RunOp<Native<int32_t>>(r);
     case DType::kInt64:

@@ -18,7 +18,8 @@ namespace {
 
 std::string NumericHost(const sockaddr* address, socklen_t length) {
   char host[NI_MAXHOST];
-  if (::getnameinfo(address, length, host, sizeof(host), nullptr, 0, NI_NUMERICHOST) != 0) return "";
+  if (::getnameinfo(address, length, host, sizeof(host), nullptr, 0, NI_NUMERICHOST) != 0)
+    return "";
   return host;
 }
 
@@ -35,7 +36,8 @@ absl::StatusOr<std::string> LocalAddressTowards(const HostPort& peer) {
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
   const std::string port = std::to_string(peer.port);
-  if (const int error = ::getaddrinfo(peer.host.c_str(), port.c_str(), &hints, &found); error != 0) {
+  if (const int error = ::getaddrinfo(peer.host.c_str(), port.c_str(), &hints, &found);
+      error != 0) {
     return absl::UnavailableError(
         absl::StrFormat("cannot resolve '%s': %s", peer.host, ::gai_strerror(error)));
   }

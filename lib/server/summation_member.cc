@@ -37,7 +37,8 @@ absl::StatusOr<TensorSpec> ToTensorSpec(const v1::TensorReservation& tensor) {
   spec.dtype = static_cast<DType>(descriptor.dtype());
   spec.op = static_cast<ReduceOp>(descriptor.op());
   spec.elements = 1;
-  for (const int64_t dimension : descriptor.shape()) spec.elements *= static_cast<uint64_t>(dimension);
+  for (const int64_t dimension : descriptor.shape())
+    spec.elements *= static_cast<uint64_t>(dimension);
   spec.partition_elements = tensor.partition_elements();
   spec.partitions.assign(tensor.partitions().begin(), tensor.partitions().end());
   spec.shards.assign(tensor.shards().begin(), tensor.shards().end());
@@ -62,19 +63,18 @@ v1::Traffic ToProto(const EngineStats& stats) {
   return traffic;
 }
 
-absl::StatusOr<std::unique_ptr<SummationMember>> SummationMember::Join(const MemberOptions& options,
-                                                                       v1::RegisterServerRequest request,
-                                                                       Engine* engine) {
+absl::StatusOr<std::unique_ptr<SummationMember>> SummationMember::Join(
+    const MemberOptions& options, v1::RegisterServerRequest request, Engine* engine) {
   request.set_protocol_version(kProtocolVersion);
   request.set_incarnation(engine->incarnation().value());
   request.set_shards(engine->shards());
   std::unique_ptr<SummationMember> member(new SummationMember(engine));
   SummationMember* const raw = member.get();
   ADDEND_ASSIGN_OR_RETURN(
-      member->member_,
-      ServerMember::Join(
-          options, std::move(request), [raw](const v1::ServerUpdate& update) { return raw->OnUpdate(update); },
-          [raw](v1::HeartbeatRequest* beat) { raw->OnBeat(beat); }));
+      member->member_, ServerMember::Join(
+                           options, std::move(request),
+                           [raw](const v1::ServerUpdate& update) { return raw->OnUpdate(update); },
+                           [raw](v1::HeartbeatRequest* beat) { raw->OnBeat(beat); }));
   engine->SetServerId(ServerId(member->server_id()));
   return member;
 }

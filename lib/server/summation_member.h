@@ -1,5 +1,6 @@
-// A summation engine as a member of the scheduler: registers it, carries out what the scheduler reserves and releases,
-// and reports its traffic. Used by addend-summation and, for the colocated server, by the agent.
+// A summation engine as a member of the scheduler: registers it, carries out what the scheduler
+// reserves and releases, and reports its traffic. Used by addend-summation and, for the colocated
+// server, by the agent.
 #pragma once
 
 #include <memory>
@@ -15,8 +16,8 @@ v1::Traffic ToProto(const EngineStats& stats);
 
 class SummationMember {
  public:
-  // `request` with everything but the engine's own facts (incarnation, shards). `engine` must outlive the member.
-  // Blocks as ServerMember::Join does.
+  // `request` with everything but the engine's own facts (incarnation, shards). `engine` must
+  // outlive the member. Blocks as ServerMember::Join does.
   static absl::StatusOr<std::unique_ptr<SummationMember>> Join(const MemberOptions& options,
                                                                v1::RegisterServerRequest request,
                                                                Engine* engine);

@@ -12,7 +12,8 @@ constexpr uint32_t kMaxRounds = 10000;
 
 grpc::Status SummationService::GetRollCall(grpc::ServerContext*, const v1::RollCallRequest* request,
                                            v1::RollCallResponse* response) {
-  const uint32_t limit = request->limit() == 0 ? kDefaultRounds : std::min(request->limit(), kMaxRounds);
+  const uint32_t limit =
+      request->limit() == 0 ? kDefaultRounds : std::min(request->limit(), kMaxRounds);
   for (const OpenRoundInfo& info : engine_->RollCall(JobId(request->job_id()), limit)) {
     v1::OpenRound* round = response->add_rounds();
     round->set_job_id(info.job.value());

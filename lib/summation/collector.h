@@ -1,7 +1,8 @@
-// Who has contributed to a partition's round, and whose turn it is. Pure: no bytes, thread, clock or I/O.
+// Who has contributed to a partition's round, and whose turn it is. Pure: no bytes, thread, clock
+// or I/O.
 //
-// A result is the sum in node order, so contributions are summed in turn. One that comes early is kept, or dropped when
-// memory is short and asked for again when its turn has come.
+// A result is the sum in node order, so contributions are summed in turn. One that comes early is
+// kept, or dropped when memory is short and asked for again when its turn has come.
 //
 // Invariants
 //  1. Every node is summed exactly once in a round, in ascending order.
@@ -28,10 +29,10 @@ class Collector {
   };
   // What is known of the node whose turn it is.
   enum class Next {
-    kWait,   // nothing came yet
-    kKept,   // its contribution is kept: sum it
-    kAsk,    // its contribution was dropped: ask for it (once; then kWait)
-    kSeal,   // all nodes are summed: call Seal()
+    kWait,  // nothing came yet
+    kKept,  // its contribution is kept: sum it
+    kAsk,   // its contribution was dropped: ask for it (once; then kWait)
+    kSeal,  // all nodes are summed: call Seal()
   };
 
   // `nodes` >= 1. Starts with round 1.

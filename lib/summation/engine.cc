@@ -15,17 +15,19 @@ namespace {
 constexpr uint64_t kAlignment = 64;
 uint64_t Aligned(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// What one partition takes of the engine's own memory. With the agent's result slots at hand, sums of full-width types
-// happen right there; half types need one wide accumulator beside them.
+// What one partition takes of the engine's own memory. With the agent's result slots at hand, sums
+// of full-width types happen right there; half types need one wide accumulator beside them.
 uint64_t OwnBytes(const TensorSpec& tensor, uint32_t partition, bool external) {
-  const uint64_t accumulator = Aligned(tensor.ElementsOf(partition) * AccumulatorSizeOf(tensor.dtype));
+  const uint64_t accumulator =
+      Aligned(tensor.ElementsOf(partition) * AccumulatorSizeOf(tensor.dtype));
   if (!external) return 2 * accumulator;
   return AccumulatorSizeOf(tensor.dtype) == SizeOf(tensor.dtype) ? 0 : accumulator;
 }
 
 PartitionMemory Layout(const TensorSpec& tensor, uint32_t partition, std::byte* own,
                        const std::optional<ExternalSlots>& external) {
-  const uint64_t accumulator = Aligned(tensor.ElementsOf(partition) * AccumulatorSizeOf(tensor.dtype));
+  const uint64_t accumulator =
+      Aligned(tensor.ElementsOf(partition) * AccumulatorSizeOf(tensor.dtype));
   const bool widened = AccumulatorSizeOf(tensor.dtype) != SizeOf(tensor.dtype);
   PartitionMemory memory;
   for (int slot = 0; slot < 2; ++slot) {
@@ -53,7 +55,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Options options) {
   return engine;
 }
 
-Engine::Engine(Options options) : options_(std::move(options)), budget_(options_.memory_limit_bytes) {
+Engine::Engine(Options options)
+    : options_(std::move(options)), budget_(options_.memory_limit_bytes) {
   identity_.incarnation = options_.incarnation;
 }
 
@@ -66,7 +69,8 @@ absl::StatusOr<uint16_t> Engine::ListenTcp(const Address& bind) {
   std::vector<TcpPort::ShardEnd> ends;
   for (auto& shard : shards_) {
     Shard* const raw = shard.get();
-    ends.push_back({raw->loop(), raw->tcp(), [raw](Link* link) { return raw->Accept(link, false); }});
+    ends.push_back(
+        {raw->loop(), raw->tcp(), [raw](Link* link) { return raw->Accept(link, false); }});
   }
   ADDEND_ASSIGN_OR_RETURN(port_, TcpPort::Open(bind, std::move(ends)));
   return port_->port();
@@ -98,33 +102,36 @@ void Engine::SetJob(const JobSpec& spec) {
 
 absl::Status Engine::CheckTensor(const TensorSpec& tensor) const {
   if (tensor.partitions.size() != tensor.shards.size() || tensor.partition_elements == 0) {
-    return absl::InvalidArgumentError(absl::StrFormat("the reservation of '%s' is malformed", tensor.name));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the reservation of '%s' is malformed", tensor.name));
   }
   for (size_t i = 0; i < tensor.partitions.size(); ++i) {
-    if (tensor.shards[i] >= shards_.size() || tensor.FirstElement(tensor.partitions[i]) >= tensor.elements ||
+    if (tensor.shards[i] >= shards_.size() ||
+        tensor.FirstElement(tensor.partitions[i]) >= tensor.elements ||
         tensor.ElementsOf(tensor.partitions[i]) * SizeOf(tensor.dtype) > kMaxPayloadBytes) {
-      return absl::InvalidArgumentError(absl::StrFormat("partition %d of '%s' does not exist, is too large or names shard %d of %d",
-                                                        tensor.partitions[i], tensor.name,
-                                                        tensor.shards[i], shards_.size()));
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "partition %d of '%s' does not exist, is too large or names shard %d of %d",
+          tensor.partitions[i], tensor.name, tensor.shards[i], shards_.size()));
     }
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(const JobSpec& job,
-                                                                               const TensorSpec& tensor,
-                                                                               uint64_t* reserved_bytes) {
+absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(
+    const JobSpec& job, const TensorSpec& tensor, uint64_t* reserved_bytes) {
   std::optional<ExternalSlots> external;
-  if (options_.external_slots) external = options_.external_slots(job.id, job.generation, tensor.name);
+  if (options_.external_slots)
+    external = options_.external_slots(job.id, job.generation, tensor.name);
   const uint64_t tensor_bytes = tensor.elements * SizeOf(tensor.dtype);
   if (external && external->slot[0].size() < tensor_bytes) external.reset();
   uint64_t bytes = 0;
-  for (const uint32_t index : tensor.partitions) bytes += OwnBytes(tensor, index, external.has_value());
+  for (const uint32_t index : tensor.partitions)
+    bytes += OwnBytes(tensor, index, external.has_value());
   if (!budget_.TryTake(bytes)) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("tensor '%s' needs %s for its accumulators, and %s of the memory limit of %s are free",
-                        tensor.name, FormatByteSize(bytes), FormatByteSize(budget_.free()),
-                        FormatByteSize(budget_.limit())));
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "tensor '%s' needs %s for its accumulators, and %s of the memory limit of %s are free",
+        tensor.name, FormatByteSize(bytes), FormatByteSize(budget_.free()),
+        FormatByteSize(budget_.limit())));
   }
   auto arena = Arena::Create(bytes);
   if (!arena.ok()) {
@@ -137,17 +144,19 @@ absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(c
   for (const uint32_t index : tensor.partitions) {
     PartitionMemory memory = Layout(tensor, index, own, external);
     own += OwnBytes(tensor, index, external.has_value());
-    memory.keep_alive = external ? std::make_shared<std::pair<std::shared_ptr<Arena>, std::shared_ptr<void>>>(
-                                       *arena, external->keep_alive)
-                                 : std::static_pointer_cast<void>(*arena);
-    partitions.push_back(std::make_shared<Partition>(Partition::Spec{.id = PartitionId(tensor.id, index),
-                                                                     .name = tensor.name,
-                                                                     .dtype = tensor.dtype,
-                                                                     .op = tensor.op,
-                                                                     .elements = tensor.ElementsOf(index),
-                                                                     .nodes = job.num_nodes,
-                                                                     .divisor = job.num_nodes * job.local_size},
-                                                     std::move(memory)));
+    memory.keep_alive =
+        external ? std::make_shared<std::pair<std::shared_ptr<Arena>, std::shared_ptr<void>>>(
+                       *arena, external->keep_alive)
+                 : std::static_pointer_cast<void>(*arena);
+    partitions.push_back(
+        std::make_shared<Partition>(Partition::Spec{.id = PartitionId(tensor.id, index),
+                                                    .name = tensor.name,
+                                                    .dtype = tensor.dtype,
+                                                    .op = tensor.op,
+                                                    .elements = tensor.ElementsOf(index),
+                                                    .nodes = job.num_nodes,
+                                                    .divisor = job.num_nodes * job.local_size},
+                                    std::move(memory)));
   }
   return partitions;
 }
@@ -162,7 +171,8 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
   if (held.tensors.contains(tensor.id)) return absl::OkStatus();
   ADDEND_RETURN_IF_ERROR(CheckTensor(tensor));
   HeldTensor record;
-  ADDEND_ASSIGN_OR_RETURN(auto partitions, MakePartitions(held.spec, tensor, &record.reserved_bytes));
+  ADDEND_ASSIGN_OR_RETURN(auto partitions,
+                          MakePartitions(held.spec, tensor, &record.reserved_bytes));
   for (uint32_t s = 0; s < shards_.size(); ++s) {
     Shard* const shard = shards_[s].get();
     shard->loop()->Run([&] {

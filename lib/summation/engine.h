@@ -1,8 +1,8 @@
-// A summation server without its control plane: shards, memory, data listeners. The same engine runs in addend-summation
-// and, colocated, in every agent.
+// A summation server without its control plane: shards, memory, data listeners. The same engine
+// runs in addend-summation and, colocated, in every agent.
 //
-// Threads: the control methods may be called from any thread, one at a time; each waits until all shards have
-// done it. Statistics may be read at any time.
+// Threads: the control methods may be called from any thread, one at a time; each waits until all
+// shards have done it. Statistics may be read at any time.
 #pragma once
 
 #include <map>
@@ -56,10 +56,12 @@ class Engine {
   Incarnation incarnation() const { return identity_.incarnation; }
   void SetServerId(ServerId id) { identity_.id = id.value(); }
 
-  // Makes the job known, or moves it to a larger generation, which forgets all tensors of the former one.
+  // Makes the job known, or moves it to a larger generation, which forgets all tensors of the
+  // former one.
   void SetJob(const JobSpec& spec);
-  // Reserves two accumulators for every partition named. A tensor that is held already stays as it is.
-  // RESOURCE_EXHAUSTED (with the numbers) when the memory limit has no room, INVALID_ARGUMENT for a bad spec.
+  // Reserves two accumulators for every partition named. A tensor that is held already stays as it
+  // is. RESOURCE_EXHAUSTED (with the numbers) when the memory limit has no room, INVALID_ARGUMENT
+  // for a bad spec.
   absl::Status Reserve(JobId job, const TensorSpec& tensor);
   void Release(JobId job, TensorId tensor);
   void ReleaseJob(JobId job);

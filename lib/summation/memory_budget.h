@@ -1,5 +1,5 @@
-// The memory limit of a server: accumulators, reserved at declaration, and contributions that came before their turn.
-// Thread-safe; shared by all shards.
+// The memory limit of a server: accumulators, reserved at declaration, and contributions that came
+// before their turn. Thread-safe; shared by all shards.
 #pragma once
 
 #include <atomic>

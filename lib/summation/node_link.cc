@@ -17,8 +17,8 @@ absl::StatusOr<MutableBytes> NodeLink::Place(const FrameHeader& header) {
     return MutableBytes(hello_room_.data(), header.payload_bytes);
   }
   if (header.type != FrameType::kContribution) {
-    return absl::UnimplementedError(
-        absl::StrFormat("this summation server does not take a %s frame with a payload", Name(header.type)));
+    return absl::UnimplementedError(absl::StrFormat(
+        "this summation server does not take a %s frame with a payload", Name(header.type)));
   }
   ADDEND_ASSIGN_OR_RETURN(receiving_, Find(header));
   switch (receiving_->collector().Classify(node_, header.round)) {
@@ -48,12 +48,14 @@ absl::Status NodeLink::OnFrame(const FrameHeader& header, Payload payload) {
       return absl::OkStatus();
     }
     default:
-      return absl::UnimplementedError(
-          absl::StrFormat("this version of the summation server does not take %s frames", Name(header.type)));
+      return absl::UnimplementedError(absl::StrFormat(
+          "this version of the summation server does not take %s frames", Name(header.type)));
   }
 }
 
-void NodeLink::OnPut(uint32_t, uint32_t) { link_->Close(absl::UnimplementedError("no region was granted")); }
+void NodeLink::OnPut(uint32_t, uint32_t) {
+  link_->Close(absl::UnimplementedError("no region was granted"));
+}
 
 void NodeLink::OnClosed(absl::Status why) {
   outbox_.Detach();
@@ -79,16 +81,18 @@ absl::Status NodeLink::OnHello(const FrameHeader& header, Bytes token) {
 }
 
 absl::StatusOr<std::shared_ptr<Partition>> NodeLink::Find(const FrameHeader& header) const {
-  if (job_ == nullptr) return absl::UnauthenticatedError("the first frame of a link must be a HELLO");
-  if (header.job != job_->spec.id || header.generation != generation_ || NodeId(header.sender) != node_) {
-    return absl::InvalidArgumentError("a frame names another job, generation or node than its link's HELLO");
+  if (job_ == nullptr)
+    return absl::UnauthenticatedError("the first frame of a link must be a HELLO");
+  if (header.job != job_->spec.id || header.generation != generation_ ||
+      NodeId(header.sender) != node_) {
+    return absl::InvalidArgumentError(
+        "a frame names another job, generation or node than its link's HELLO");
   }
   const auto it = job_->partitions.find(header.partition);
   if (it == job_->partitions.end()) {
-    return absl::NotFoundError(
-        absl::StrFormat("partition %d of tensor %d is not on this summation server (plan version %d)",
-                        header.partition.index(), header.partition.tensor().value(),
-                        header.plan_version.value()));
+    return absl::NotFoundError(absl::StrFormat(
+        "partition %d of tensor %d is not on this summation server (plan version %d)",
+        header.partition.index(), header.partition.tensor().value(), header.plan_version.value()));
   }
   const Partition& partition = *it->second;
   const size_t expected = header.flags & kFlagEmpty ? 0 : partition.payload_bytes();
@@ -130,8 +134,8 @@ absl::Status NodeLink::OnContribution(const FrameHeader& header, Payload payload
       break;
   }
   return absl::InvalidArgumentError(absl::StrFormat(
-      "node %d pushed round %d of '%s' before round %d was sealed", node_.value(), header.round.value(),
-      partition->spec().name, partition->collector().round().value()));
+      "node %d pushed round %d of '%s' before round %d was sealed", node_.value(),
+      header.round.value(), partition->spec().name, partition->collector().round().value()));
 }
 
 absl::Status NodeLink::OnItsTurn(Partition* partition, const FrameHeader& header, Bytes payload) {

@@ -1,5 +1,5 @@
-// A summation server's end of the link to one node: the handshake, where contributions land, and the results that wait
-// to be sent. Belongs to one shard.
+// A summation server's end of the link to one node: the handshake, where contributions land, and
+// the results that wait to be sent. Belongs to one shard.
 #pragma once
 
 #include <array>
@@ -18,7 +18,8 @@ struct ShardJob;
 
 class NodeLink final : public Sink {
  public:
-  // `shard` outlives the link. Nothing is allocated for the peer before its HELLO has proved the token.
+  // `shard` outlives the link. Nothing is allocated for the peer before its HELLO has proved the
+  // token.
   NodeLink(Shard* shard, Link* link, bool by_reference)
       : shard_(shard), link_(link), by_reference_(by_reference) {}
 
@@ -55,9 +56,9 @@ class NodeLink final : public Sink {
 
   // The frame that is being received.
   std::array<std::byte, 256> hello_room_;
-  std::vector<std::byte> scratch_;                    // one partition, for a contribution whose turn it is
-  std::unique_ptr<EarlyContribution> early_room_;     // or its buffer, when it came early
-  std::shared_ptr<Partition> receiving_;              // keeps the accumulator that is read into
+  std::vector<std::byte> scratch_;  // one partition, for a contribution whose turn it is
+  std::unique_ptr<EarlyContribution> early_room_;  // or its buffer, when it came early
+  std::shared_ptr<Partition> receiving_;           // keeps the accumulator that is read into
 };
 
 }  // namespace addend

@@ -10,7 +10,8 @@
 
 namespace addend {
 
-std::unique_ptr<EarlyContribution> EarlyContribution::TakeBuffer(MemoryBudget* budget, size_t bytes) {
+std::unique_ptr<EarlyContribution> EarlyContribution::TakeBuffer(MemoryBudget* budget,
+                                                                 size_t bytes) {
   if (!budget->TryTake(bytes)) return nullptr;
   auto early = std::make_unique<EarlyContribution>();
   early->budget_ = budget;
@@ -79,7 +80,8 @@ void Partition::SumData(Bytes payload) {
 void Partition::FinishWithoutData() {
   std::byte* const result = memory_.result[parity()];
   if (has_data_) {
-    Finish(spec_.dtype, spec_.op, result, memory_.accumulator[parity()], spec_.elements, spec_.divisor);
+    Finish(spec_.dtype, spec_.op, result, memory_.accumulator[parity()], spec_.elements,
+           spec_.divisor);
   } else {
     std::memset(result, 0, payload_bytes());
   }
@@ -89,7 +91,8 @@ absl::Status Partition::SumBroadcast(Bytes payload, bool empty) {
   if (!empty) {
     if (has_data_) {
       return absl::FailedPreconditionError(absl::StrFormat(
-          "two nodes sent data for the broadcast '%s': all ranks must name the same root", spec_.name));
+          "two nodes sent data for the broadcast '%s': all ranks must name the same root",
+          spec_.name));
     }
     std::byte* const result = memory_.result[parity()];
     if (payload.data() != result) {
@@ -103,9 +106,7 @@ absl::Status Partition::SumBroadcast(Bytes payload, bool empty) {
   return absl::OkStatus();
 }
 
-Bytes Partition::LastResult() const {
-  return Bytes(memory_.result[1 - parity()], payload_bytes());
-}
+Bytes Partition::LastResult() const { return Bytes(memory_.result[1 - parity()], payload_bytes()); }
 
 void Partition::KeepEarly(NodeId node, std::unique_ptr<EarlyContribution> early) {
   early_[node.value()] = std::move(early);

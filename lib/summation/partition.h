@@ -1,5 +1,5 @@
-// One partition of one tensor on its owner: the accumulators of two rounds, who has contributed, and the arithmetic.
-// Belongs to one shard's thread. Knows no link.
+// One partition of one tensor on its owner: the accumulators of two rounds, who has contributed,
+// and the arithmetic. Belongs to one shard's thread. Knows no link.
 #pragma once
 
 #include <cstddef>
@@ -18,15 +18,16 @@
 
 namespace addend {
 
-// Where a partition sums and leaves its results, by parity of the round. `accumulator` has AccumulatorSizeOf(dtype)
-// bytes an element, `result` SizeOf(dtype); both may be the same memory.
+// Where a partition sums and leaves its results, by parity of the round. `accumulator` has
+// AccumulatorSizeOf(dtype) bytes an element, `result` SizeOf(dtype); both may be the same memory.
 struct PartitionMemory {
   std::byte* accumulator[2] = {nullptr, nullptr};
   std::byte* result[2] = {nullptr, nullptr};
   std::shared_ptr<void> keep_alive;
 };
 
-// A contribution that came before its turn: a buffer taken from the budget, or a reference to the sender's memory.
+// A contribution that came before its turn: a buffer taken from the budget, or a reference to the
+// sender's memory.
 class EarlyContribution {
  public:
   EarlyContribution() = default;
@@ -68,12 +69,12 @@ class Partition {
   Collector& collector() { return collector_; }
   const Collector& collector() const { return collector_; }
 
-  // The accumulator itself, if the contribution whose turn it is can be received there: it is the first one and needs
-  // no conversion. Else empty.
+  // The accumulator itself, if the contribution whose turn it is can be received there: it is the
+  // first one and needs no conversion. Else empty.
   MutableBytes DirectRoom();
-  // Sums the contribution whose turn it is; `payload` may be what DirectRoom() gave. `empty`: adds nothing.
-  // Seals the round when it is the last: `*sealed` is then the round. FAILED_PRECONDITION: two nodes sent data
-  // for a broadcast, or none did.
+  // Sums the contribution whose turn it is; `payload` may be what DirectRoom() gave. `empty`: adds
+  // nothing. Seals the round when it is the last: `*sealed` is then the round. FAILED_PRECONDITION:
+  // two nodes sent data for a broadcast, or none did.
   absl::Status Sum(Bytes payload, bool empty, Round* sealed);
   // The result of the last sealed round.
   Bytes LastResult() const;

@@ -30,7 +30,8 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(uint32_t index, MemoryBudge
   std::unique_ptr<Shard> shard(new Shard(budget, identity));
   ADDEND_ASSIGN_OR_RETURN(shard->loop_, EventLoop::Start(absl::StrFormat("sum-%d", index)));
   shard->tcp_ = MakeTcpTransport(shard->loop_.get());
-  if (network != nullptr) shard->inproc_ = MakeInprocTransport(shard->loop_.get(), std::move(network));
+  if (network != nullptr)
+    shard->inproc_ = MakeInprocTransport(shard->loop_.get(), std::move(network));
   return shard;
 }
 
@@ -46,7 +47,8 @@ Shard::~Shard() {
 absl::Status Shard::ListenInproc(const std::string& name) {
   absl::Status status;
   loop_->Run([&] {
-    status = inproc_->Listen({.host = name}, [this](Link* link) { return Accept(link, true); }).status();
+    status =
+        inproc_->Listen({.host = name}, [this](Link* link) { return Accept(link, true); }).status();
   });
   return status;
 }
@@ -62,7 +64,8 @@ void Shard::SetJob(const JobSpec& spec) {
     it->second->spec.plan_version = spec.plan_version;
     return;
   }
-  if (it != jobs_.end()) DropJob(spec.id, absl::AbortedError("the job starts over as a new generation"));
+  if (it != jobs_.end())
+    DropJob(spec.id, absl::AbortedError("the job starts over as a new generation"));
   auto job = std::make_unique<ShardJob>();
   job->spec = spec;
   job->links.resize(spec.num_nodes, nullptr);
@@ -77,7 +80,8 @@ void Shard::AddPartition(JobId job, std::shared_ptr<Partition> partition) {
 void Shard::DropTensor(JobId job, TensorId tensor) {
   const auto it = jobs_.find(job);
   if (it == jobs_.end()) return;
-  absl::erase_if(it->second->partitions, [tensor](const auto& entry) { return entry.first.tensor() == tensor; });
+  absl::erase_if(it->second->partitions,
+                 [tensor](const auto& entry) { return entry.first.tensor() == tensor; });
 }
 
 void Shard::DropJob(JobId job, const absl::Status& why) {
@@ -117,14 +121,15 @@ absl::StatusOr<ShardJob*> Shard::Admit(NodeLink* link, const FrameHeader& hello,
   const auto it = jobs_.find(hello.job);
   if (it == jobs_.end() || !SameToken(token, it->second->spec.token)) {
     stats_.links_refused.fetch_add(1, std::memory_order_relaxed);
-    return absl::UnauthenticatedError(
-        absl::StrFormat("job %d is not known here, or the token is not its own", hello.job.value()));
+    return absl::UnauthenticatedError(absl::StrFormat(
+        "job %d is not known here, or the token is not its own", hello.job.value()));
   }
   ShardJob* job = it->second.get();
   if (hello.generation != job->spec.generation || hello.sender >= job->spec.num_nodes) {
     stats_.links_refused.fetch_add(1, std::memory_order_relaxed);
     return absl::FailedPreconditionError(
-        absl::StrFormat("node %d of generation %d does not belong to job %d, which is in generation %d with %d nodes",
+        absl::StrFormat("node %d of generation %d does not belong to job %d, which is in "
+                        "generation %d with %d nodes",
                         hello.sender, hello.generation.value(), hello.job.value(),
                         job->spec.generation.value(), job->spec.num_nodes));
   }
@@ -215,8 +220,8 @@ void Shard::SendResult(NodeLink* link, const Partition& partition) {
 
 void Shard::OnLinkClosed(NodeLink* link, const absl::Status& why) {
   if (ShardJob* job = link->job(); job != nullptr) {
-    spdlog::info("the link of node {} of job {} has closed: {}", link->node().value(), job->spec.id.value(),
-                 Message(why));
+    spdlog::info("the link of node {} of job {} has closed: {}", link->node().value(),
+                 job->spec.id.value(), Message(why));
     if (job->links[link->node().value()] == link) job->links[link->node().value()] = nullptr;
     for (auto& [id, partition] : job->partitions) partition->ForgetReferences(link->node());
   }

@@ -1,5 +1,5 @@
-// One shard of a summation server: one thread that owns a set of partitions, the links of the nodes to it, and sums.
-// No locks: everything here runs on the shard's loop.
+// One shard of a summation server: one thread that owns a set of partitions, the links of the nodes
+// to it, and sums. No locks: everything here runs on the shard's loop.
 #pragma once
 
 #include <atomic>
@@ -75,7 +75,8 @@ class Shard {
   void OnLinkClosed(NodeLink* link, const absl::Status& why);
 
  private:
-  Shard(MemoryBudget* budget, const ServerIdentity* identity) : budget_(budget), identity_(identity) {}
+  Shard(MemoryBudget* budget, const ServerIdentity* identity)
+      : budget_(budget), identity_(identity) {}
   void AskAgain(ShardJob* job, const Partition& partition, NodeId node);
 
   MemoryBudget* const budget_;

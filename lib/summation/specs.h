@@ -19,7 +19,7 @@ struct JobSpec {
   JobId id;
   Generation generation;
   PlanVersion plan_version;
-  std::string token;        // what a node's HELLO has to carry
+  std::string token;  // what a node's HELLO has to carry
   uint32_t num_nodes = 1;
   uint32_t local_size = 1;  // Average divides by num_nodes * local_size
 };
@@ -29,8 +29,8 @@ struct TensorSpec {
   std::string name;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
-  uint64_t elements = 0;            // of the whole tensor
-  uint64_t partition_elements = 1;  // of every partition but the last
+  uint64_t elements = 0;             // of the whole tensor
+  uint64_t partition_elements = 1;   // of every partition but the last
   std::vector<uint32_t> partitions;  // indices of those that this server owns
   std::vector<uint32_t> shards;      // the shard of each
 
@@ -40,7 +40,8 @@ struct TensorSpec {
   }
 };
 
-// Memory of the agent in which a colocated server leaves its results: slot[r & 1] of the whole tensor.
+// Memory of the agent in which a colocated server leaves its results: slot[r & 1] of the whole
+// tensor.
 struct ExternalSlots {
   MutableBytes slot[2];
   std::shared_ptr<void> keep_alive;

@@ -29,8 +29,8 @@ prometheus::Histogram& AddHistogram(prometheus::Registry* registry, const std::s
                                     const std::string& help, const std::vector<double>& bounds,
                                     const MetricLabels& labels = {});
 
-// One family with the values of a source that keeps its own counters (a prometheus::Collectable): each value with the
-// value of `label`, which may be empty.
+// One family with the values of a source that keeps its own counters (a prometheus::Collectable):
+// each value with the value of `label`, which may be empty.
 prometheus::MetricFamily MakeFamily(const std::string& name, const std::string& help,
                                     prometheus::MetricType type,
                                     std::vector<std::pair<std::string, double>> values,

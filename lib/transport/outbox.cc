@@ -26,15 +26,16 @@ void Outbox::Clear(const absl::Status& why) {
 }
 
 void Outbox::Pump() {
-  while (link_ != nullptr && !queue_.empty() && (by_reference_ || in_flight_bytes_ < kWindowBytes)) {
+  while (link_ != nullptr && !queue_.empty() &&
+         (by_reference_ || in_flight_bytes_ < kWindowBytes)) {
     // top() is const only to protect the order, which pop() ends.
     std::unique_ptr<Item> item = std::move(const_cast<std::unique_ptr<Item>&>(queue_.top()));
     queue_.pop();
     const size_t bytes = kFrameHeaderBytes + item->payload.size();
     in_flight_bytes_ += bytes;
     link_->Send(item->header, item->payload,
-                [self = std::weak_ptr<Outbox*>(self_), bytes, done = std::move(item->done)](
-                    absl::Status status) mutable {
+                [self = std::weak_ptr<Outbox*>(self_), bytes,
+                 done = std::move(item->done)](absl::Status status) mutable {
                   if (done) done(status);
                   const auto outbox = self.lock();
                   if (!outbox || !status.ok()) return;

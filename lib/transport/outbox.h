@@ -1,5 +1,6 @@
-// Sends frames through a link by priority: larger first, then in the order of pushing. Only a window of bytes is
-// handed to the link at a time, so that what is urgent overtakes what waits here. Belongs to one shard's thread.
+// Sends frames through a link by priority: larger first, then in the order of pushing. Only a
+// window of bytes is handed to the link at a time, so that what is urgent overtakes what waits
+// here. Belongs to one shard's thread.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,9 @@ namespace addend {
 
 class Outbox {
  public:
-  // The window of a link that copies. Payloads passed by reference cost nothing in flight and are not limited: a
-  // window would let early contributions, which the receiver keeps, block later ones.
+  // The window of a link that copies. Payloads passed by reference cost nothing in flight and are
+  // not limited: a window would let early contributions, which the receiver keeps, block later
+  // ones.
   static constexpr size_t kWindowBytes = 256 * 1024;
 
   Outbox() = default;

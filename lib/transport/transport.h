@@ -1,19 +1,24 @@
-// The data path's one interface. A transport belongs to one shard: every method is called, and every callback runs,
-// on that shard's EventLoop thread. Nothing blocks. tests/conformance proves the contract for every implementation.
+// The data path's one interface. A transport belongs to one shard: every method is called, and
+// every callback runs, on that shard's EventLoop thread. Nothing blocks. tests/conformance proves
+// the contract for every implementation.
 //
 //   Transport  makes links: Listen() for those that come, Connect() for those that go
 //   Link       one ordered, reliable conversation with one peer; owned by its transport
 //   Sink       the owner's end of a link: where payloads land and what happens then
 //
 // Contract
-//  1. Every Send and Put runs its Done exactly once, never from inside Send or Put; in the order of sending, unless
+//  1. Every Send and Put runs its Done exactly once, never from inside Send or Put; in the order of
+//  sending, unless
 //     traits().by_reference, where the receiver decides when it lets go of a payload.
 //  2. Frames arrive complete, once, in the order of sending.
-//  3. OnClosed is the last call a sink receives, and comes exactly once for every link that was handed out; the Link
+//  3. OnClosed is the last call a sink receives, and comes exactly once for every link that was
+//  handed out; the Link
 //     is gone when it returns. It is never called from inside a method of the link.
 //  4. When a link closes, every pending Done runs with the reason before OnClosed does.
-//  5. A peer that dies shows as OnClosed(UNAVAILABLE). Malformed bytes close the link with DATA_LOSS, INVALID_ARGUMENT
-//     or FAILED_PRECONDITION, and touch no other link. GOAWAY frames are the transport's own: sinks never see one.
+//  5. A peer that dies shows as OnClosed(UNAVAILABLE). Malformed bytes close the link with
+//  DATA_LOSS, INVALID_ARGUMENT
+//     or FAILED_PRECONDITION, and touch no other link. GOAWAY frames are the transport's own: sinks
+//     never see one.
 #pragma once
 
 #include <atomic>
@@ -33,27 +38,29 @@ namespace addend {
 
 // Fixed facts of a transport. Two transports of the same name and reach can connect.
 struct Traits {
-  std::string name;         // "inproc", "tcp", "rdma"
-  std::string reach;        // inproc: the process; tcp: "ip"
-  bool one_sided = false;   // Put works
-  bool by_reference = false;  // payloads are pointers into the sender's memory: no copy, and no limit on what is in flight
-  uint32_t in_flight_max = 0;  // Sends without Done; a link with more is closed with RESOURCE_EXHAUSTED
+  std::string name;           // "inproc", "tcp", "rdma"
+  std::string reach;          // inproc: the process; tcp: "ip"
+  bool one_sided = false;     // Put works
+  bool by_reference = false;  // payloads are pointers into the sender's memory: no copy, and no
+                              // limit on what is in flight
+  uint32_t in_flight_max =
+      0;  // Sends without Done; a link with more is closed with RESOURCE_EXHAUSTED
 };
 
 // Counted by the transports, read by anyone.
 struct TransportStats {
-  std::atomic<uint64_t> bytes_sent{0};      // on the wire: headers and payloads; inproc: none
+  std::atomic<uint64_t> bytes_sent{0};  // on the wire: headers and payloads; inproc: none
   std::atomic<uint64_t> bytes_received{0};
   std::atomic<uint64_t> frames_sent{0};
   std::atomic<uint64_t> frames_received{0};
-  std::atomic<uint64_t> local_bytes{0};     // payloads passed by pointer
+  std::atomic<uint64_t> local_bytes{0};      // payloads passed by pointer
   std::atomic<uint64_t> links_malformed{0};  // closed because of what the peer sent
 };
 
 using Done = absl::AnyInvocable<void(absl::Status)>;
 
-// A received payload. With by_reference the memory is the sender's until the Payload is destroyed (on any thread);
-// else it is what Place() returned.
+// A received payload. With by_reference the memory is the sender's until the Payload is destroyed
+// (on any thread); else it is what Place() returned.
 class Payload {
  public:
   Payload() = default;
@@ -87,9 +94,10 @@ class Payload {
 class Sink {
  public:
   virtual ~Sink() = default;
-  // The payload of this frame is about to be copied in. Returns exactly payload_bytes of memory, valid until OnFrame
-  // or OnClosed; or an empty span to drop it: then OnFrame comes with an empty payload. An error closes the link.
-  // Not called by by_reference transports, nor for frames without payload.
+  // The payload of this frame is about to be copied in. Returns exactly payload_bytes of memory,
+  // valid until OnFrame or OnClosed; or an empty span to drop it: then OnFrame comes with an empty
+  // payload. An error closes the link. Not called by by_reference transports, nor for frames
+  // without payload.
   virtual absl::StatusOr<MutableBytes> Place(const FrameHeader& header) = 0;
   // An error closes the link with it.
   virtual absl::Status OnFrame(const FrameHeader& header, Payload payload) = 0;
@@ -110,11 +118,11 @@ class Link {
   virtual ~Link() = default;
   // header.payload_bytes is set from the payload, which is lent until Done.
   virtual void Send(const FrameHeader& header, Bytes payload, Done done) = 0;
-  // Writes into the peer's registered memory and tells its sink the immediate. Only if traits().one_sided, else the
-  // Done runs with UNIMPLEMENTED.
+  // Writes into the peer's registered memory and tells its sink the immediate. Only if
+  // traits().one_sided, else the Done runs with UNIMPLEMENTED.
   virtual void Put(Bytes from, RemoteSlice to, uint32_t immediate, Done done) = 0;
-  // Closes on purpose and tells the peer why (GOAWAY): its OnClosed gets the same code and message, CANCELLED for OK.
-  // Idempotent. OnClosed follows.
+  // Closes on purpose and tells the peer why (GOAWAY): its OnClosed gets the same code and message,
+  // CANCELLED for OK. Idempotent. OnClosed follows.
   virtual void Close(absl::Status why) = 0;
   // For people: "10.0.0.7:7100".
   virtual std::string peer() const = 0;
@@ -138,7 +146,8 @@ class Transport {
   using AcceptFn = absl::AnyInvocable<Sink*(Link*)>;
   using ConnectFn = absl::AnyInvocable<void(absl::StatusOr<Link*>)>;
 
-  // Closes all links with CANCELLED (their OnClosed runs in here). On the loop's thread, like everything.
+  // Closes all links with CANCELLED (their OnClosed runs in here). On the loop's thread, like
+  // everything.
   virtual ~Transport() = default;
   virtual const Traits& traits() const = 0;
   virtual const TransportStats& stats() const = 0;
@@ -146,8 +155,8 @@ class Transport {
   virtual absl::StatusOr<std::unique_ptr<Region>> Register(MutableBytes memory) = 0;
   // Port 0: the kernel's choice. Returns the bound address.
   virtual absl::StatusOr<Address> Listen(const Address& bind, AcceptFn accept) = 0;
-  // `shard`: which of the peer's shards is meant. ConnectFn runs exactly once, never from inside Connect; on failure the
-  // sink receives nothing. DEADLINE_EXCEEDED after `timeout`.
+  // `shard`: which of the peer's shards is meant. ConnectFn runs exactly once, never from inside
+  // Connect; on failure the sink receives nothing. DEADLINE_EXCEEDED after `timeout`.
   virtual void Connect(const Address& peer, uint32_t shard, Sink* sink, absl::Duration timeout,
                        ConnectFn connected) = 0;
 };

@@ -10,8 +10,9 @@
 namespace addend {
 namespace {
 
-static_assert(std::endian::native == std::endian::little,
-              "the header is written in the machine's order; a big-endian machine needs byte swaps here");
+static_assert(
+    std::endian::native == std::endian::little,
+    "the header is written in the machine's order; a big-endian machine needs byte swaps here");
 
 // Byte offsets of the header's fields.
 enum Offset : size_t {
@@ -71,9 +72,9 @@ absl::Status CheckFields(std::span<const std::byte, kFrameHeaderBytes> bytes) {
         absl::StrFormat("unknown flags 0x%x", Get<uint16_t>(bytes, kFlags)));
   }
   if (Get<uint32_t>(bytes, kPayloadBytes) > kMaxPayloadBytes) {
-    return absl::InvalidArgumentError(absl::StrFormat("a payload of %d bytes is over the limit of %d",
-                                                      Get<uint32_t>(bytes, kPayloadBytes),
-                                                      kMaxPayloadBytes));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("a payload of %d bytes is over the limit of %d",
+                        Get<uint32_t>(bytes, kPayloadBytes), kMaxPayloadBytes));
   }
   return absl::OkStatus();
 }
@@ -81,9 +82,9 @@ absl::Status CheckFields(std::span<const std::byte, kFrameHeaderBytes> bytes) {
 }  // namespace
 
 std::string_view Name(FrameType type) {
-  constexpr std::string_view kNames[] = {"?",         "HELLO",   "CONTRIBUTION", "RESULT",
-                                         "ACK",       "MOVED",   "SEND_AGAIN",   "RECOVER",
-                                         "ABORT",     "GOAWAY",  "PING"};
+  constexpr std::string_view kNames[] = {"?",     "HELLO",  "CONTRIBUTION", "RESULT",
+                                         "ACK",   "MOVED",  "SEND_AGAIN",   "RECOVER",
+                                         "ABORT", "GOAWAY", "PING"};
   return kNames[static_cast<int>(type)];
 }
 
@@ -116,13 +117,14 @@ absl::StatusOr<FrameHeader> DecodeHeader(std::span<const std::byte, kFrameHeader
   if (Get<uint32_t>(bytes, kMagic) != kFrameMagic) {
     return absl::DataLossError("the bytes are no frame of Addend (bad magic number)");
   }
-  // Before the checksum: another version may compute it elsewhere, and the peer deserves the true reason.
+  // Before the checksum: another version may compute it elsewhere, and the peer deserves the true
+  // reason.
   if (Get<uint16_t>(bytes, kVersion) != kWireVersion) {
-    return WithExitCode(
-        absl::FailedPreconditionError(absl::StrFormat(
-            "the peer speaks wire version %d and this process %d: install the same release of Addend on both",
-            Get<uint16_t>(bytes, kVersion), kWireVersion)),
-        kExitVersion);
+    return WithExitCode(absl::FailedPreconditionError(
+                            absl::StrFormat("the peer speaks wire version %d and this process %d: "
+                                            "install the same release of Addend on both",
+                                            Get<uint16_t>(bytes, kVersion), kWireVersion)),
+                        kExitVersion);
   }
   if (Get<uint32_t>(bytes, kHeaderCrc) != Crc32c(Bytes(bytes.data(), kHeaderCrc))) {
     return absl::DataLossError("the checksum of a frame's header is wrong");

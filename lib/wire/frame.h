@@ -1,5 +1,5 @@
-// The frame of the data path: a fixed little-endian header, then the payload. docs/wire-format.md has the same table.
-// Pure: no I/O, no allocation.
+// The frame of the data path: a fixed little-endian header, then the payload. docs/wire-format.md
+// has the same table. Pure: no I/O, no allocation.
 #pragma once
 
 #include <array>
@@ -21,16 +21,18 @@ inline constexpr size_t kFrameHeaderBytes = 96;
 inline constexpr uint32_t kMaxPayloadBytes = 1u << 30;
 
 enum class FrameType : uint8_t {
-  kHello = 1,         // opens a link in both directions; partition = the shard asked for, payload = the job's token
+  kHello = 1,  // opens a link in both directions; partition = the shard asked for, payload = the
+               // job's token
   kContribution = 2,  // node -> owner: the node's part of (partition, round)
   kResult = 3,        // owner -> node: the sum
   kAck = 4,           // node -> owner: the result of (partition, round) is held
   kMoved = 5,         // owner -> node: the partition has another owner from plan_version on
-  kSendAgain = 6,     // owner -> node: the contribution came before its turn and was dropped; its turn has come
-  kRecover = 7,       // owner -> node, and back: what was held before an owner died
-  kAbort = 8,         // the job's generation is over
-  kGoaway = 9,        // the link closes on purpose; detail = an exit code, payload = the reason as text
-  kPing = 10,         // answered by a kPing with kFlagReply
+  kSendAgain =
+      6,  // owner -> node: the contribution came before its turn and was dropped; its turn has come
+  kRecover = 7,  // owner -> node, and back: what was held before an owner died
+  kAbort = 8,    // the job's generation is over
+  kGoaway = 9,   // the link closes on purpose; detail = an exit code, payload = the reason as text
+  kPing = 10,    // answered by a kPing with kFlagReply
 };
 std::string_view Name(FrameType type);
 
@@ -39,7 +41,8 @@ inline constexpr uint16_t kFlagPayloadCrc = 2;  // payload_crc32c is set
 inline constexpr uint16_t kFlagReply = 4;
 inline constexpr uint16_t kKnownFlags = kFlagEmpty | kFlagPayloadCrc | kFlagReply;
 
-// How the payload is written. Compressed encodings come later; a receiver refuses what it does not know.
+// How the payload is written. Compressed encodings come later; a receiver refuses what it does not
+// know.
 enum class Encoding : uint8_t { kRaw = 0 };
 
 struct FrameHeader {

@@ -21,7 +21,8 @@
 namespace addend {
 namespace {
 
-v1::RegisterServerRequest Registration(const SummationOptions& options, uint16_t grpc_port, uint16_t data_port) {
+v1::RegisterServerRequest Registration(const SummationOptions& options, uint16_t grpc_port,
+                                       uint16_t data_port) {
   v1::RegisterServerRequest request;
   request.set_control_address((HostPort{options.advertise, grpc_port}).ToString());
   v1::DataEndpoint* endpoint = request.add_endpoints();
@@ -54,23 +55,26 @@ absl::Status Serve() {
   const EngineMetrics metrics(engine.get());
   std::atomic<bool> joined{false};
   const auto ready = [&joined] {
-    return joined.load() ? absl::OkStatus() : absl::UnavailableError("not yet registered with the scheduler");
+    return joined.load() ? absl::OkStatus()
+                         : absl::UnavailableError("not yet registered with the scheduler");
   };
-  ADDEND_ASSIGN_OR_RETURN(const auto http, HttpServer::Start(options.http.host, options.http.port, &registry,
-                                                             ready, {&metrics}));
+  ADDEND_ASSIGN_OR_RETURN(const auto http, HttpServer::Start(options.http.host, options.http.port,
+                                                             &registry, ready, {&metrics}));
 
   const MemberOptions member_options{
       .scheduler = options.scheduler.ToString(),
       .connect_timeout = options.connect_timeout,
       .give_up = [&stop] { return stop.Wait(absl::ZeroDuration()).has_value(); },
       .on_fatal = [&stop](absl::Status why) { stop.RequestStop(std::move(why)); }};
-  auto member = SummationMember::Join(member_options, Registration(options, rpc->port(), data_port), engine.get());
+  auto member = SummationMember::Join(member_options, Registration(options, rpc->port(), data_port),
+                                      engine.get());
   if (absl::IsCancelled(member.status())) return absl::OkStatus();
   ADDEND_RETURN_IF_ERROR(member.status());
   joined = true;
   rpc->SetReady(true);
-  spdlog::info("summation server {} serves data on {}:{} with {} shard{} ({})", (*member)->server_id(),
-               options.advertise, data_port, options.shards, options.shards == 1 ? "" : "s", TargetName());
+  spdlog::info("summation server {} serves data on {}:{} with {} shard{} ({})",
+               (*member)->server_id(), options.advertise, data_port, options.shards,
+               options.shards == 1 ? "" : "s", TargetName());
   ADDEND_RETURN_IF_ERROR(WritePortFile(options.port_file, {{"grpc", rpc->port()},
                                                            {"http", http->port()},
                                                            {"health", rpc->health_port()},
@@ -85,6 +89,7 @@ absl::Status Serve() {
 }  // namespace addend
 
 int main(int argc, char** argv) {
-  return addend::RunProgram({"addend-summation", "A summation server: sums partitions for training jobs."}, argc,
-                            argv, [] { return addend::Serve(); });
+  return addend::RunProgram(
+      {"addend-summation", "A summation server: sums partitions for training jobs."}, argc, argv,
+      [] { return addend::Serve(); });
 }

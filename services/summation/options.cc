@@ -10,23 +10,33 @@
 #include "lib/base/units.h"
 #include "lib/rpc/local_address.h"
 
-ABSL_FLAG(addend::PeerAddress, scheduler, (addend::PeerAddress{{"127.0.0.1", 7070}}), "the scheduler, host:port");
-ABSL_FLAG(addend::HostPort, listen, (addend::HostPort{"", 7170}), "gRPC (control plane), host:port");
-ABSL_FLAG(addend::HostPort, data_listen, (addend::HostPort{"", 7171}), "data path, host:port; one port for all shards");
-ABSL_FLAG(addend::HostPort, http, (addend::HostPort{"", 7180}), "/metrics, /healthz and /readyz, host:port");
-ABSL_FLAG(addend::OptionalHostPort, health_listen, (addend::OptionalHostPort{addend::HostPort{"", 7181}}),
+ABSL_FLAG(addend::PeerAddress, scheduler, (addend::PeerAddress{{"127.0.0.1", 7070}}),
+          "the scheduler, host:port");
+ABSL_FLAG(addend::HostPort, listen, (addend::HostPort{"", 7170}),
+          "gRPC (control plane), host:port");
+ABSL_FLAG(addend::HostPort, data_listen, (addend::HostPort{"", 7171}),
+          "data path, host:port; one port for all shards");
+ABSL_FLAG(addend::HostPort, http, (addend::HostPort{"", 7180}),
+          "/metrics, /healthz and /readyz, host:port");
+ABSL_FLAG(addend::OptionalHostPort, health_listen,
+          (addend::OptionalHostPort{addend::HostPort{"", 7181}}),
           "grpc.health.v1 in plain text for probes, host:port; 'off' for none");
-ABSL_FLAG(std::string, advertise, "",
-          "host that the nodes connect to; default: the address from which the scheduler is reached");
+ABSL_FLAG(
+    std::string, advertise, "",
+    "host that the nodes connect to; default: the address from which the scheduler is reached");
 ABSL_FLAG(addend::Bandwidth, bandwidth, {},
           "of all NICs together, each direction; default: the link speed that the kernel reports");
-ABSL_FLAG(uint32_t, shards, 0, "threads that sum, each with its own partitions; default: the CPUs, at most 4");
-ABSL_FLAG(addend::ByteSize, memory_limit, {},
-          "for accumulators and early contributions of all jobs; default: three quarters of the memory");
+ABSL_FLAG(uint32_t, shards, 0,
+          "threads that sum, each with its own partitions; default: the CPUs, at most 4");
+ABSL_FLAG(
+    addend::ByteSize, memory_limit, {},
+    "for accumulators and early contributions of all jobs; default: three quarters of the memory");
 ABSL_FLAG(std::string, transport, "auto", "auto or tcp (rdma is not built in yet)");
-ABSL_FLAG(absl::Duration, connect_timeout, absl::Seconds(60), "how long to wait for the scheduler at the start");
+ABSL_FLAG(absl::Duration, connect_timeout, absl::Seconds(60),
+          "how long to wait for the scheduler at the start");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warn, error or off");
-ABSL_FLAG(std::string, port_file, "", "where to write the ports as JSON when serving (for ports chosen by the kernel)");
+ABSL_FLAG(std::string, port_file, "",
+          "where to write the ports as JSON when serving (for ports chosen by the kernel)");
 
 namespace addend {
 namespace {
@@ -45,14 +55,16 @@ uint64_t MemoryOfContainer() {
   }
   uint64_t limit = kib * 1024;
   uint64_t cgroup = 0;
-  if (std::ifstream("/sys/fs/cgroup/memory.max") >> cgroup && cgroup > 0) limit = std::min(limit, cgroup);
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> cgroup && cgroup > 0)
+    limit = std::min(limit, cgroup);
   return limit;
 }
 
 absl::Status CheckTransport(const std::string& transport) {
   if (transport == "auto" || transport == "tcp") return absl::OkStatus();
   if (transport == "rdma") {
-    return absl::InvalidArgumentError("--transport=rdma: this build has no RDMA data path; use auto or tcp");
+    return absl::InvalidArgumentError(
+        "--transport=rdma: this build has no RDMA data path; use auto or tcp");
   }
   return absl::InvalidArgumentError(
       absl::StrFormat("--transport=%s is no transport: use auto, tcp or rdma", transport));

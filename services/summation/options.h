@@ -17,8 +17,8 @@ struct SummationOptions {
   HostPort data_listen;
   HostPort http;
   std::optional<HostPort> health_listen;
-  std::string advertise;       // never empty: derived from the route to the scheduler if not given
-  double bandwidth_bps = 0;    // 0: unknown
+  std::string advertise;     // never empty: derived from the route to the scheduler if not given
+  double bandwidth_bps = 0;  // 0: unknown
   uint32_t shards = 1;
   uint64_t memory_limit_bytes = 0;
   absl::Duration connect_timeout;

@@ -22,7 +22,8 @@ uint32_t TrainerCode(const absl::Status& why, const std::string& kind) {
   return static_cast<uint32_t>(ExitCodeOf(why));
 }
 
-absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(Options options, std::shared_ptr<InprocNetwork> network) {
+absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(Options options,
+                                                     std::shared_ptr<InprocNetwork> network) {
   std::unique_ptr<Agent> agent(new Agent(std::move(options), std::move(network)));
   ADDEND_ASSIGN_OR_RETURN(agent->loop_, EventLoop::Start("agent"));
   Agent* const raw = agent.get();
@@ -36,7 +37,8 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(Options options, std::share
     raw->push_ = static_cast<PushStage*>(stages.back().get());
     stages.push_back(std::make_unique<PullStage>());
     raw->pull_ = static_cast<PullStage*>(stages.back().get());
-    stages.push_back(std::make_unique<DeliverStage>([raw](const Task& task) { raw->Deliver(task); }));
+    stages.push_back(
+        std::make_unique<DeliverStage>([raw](const Task& task) { raw->Deliver(task); }));
     raw->pipeline_ = std::make_unique<Pipeline>(std::move(stages));
     auto port = TrainerPort::Listen(raw->loop_.get(), raw->options_.socket, raw);
     status = port.status();
@@ -59,7 +61,8 @@ Agent::~Agent() {
   loop_->Run([this] {
     port_.reset();
     if (pipeline_ != nullptr) pipeline_->Clear();
-    for (auto& [key, link] : links_) link->Close(absl::CancelledError("the agent is shutting down"));
+    for (auto& [key, link] : links_)
+      link->Close(absl::CancelledError("the agent is shutting down"));
     tcp_.reset();
     inproc_.reset();
   });
@@ -104,7 +107,8 @@ void Agent::Apply(const v1::NodeUpdate& update) {
     for (const v1::ServerInfo& server : update.servers()) servers_[server.server_id()] = server;
   }
   for (const uint32_t removed : update.removed()) by_id_.erase(TensorId(removed));
-  for (const v1::TensorPlan& plan : update.tensors()) ApplyPlan(plan, PlanVersion(update.plan_version()));
+  for (const v1::TensorPlan& plan : update.tensors())
+    ApplyPlan(plan, PlanVersion(update.plan_version()));
   for (const v1::TensorError& error : update.errors()) {
     const auto it = by_name_.find(error.name());
     if (it == by_name_.end()) continue;
@@ -164,8 +168,9 @@ void Agent::ApplyPlan(const v1::TensorPlan& plan, PlanVersion version) {
   for (int i = 0; i < plan.servers_size(); ++i) {
     ServerLink* const link = LinkTo(plan.servers(i), plan.shards(i));
     if (link == nullptr) {
-      return FailJob(absl::InternalError(absl::StrFormat("the plan of tensor '%s' names summation server %d, which is unknown",
-                                                         tensor->shape.name, plan.servers(i))),
+      return FailJob(absl::InternalError(absl::StrFormat(
+                         "the plan of tensor '%s' names summation server %d, which is unknown",
+                         tensor->shape.name, plan.servers(i))),
                      "internal", /*report=*/true);
     }
     tensor->owners.push_back(link);
@@ -178,23 +183,27 @@ ServerLink* Agent::LinkTo(uint32_t server, uint32_t shard) {
   auto& link = links_[{server, shard}];
   if (link != nullptr) return link.get();
   const auto it = servers_.find(server);
-  if (it == servers_.end() || (it->second.endpoints_size() == 0 && ServerId(server) != colocated_server_)) {
+  if (it == servers_.end() ||
+      (it->second.endpoints_size() == 0 && ServerId(server) != colocated_server_)) {
     links_.erase({server, shard});
     return nullptr;
   }
   const v1::ServerInfo& info = it->second;
   ServerEvents* const events = this;
   if (ServerId(server) == colocated_server_) {
-    link = std::make_unique<ServerLink>(inproc_.get(), &identity_, events, "the colocated summation server", shard);
+    link = std::make_unique<ServerLink>(inproc_.get(), &identity_, events,
+                                        "the colocated summation server", shard);
     link->Connect({.host = Engine::InprocName(shard)}, options_.connect_timeout);
     return link.get();
   }
   const v1::DataEndpoint& endpoint = info.endpoints(0);
   const std::string where =
-      info.colocated() ? absl::StrFormat("the summation server of node %d (%s)", info.colocated_node(), info.hostname())
+      info.colocated() ? absl::StrFormat("the summation server of node %d (%s)",
+                                         info.colocated_node(), info.hostname())
                        : absl::StrFormat("summation server %d (%s)", server, info.hostname());
   link = std::make_unique<ServerLink>(tcp_.get(), &identity_, events, where, shard);
-  link->Connect({endpoint.host(), static_cast<uint16_t>(endpoint.port())}, options_.connect_timeout);
+  link->Connect({endpoint.host(), static_cast<uint16_t>(endpoint.port())},
+                options_.connect_timeout);
   return link.get();
 }
 
@@ -204,7 +213,8 @@ void Agent::FailJob(const absl::Status& why, const std::string& kind, bool repor
   failure_code_ = TrainerCode(why, kind);
   job_state_ = v1::FAILED;
   reason_ = Message(why);
-  spdlog::error("generation {} of job {} has failed: {}", identity_.generation.value(), options_.job, reason_);
+  spdlog::error("generation {} of job {} has failed: {}", identity_.generation.value(),
+                options_.job, reason_);
   ipc::Message message;
   message.type = ipc::Type::kFailure;
   message.code = failure_code_;
@@ -230,7 +240,8 @@ void Agent::RefuseTrainers(const absl::Status& why, absl::Duration grace) {
     }
     all_told = refused_ >= options_.local_size;
   });
-  // Trainers that are just starting deserve the reason too. The loop answers them; this thread only waits.
+  // Trainers that are just starting deserve the reason too. The loop answers them; this thread only
+  // waits.
   Mutex mu;
   CondVar never;
   while (!all_told && absl::Now() < deadline) {
@@ -260,7 +271,8 @@ std::string Agent::Activity() {
   loop_->Run([&] {
     int connected = 0;
     for (const TrainerLink* trainer : ranks_) connected += trainer != nullptr;
-    text = absl::StrFormat("%d of %d trainers connected, %d rounds", connected, options_.local_size, rounds_);
+    text = absl::StrFormat("%d of %d trainers connected, %d rounds", connected, options_.local_size,
+                           rounds_);
     if (job_state_ != v1::READY) text += "; " + reason_;
   });
   return text;

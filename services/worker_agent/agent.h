@@ -1,11 +1,15 @@
-// The agent of one node: takes the local ranks' contributions, pushes the node's sum to the partitions' owners by priority,
-// and hands the results back. All state belongs to one thread, the core loop; other threads post to it.
+// The agent of one node: takes the local ranks' contributions, pushes the node's sum to the
+// partitions' owners by priority, and hands the results back. All state belongs to one thread, the
+// core loop; other threads post to it.
 //
 // Invariants
-//  1. Only trainers of one generation are admitted at a time; a new generation begins when every node is idle.
-//  2. Nobody writes a contribution between its push and its result; a result slot is not written again before the
+//  1. Only trainers of one generation are admitted at a time; a new generation begins when every
+//  node is idle.
+//  2. Nobody writes a contribution between its push and its result; a result slot is not written
+//  again before the
 //     second round after it.
-//  3. Once a generation has failed, every admitted trainer has been told why, and nothing of it is accepted any more.
+//  3. Once a generation has failed, every admitted trainer has been told why, and nothing of it is
+//  accepted any more.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +39,8 @@ class SchedulerReports {
   virtual void Declare(Generation generation, const v1::TensorDescriptor& tensor) = 0;
   virtual void Undeclare(Generation generation, const std::string& name) = 0;
   virtual void ReportIdle(Generation generation) = 0;
-  virtual void ReportFailure(Generation generation, const absl::Status& why, const std::string& kind) = 0;
+  virtual void ReportFailure(Generation generation, const absl::Status& why,
+                             const std::string& kind) = 0;
 };
 
 class Agent final : private TrainerEvents, private ServerEvents {
@@ -52,16 +57,20 @@ class Agent final : private TrainerEvents, private ServerEvents {
     absl::Duration stall_timeout = absl::Seconds(300);
   };
 
-  // Listens for trainers at once; they wait until the job is complete. INVALID_ARGUMENT: the socket.
-  static absl::StatusOr<std::unique_ptr<Agent>> Create(Options options, std::shared_ptr<InprocNetwork> network);
+  // Listens for trainers at once; they wait until the job is complete. INVALID_ARGUMENT: the
+  // socket.
+  static absl::StatusOr<std::unique_ptr<Agent>> Create(Options options,
+                                                       std::shared_ptr<InprocNetwork> network);
   ~Agent();
 
   // ---- any thread ----
-  // The scheduler has taken the node in. `reports` outlives the agent. `colocated_server` is 0 without one.
-  void Begin(const v1::RegisterNodeResponse& registration, ServerId colocated_server, SchedulerReports* reports);
+  // The scheduler has taken the node in. `reports` outlives the agent. `colocated_server` is 0
+  // without one.
+  void Begin(const v1::RegisterNodeResponse& registration, ServerId colocated_server,
+             SchedulerReports* reports);
   void OnUpdate(const v1::NodeUpdate& update);
-  // The process is about to end: every trainer that is connected, or comes within `grace`, is told why. Returns when all
-  // local ranks have been told, or after `grace`.
+  // The process is about to end: every trainer that is connected, or comes within `grace`, is told
+  // why. Returns when all local ranks have been told, or after `grace`.
   void RefuseTrainers(const absl::Status& why, absl::Duration grace);
   // Nothing is told to the scheduler any more: `reports` may go.
   void End();
@@ -73,7 +82,8 @@ class Agent final : private TrainerEvents, private ServerEvents {
 
  private:
   struct Instances {
-    std::deque<std::shared_ptr<Tensor>> tensors;  // of one name; the front is the one the scheduler knows
+    std::deque<std::shared_ptr<Tensor>>
+        tensors;  // of one name; the front is the one the scheduler knows
   };
   struct Waiting {
     TrainerLink* trainer;
@@ -142,16 +152,17 @@ class Agent final : private TrainerEvents, private ServerEvents {
   PlanVersion plan_version_;
   std::map<uint32_t, v1::ServerInfo> servers_;
   std::map<LinkKey, std::unique_ptr<ServerLink>> links_;
-  std::vector<std::unique_ptr<ServerLink>> retired_links_;  // of former generations, until they are closed
+  std::vector<std::unique_ptr<ServerLink>>
+      retired_links_;  // of former generations, until they are closed
 
-  std::vector<TrainerLink*> ranks_;    // admitted, by local rank
-  std::vector<bool> ever_admitted_;    // in this generation
+  std::vector<TrainerLink*> ranks_;  // admitted, by local rank
+  std::vector<bool> ever_admitted_;  // in this generation
   std::deque<Waiting> waiting_;
   bool somebody_left_ = false;
   bool idle_reported_ = false;
-  absl::Status failure_;               // of this generation
-  uint32_t failure_code_ = 0;          // addend_code
-  absl::Status refusing_;              // set: the process is about to end
+  absl::Status failure_;       // of this generation
+  uint32_t failure_code_ = 0;  // addend_code
+  absl::Status refusing_;      // set: the process is about to end
   uint32_t refused_ = 0;
 
   uint32_t next_number_ = 1;

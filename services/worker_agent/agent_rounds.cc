@@ -39,13 +39,15 @@ void Agent::TryStart(const std::shared_ptr<Tensor>& tensor) {
 Tensor* Agent::Expecting(const FrameHeader& header) {
   if (header.generation != identity_.generation || header.job != identity_.job) return nullptr;
   const auto it = by_id_.find(header.partition.tensor());
-  if (it == by_id_.end() || !it->second->rounds.Wants(header.partition.index(), header.round)) return nullptr;
+  if (it == by_id_.end() || !it->second->rounds.Wants(header.partition.index(), header.round))
+    return nullptr;
   return it->second.get();
 }
 
 MutableBytes Agent::RoomForResult(const FrameHeader& header) {
   Tensor* const tensor = Expecting(header);
-  if (tensor == nullptr || header.payload_bytes != tensor->BytesOf(header.partition.index())) return {};
+  if (tensor == nullptr || header.payload_bytes != tensor->BytesOf(header.partition.index()))
+    return {};
   return tensor->ResultSlot(tensor->rounds.round())
       .subspan(tensor->OffsetOf(header.partition.index()), header.payload_bytes);
 }
@@ -114,14 +116,16 @@ void Agent::FailTensor(Tensor* tensor, absl::Status why) {
 }
 
 std::string Agent::DescribeStall(const Tensor& tensor) const {
-  const std::string head = absl::StrFormat("round %d of tensor '%s' is open for %.0f s: ", tensor.rounds.round().value(),
-                                           tensor.shape.name, absl::ToDoubleSeconds(absl::Now() - tensor.open_since));
+  const std::string head =
+      absl::StrFormat("round %d of tensor '%s' is open for %.0f s: ", tensor.rounds.round().value(),
+                      tensor.shape.name, absl::ToDoubleSeconds(absl::Now() - tensor.open_since));
   if (!tensor.rounds.AllPushed()) {
     std::vector<uint32_t> ranks;
     for (const uint32_t local : tensor.rounds.Missing()) {
       ranks.push_back(options_.node.value() * options_.local_size + local);
     }
-    return head + absl::StrFormat("rank %s of this node has not pushed it", absl::StrJoin(ranks, ", "));
+    return head +
+           absl::StrFormat("rank %s of this node has not pushed it", absl::StrJoin(ranks, ", "));
   }
   if (!tensor.planned()) return head + "another node has not declared it";
   return head + "this node has pushed it, and another node has not";
@@ -135,8 +139,10 @@ void Agent::CheckStalls() {
     if (tensor->open_since == absl::InfiniteFuture() || !failure_.ok()) continue;
     const absl::Duration open = now - tensor->open_since;
     if (open >= options_.stall_timeout) {
-      return FailJob(WithExitCode(absl::DeadlineExceededError(DescribeStall(*tensor)), kExitTemporary), "stalled",
-                     /*report=*/true);
+      return FailJob(
+          WithExitCode(absl::DeadlineExceededError(DescribeStall(*tensor)), kExitTemporary),
+          "stalled",
+          /*report=*/true);
     }
     if (tensor->warnings < 2 && open >= kStallWarnings[tensor->warnings]) {
       ++tensor->warnings;

@@ -10,7 +10,8 @@ class AgentService final : public v1::Agent::Service {
  public:
   // `agent` must outlive the service.
   explicit AgentService(Agent* agent) : agent_(agent) {}
-  grpc::Status GetAgent(grpc::ServerContext*, const v1::GetAgentRequest*, v1::GetAgentResponse* response) override {
+  grpc::Status GetAgent(grpc::ServerContext*, const v1::GetAgentRequest*,
+                        v1::GetAgentResponse* response) override {
     *response = agent_->Snapshot();
     return grpc::Status::OK;
   }

@@ -24,7 +24,8 @@ absl::StatusOr<TensorShape> ReadShape(const TrainerMessage& message) {
     return absl::InvalidArgumentError("a tensor's name must be UTF-8 and not empty");
   }
   if (message.fixed.dtype >= kDTypes || message.fixed.op >= kReduceOps) {
-    return absl::InvalidArgumentError(absl::StrFormat("tensor '%s' has an unknown dtype or operation", shape.name));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("tensor '%s' has an unknown dtype or operation", shape.name));
   }
   shape.dtype = static_cast<DType>(message.fixed.dtype);
   shape.op = static_cast<ReduceOp>(message.fixed.op);
@@ -54,7 +55,8 @@ v1::TensorDescriptor Describe(const TensorShape& shape) {
 
 absl::Status Agent::OnMessage(TrainerLink* trainer, const TrainerMessage& message) {
   if (message.fixed.type == ipc::Type::kInit) return OnInit(trainer, message);
-  if (trainer->local_rank < 0) return absl::InvalidArgumentError("the first message must be an init");
+  if (trainer->local_rank < 0)
+    return absl::InvalidArgumentError("the first message must be an init");
   switch (message.fixed.type) {
     case ipc::Type::kDeclare:
       return OnDeclare(trainer, message);
@@ -73,43 +75,48 @@ absl::Status Agent::OnMessage(TrainerLink* trainer, const TrainerMessage& messag
 absl::Status Agent::CheckInit(const TrainerMessage& message) const {
   const ipc::Message& init = message.fixed;
   if (init.version != ipc::kVersion) {
-    return WithExitCode(absl::FailedPreconditionError(absl::StrFormat(
-                            "libaddend speaks version %d of the trainer protocol and this agent %d: install the same release of both",
-                            init.version, ipc::kVersion)),
+    return WithExitCode(absl::FailedPreconditionError(
+                            absl::StrFormat("libaddend speaks version %d of the trainer protocol "
+                                            "and this agent %d: install the same release of both",
+                                            init.version, ipc::kVersion)),
                         kExitVersion);
   }
   if (!message.text.empty() && message.text != options_.job) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("this agent serves job '%s', not job '%s': check ADDEND_JOB and ADDEND_SOCKET",
-                        options_.job, message.text));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "this agent serves job '%s', not job '%s': check ADDEND_JOB and ADDEND_SOCKET",
+        options_.job, message.text));
   }
   const auto local_size = static_cast<int32_t>(options_.local_size);
   if (init.local_size != local_size || init.local_rank < 0 || init.local_rank >= local_size) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "a trainer with LOCAL_RANK=%d and LOCAL_WORLD_SIZE=%d does not fit this agent, which was started with --local-size=%d",
-        init.local_rank, init.local_size, local_size));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("a trainer with LOCAL_RANK=%d and LOCAL_WORLD_SIZE=%d does not fit this "
+                        "agent, which was started with --local-size=%d",
+                        init.local_rank, init.local_size, local_size));
   }
   const int32_t size = static_cast<int32_t>(options_.num_nodes) * local_size;
   const int32_t rank = static_cast<int32_t>(options_.node.value()) * local_size + init.local_rank;
   if (init.size != size || init.rank != rank) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "a trainer with RANK=%d and WORLD_SIZE=%d does not fit this agent: local rank %d of node %d is rank %d of %d",
-        init.rank, init.size, init.local_rank, options_.node.value(), rank, size));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("a trainer with RANK=%d and WORLD_SIZE=%d does not fit this agent: local "
+                        "rank %d of node %d is rank %d of %d",
+                        init.rank, init.size, init.local_rank, options_.node.value(), rank, size));
   }
   return absl::OkStatus();
 }
 
 absl::Status Agent::OnInit(TrainerLink* trainer, const TrainerMessage& message) {
-  if (trainer->local_rank >= 0) return absl::InvalidArgumentError("a second init on one connection");
+  if (trainer->local_rank >= 0)
+    return absl::InvalidArgumentError("a second init on one connection");
   absl::Status status = CheckInit(message);
   if (status.ok()) status = refusing_;
   const int32_t rank = message.fixed.local_rank;
-  const bool same_waits = std::any_of(waiting_.begin(), waiting_.end(), [rank](const Waiting& waiting) {
-    return waiting.init.local_rank == rank;
-  });
+  const bool same_waits =
+      std::any_of(waiting_.begin(), waiting_.end(),
+                  [rank](const Waiting& waiting) { return waiting.init.local_rank == rank; });
   if (status.ok() && (same_waits || (ranks_[rank] != nullptr && failure_.ok()))) {
     status = absl::InvalidArgumentError(
-        absl::StrFormat("local rank %d of node %d is already connected: more trainers were started than --local-size=%d says",
+        absl::StrFormat("local rank %d of node %d is already connected: more trainers were started "
+                        "than --local-size=%d says",
                         rank, options_.node.value(), options_.local_size));
   }
   if (!status.ok()) {
@@ -132,7 +139,8 @@ void Agent::RefuseInit(TrainerLink* trainer, const absl::Status& why) {
 }
 
 std::string Agent::ProgressText() const {
-  if (job_state_ == v1::READY && somebody_left_) return "waiting for the former run to end on all nodes";
+  if (job_state_ == v1::READY && somebody_left_)
+    return "waiting for the former run to end on all nodes";
   return reason_;
 }
 
@@ -177,7 +185,8 @@ absl::Status Agent::OnDeclare(TrainerLink* trainer, const TrainerMessage& messag
   reply.request = message.fixed.request;
   auto shape = ReadShape(message);
   absl::StatusOr<std::shared_ptr<Tensor>> tensor =
-      shape.ok() ? FindOrCreate(static_cast<uint32_t>(trainer->local_rank), *std::move(shape)) : shape.status();
+      shape.ok() ? FindOrCreate(static_cast<uint32_t>(trainer->local_rank), *std::move(shape))
+                 : shape.status();
   if (!tensor.ok()) {
     reply.code = TrainerCode(tensor.status(), "");
     trainer->Send(reply, Message(tensor.status()));
@@ -191,9 +200,10 @@ absl::Status Agent::OnDeclare(TrainerLink* trainer, const TrainerMessage& messag
   return absl::OkStatus();
 }
 
-// A rank that has let go of a tensor may declare the name anew before the other ranks have let go: then a second instance
-// waits behind the first.
-absl::StatusOr<std::shared_ptr<Tensor>> Agent::FindOrCreate(uint32_t local_rank, TensorShape shape) {
+// A rank that has let go of a tensor may declare the name anew before the other ranks have let go:
+// then a second instance waits behind the first.
+absl::StatusOr<std::shared_ptr<Tensor>> Agent::FindOrCreate(uint32_t local_rank,
+                                                            TensorShape shape) {
   Instances& instances = by_name_[shape.name];
   for (const auto& tensor : instances.tensors) {
     if (tensor->uses[local_rank] != Tensor::Use::kNever) continue;
@@ -202,18 +212,20 @@ absl::StatusOr<std::shared_ptr<Tensor>> Agent::FindOrCreate(uint32_t local_rank,
                                     [](Tensor::Use use) { return use != Tensor::Use::kNever; });
     const auto other_rank = static_cast<uint32_t>(other - tensor->uses.begin());
     const uint32_t first = options_.node.value() * options_.local_size;
-    const absl::Status mismatch = absl::FailedPreconditionError(absl::StrFormat(
-        "tensor '%s' is declared as %s by rank %d but as %s by rank %d (both on node %d): all ranks must declare the same",
-        shape.name, tensor->shape.ToString(), first + other_rank, shape.ToString(), first + local_rank,
-        options_.node.value()));
+    const absl::Status mismatch = absl::FailedPreconditionError(
+        absl::StrFormat("tensor '%s' is declared as %s by rank %d but as %s by rank %d (both on "
+                        "node %d): all ranks must declare the same",
+                        shape.name, tensor->shape.ToString(), first + other_rank, shape.ToString(),
+                        first + local_rank, options_.node.value()));
     FailTensor(tensor.get(), mismatch);
     return mismatch;
   }
   if (by_number_.size() >= kMaxTensors) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("tensor '%s' is one too many: a job has at most %d tensors", shape.name, kMaxTensors));
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "tensor '%s' is one too many: a job has at most %d tensors", shape.name, kMaxTensors));
   }
-  ADDEND_ASSIGN_OR_RETURN(auto tensor, Tensor::Create(next_number_++, std::move(shape), options_.local_size));
+  ADDEND_ASSIGN_OR_RETURN(auto tensor,
+                          Tensor::Create(next_number_++, std::move(shape), options_.local_size));
   by_number_[tensor->number] = tensor;
   instances.tensors.push_back(tensor);
   return tensor;
@@ -232,7 +244,8 @@ absl::Status Agent::OnPush(TrainerLink* trainer, const ipc::Message& push) {
   const auto it = by_number_.find(push.tensor);
   const auto rank = static_cast<uint32_t>(trainer->local_rank);
   if (it == by_number_.end() || it->second->uses[rank] != Tensor::Use::kAttached) {
-    return absl::InvalidArgumentError(absl::StrFormat("a push of tensor number %d, which was not declared", push.tensor));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("a push of tensor number %d, which was not declared", push.tensor));
   }
   const std::shared_ptr<Tensor> tensor = it->second;
   if (!tensor->error.ok()) {
@@ -244,7 +257,8 @@ absl::Status Agent::OnPush(TrainerLink* trainer, const ipc::Message& push) {
     trainer->Send(reply, Message(tensor->error));
     return absl::OkStatus();
   }
-  ADDEND_RETURN_IF_ERROR(tensor->rounds.OnPush(rank, Round(push.round), push.flags & ipc::kFlagEmpty));
+  ADDEND_RETURN_IF_ERROR(
+      tensor->rounds.OnPush(rank, Round(push.round), push.flags & ipc::kFlagEmpty));
   if (tensor->open_since == absl::InfiniteFuture()) tensor->open_since = absl::Now();
   tensor->priority = push.priority;
   TryStart(tensor);
@@ -257,8 +271,8 @@ absl::Status Agent::OnUndeclare(TrainerLink* trainer, uint32_t number) {
   const auto rank = static_cast<uint32_t>(trainer->local_rank);
   if (it == by_number_.end() || it->second->uses[rank] != Tensor::Use::kAttached ||
       it->second->rounds.HasPushed(rank)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("tensor number %d was undeclared while it is in use, or was not declared", number));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "tensor number %d was undeclared while it is in use, or was not declared", number));
   }
   const std::shared_ptr<Tensor> tensor = it->second;
   tensor->uses[rank] = Tensor::Use::kReleased;
@@ -292,24 +306,29 @@ void Agent::OnTrainerGone(TrainerLink* trainer, const absl::Status& why) {
   somebody_left_ = true;
   if (!trainer->said_goodbye && failure_.ok()) {
     const uint32_t rank = options_.node.value() * options_.local_size + trainer->local_rank;
-    const absl::Status lost(why.code(), absl::StrFormat("rank %d (local rank %d of node %d, pid %d on %s) ended without shutdown: %s",
-                                                        rank, trainer->local_rank, options_.node.value(),
-                                                        trainer->pid(), options_.hostname, Message(why)));
+    const absl::Status lost(
+        why.code(),
+        absl::StrFormat(
+            "rank %d (local rank %d of node %d, pid %d on %s) ended without shutdown: %s", rank,
+            trainer->local_rank, options_.node.value(), trainer->pid(), options_.hostname,
+            Message(why)));
     FailJob(WithExitCode(lost, kExitTemporary), "peer_lost", /*report=*/true);
   }
   MaybeReportIdle(/*waited=*/false);
 }
 
 bool Agent::AnyTrainer() const {
-  return std::any_of(ranks_.begin(), ranks_.end(), [](const TrainerLink* trainer) { return trainer != nullptr; });
+  return std::any_of(ranks_.begin(), ranks_.end(),
+                     [](const TrainerLink* trainer) { return trainer != nullptr; });
 }
 
-// A node is idle when all its trainers have come and gone, or when its generation has failed and none is left. Where only
-// some ranks ever came, the others get a moment to do so.
+// A node is idle when all its trainers have come and gone, or when its generation has failed and
+// none is left. Where only some ranks ever came, the others get a moment to do so.
 void Agent::MaybeReportIdle(bool waited) {
   if (AnyTrainer() || idle_reported_ || reports_ == nullptr) return;
   if (!somebody_left_ && failure_.ok()) return;
-  const bool all_came = std::find(ever_admitted_.begin(), ever_admitted_.end(), false) == ever_admitted_.end();
+  const bool all_came =
+      std::find(ever_admitted_.begin(), ever_admitted_.end(), false) == ever_admitted_.end();
   if (all_came || waited || !failure_.ok()) {
     idle_reported_ = true;
     reports_->ReportIdle(identity_.generation);

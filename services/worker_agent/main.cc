@@ -1,4 +1,5 @@
-// addend-agent: one per node; the trainers' way to the summation servers, and a summation server itself.
+// addend-agent: one per node; the trainers' way to the summation servers, and a summation server
+// itself.
 #include <prometheus/registry.h>
 
 #include <memory>
@@ -41,7 +42,8 @@ class MemberReports final : public SchedulerReports {
     member_->Undeclare(generation.value(), name);
   }
   void ReportIdle(Generation generation) override { member_->ReportIdle(generation.value()); }
-  void ReportFailure(Generation generation, const absl::Status& why, const std::string& kind) override {
+  void ReportFailure(Generation generation, const absl::Status& why,
+                     const std::string& kind) override {
     member_->ReportFailure(generation.value(), why, kind);
   }
 
@@ -83,10 +85,12 @@ class AgentProcess {
     const AgentMetrics agent_metrics(agent_.get());
     std::atomic<bool> joined{false};
     const auto ready = [&joined] {
-      return joined.load() ? absl::OkStatus() : absl::UnavailableError("not yet registered with the scheduler");
+      return joined.load() ? absl::OkStatus()
+                           : absl::UnavailableError("not yet registered with the scheduler");
     };
-    ADDEND_ASSIGN_OR_RETURN(const auto http, HttpServer::Start(options_.http.host, options_.http.port, &registry,
-                                                               ready, {&engine_metrics, &agent_metrics}));
+    ADDEND_ASSIGN_OR_RETURN(
+        const auto http, HttpServer::Start(options_.http.host, options_.http.port, &registry, ready,
+                                           {&engine_metrics, &agent_metrics}));
     const absl::Status status = JoinAndWait(http->port(), &joined);
     // The services above are on this stack: calls have to end first.
     rpc_.reset();
@@ -99,13 +103,14 @@ class AgentProcess {
                            .incarnation = incarnation_,
                            .network = network_,
                            .external_slots = nullptr};
-    engine.external_slots = [slots = agent_->result_slots()](JobId, Generation generation, const std::string& name) {
+    engine.external_slots = [slots = agent_->result_slots()](JobId, Generation generation,
+                                                             const std::string& name) {
       return slots->Find(generation, name);
     };
     ADDEND_ASSIGN_OR_RETURN(engine_, Engine::Create(std::move(engine)));
     if (!options_.colocated_summation) return absl::OkStatus();
-    ADDEND_ASSIGN_OR_RETURN(data_port_,
-                            engine_->ListenTcp({options_.data_listen.host, options_.data_listen.port}));
+    ADDEND_ASSIGN_OR_RETURN(
+        data_port_, engine_->ListenTcp({options_.data_listen.host, options_.data_listen.port}));
     return engine_->ListenInproc();
   }
 
@@ -117,32 +122,36 @@ class AgentProcess {
         .on_fatal = [this](absl::Status why) { stop_->RequestStop(std::move(why)); }};
     std::unique_ptr<SummationMember> server;
     if (options_.colocated_summation) {
-      ADDEND_ASSIGN_OR_RETURN(server, SummationMember::Join(member_options, ServerRegistration(), engine_.get()));
+      ADDEND_ASSIGN_OR_RETURN(
+          server, SummationMember::Join(member_options, ServerRegistration(), engine_.get()));
     }
     const uint32_t server_id = server ? server->server_id() : 0;
-    ADDEND_ASSIGN_OR_RETURN(
-        auto node, NodeMember::Join(
-                       member_options, NodeRegistration(server_id),
-                       [this](const v1::NodeUpdate& update) { agent_->OnUpdate(update); },
-                       [this](v1::HeartbeatRequest* beat) {
-                         *beat->mutable_traffic() = agent_->traffic();
-                         beat->set_activity(agent_->Activity());
-                       }));
+    ADDEND_ASSIGN_OR_RETURN(auto node,
+                            NodeMember::Join(
+                                member_options, NodeRegistration(server_id),
+                                [this](const v1::NodeUpdate& update) { agent_->OnUpdate(update); },
+                                [this](v1::HeartbeatRequest* beat) {
+                                  *beat->mutable_traffic() = agent_->traffic();
+                                  beat->set_activity(agent_->Activity());
+                                }));
     MemberReports reports(node.get());
     agent_->Begin(node->registration(), ServerId(server_id), &reports);
     *joined = true;
     rpc_->SetReady(true);
-    spdlog::info("node {} of job {} listens for {} trainer{} on {} ({})", options_.node_rank, options_.job,
-                 options_.local_size, options_.local_size == 1 ? "" : "s", options_.socket, TargetName());
+    spdlog::info("node {} of job {} listens for {} trainer{} on {} ({})", options_.node_rank,
+                 options_.job, options_.local_size, options_.local_size == 1 ? "" : "s",
+                 options_.socket, TargetName());
     ADDEND_RETURN_IF_ERROR(WritePortFile(options_.port_file, {{"grpc", rpc_->port()},
                                                               {"http", http_port},
                                                               {"health", rpc_->health_port()},
                                                               {"data", data_port_}}));
     const absl::Status why = stop_->WaitUntilStopped();
     rpc_->SetReady(false);
-    // Trainers that are still there learn now that their agent goes; the scheduler tells the other nodes.
+    // Trainers that are still there learn now that their agent goes; the scheduler tells the other
+    // nodes.
     const absl::Status told =
-        why.ok() ? WithExitCode(absl::UnavailableError(absl::StrFormat("the agent of node %d was stopped", options_.node_rank)),
+        why.ok() ? WithExitCode(absl::UnavailableError(absl::StrFormat(
+                                    "the agent of node %d was stopped", options_.node_rank)),
                                 kExitTemporary)
                  : why;
     agent_->RefuseTrainers(told, absl::ZeroDuration());
@@ -202,7 +211,8 @@ class AgentProcess {
 absl::Status Serve() {
   StopSignal stop;
   ADDEND_ASSIGN_OR_RETURN(const AgentOptions options, ReadAgentOptions());
-  ADDEND_RETURN_IF_ERROR(InitLogging(absl::StrFormat("agent %d", options.node_rank), options.log_level));
+  ADDEND_RETURN_IF_ERROR(
+      InitLogging(absl::StrFormat("agent %d", options.node_rank), options.log_level));
   return AgentProcess(options, &stop).Run();
 }
 
@@ -210,6 +220,7 @@ absl::Status Serve() {
 }  // namespace addend
 
 int main(int argc, char** argv) {
-  return addend::RunProgram({"addend-agent", "The communication service of one node of a training job."}, argc, argv,
-                            [] { return addend::Serve(); });
+  return addend::RunProgram(
+      {"addend-agent", "The communication service of one node of a training job."}, argc, argv,
+      [] { return addend::Serve(); });
 }

@@ -7,34 +7,45 @@
 #include "lib/rpc/local_address.h"
 #include "lib/wire/frame.h"
 
-ABSL_FLAG(addend::PeerAddress, scheduler, (addend::PeerAddress{{"127.0.0.1", 7070}}), "the scheduler, host:port");
+ABSL_FLAG(addend::PeerAddress, scheduler, (addend::PeerAddress{{"127.0.0.1", 7070}}),
+          "the scheduler, host:port");
 ABSL_FLAG(std::string, job, "", "name of the job; required");
 ABSL_FLAG(uint32_t, node_rank, 0, "this node's rank in the job, from 0 (torchrun's GROUP_RANK)");
 ABSL_FLAG(uint32_t, num_nodes, 1, "nodes of the job");
 ABSL_FLAG(uint32_t, local_size, 1, "ranks on every node (torchrun's --nproc-per-node)");
-ABSL_FLAG(std::string, socket, "/run/addend/agent.sock", "Unix socket for the trainers of this node");
-ABSL_FLAG(addend::HostPort, listen, (addend::HostPort{"", 7270}), "gRPC (control plane), host:port");
+ABSL_FLAG(std::string, socket, "/run/addend/agent.sock",
+          "Unix socket for the trainers of this node");
+ABSL_FLAG(addend::HostPort, listen, (addend::HostPort{"", 7270}),
+          "gRPC (control plane), host:port");
 ABSL_FLAG(addend::HostPort, data_listen, (addend::HostPort{"", 7271}),
           "data path of the colocated summation server, host:port");
-ABSL_FLAG(addend::HostPort, http, (addend::HostPort{"", 7280}), "/metrics, /healthz and /readyz, host:port");
-ABSL_FLAG(addend::OptionalHostPort, health_listen, (addend::OptionalHostPort{addend::HostPort{"", 7281}}),
+ABSL_FLAG(addend::HostPort, http, (addend::HostPort{"", 7280}),
+          "/metrics, /healthz and /readyz, host:port");
+ABSL_FLAG(addend::OptionalHostPort, health_listen,
+          (addend::OptionalHostPort{addend::HostPort{"", 7281}}),
           "grpc.health.v1 in plain text for probes, host:port; 'off' for none");
 ABSL_FLAG(std::string, advertise, "",
-          "host that the other nodes connect to; default: the address from which the scheduler is reached");
+          "host that the other nodes connect to; default: the address from which the scheduler is "
+          "reached");
 ABSL_FLAG(addend::Bandwidth, bandwidth, {},
           "of all NICs together, each direction; default: the link speed that the kernel reports");
-ABSL_FLAG(bool, colocated_summation, true, "also sum for the job, on this machine's own CPU and link");
+ABSL_FLAG(bool, colocated_summation, true,
+          "also sum for the job, on this machine's own CPU and link");
 ABSL_FLAG(uint32_t, shards, 1, "threads of the colocated summation server");
 ABSL_FLAG(addend::ByteSize, memory_limit, {}, "of the colocated summation server; default: none");
-ABSL_FLAG(addend::ByteSize, partition_bytes, {128 * 1024}, "job setting: upper limit of a partition");
+ABSL_FLAG(addend::ByteSize, partition_bytes, {128 * 1024},
+          "job setting: upper limit of a partition");
 ABSL_FLAG(std::string, on_node_loss, "fail", "job setting: fail (shrink is not built in yet)");
 ABSL_FLAG(std::string, reduction_order, "node", "job setting: node (ascending node rank)");
 ABSL_FLAG(std::string, transport, "auto", "auto or tcp (rdma is not built in yet)");
-ABSL_FLAG(absl::Duration, connect_timeout, absl::Seconds(60),
-          "how long to wait for the scheduler at the start, and for a connection to a summation server");
-ABSL_FLAG(absl::Duration, stall_timeout, absl::Seconds(300), "job setting: a round that is open longer is an error");
+ABSL_FLAG(
+    absl::Duration, connect_timeout, absl::Seconds(60),
+    "how long to wait for the scheduler at the start, and for a connection to a summation server");
+ABSL_FLAG(absl::Duration, stall_timeout, absl::Seconds(300),
+          "job setting: a round that is open longer is an error");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warn, error or off");
-ABSL_FLAG(std::string, port_file, "", "where to write the ports as JSON when serving (for ports chosen by the kernel)");
+ABSL_FLAG(std::string, port_file, "",
+          "where to write the ports as JSON when serving (for ports chosen by the kernel)");
 
 namespace addend {
 namespace {
@@ -54,14 +65,16 @@ absl::Status CheckChoice(const char* flag, const std::string& value, const std::
                          const std::string& planned) {
   if (value == supported) return absl::OkStatus();
   if (value == planned) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("--%s=%s is not supported by this version: use %s", flag, value, supported));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--%s=%s is not supported by this version: use %s", flag, value, supported));
   }
-  return absl::InvalidArgumentError(absl::StrFormat("--%s=%s is unknown: use %s", flag, value, supported));
+  return absl::InvalidArgumentError(
+      absl::StrFormat("--%s=%s is unknown: use %s", flag, value, supported));
 }
 
 absl::Status Check(const AgentOptions& options, const std::string& transport) {
-  if (options.job.empty()) return absl::InvalidArgumentError("--job is missing: give the job a name");
+  if (options.job.empty())
+    return absl::InvalidArgumentError("--job is missing: give the job a name");
   ADDEND_RETURN_IF_ERROR(CheckRange("num-nodes", options.num_nodes, 1, kMaxNodes));
   ADDEND_RETURN_IF_ERROR(CheckRange("node-rank", options.node_rank, 0, options.num_nodes - 1));
   ADDEND_RETURN_IF_ERROR(CheckRange("local-size", options.local_size, 1, kMaxLocalSize));
@@ -69,11 +82,14 @@ absl::Status Check(const AgentOptions& options, const std::string& transport) {
   ADDEND_RETURN_IF_ERROR(
       CheckRange("partition-bytes", options.partition_bytes, kMinPartitionBytes, kMaxPayloadBytes));
   ADDEND_RETURN_IF_ERROR(CheckChoice("on-node-loss", options.on_node_loss, "fail", "shrink"));
-  ADDEND_RETURN_IF_ERROR(CheckChoice("reduction-order", options.reduction_order, "node", "arrival"));
-  if (options.stall_timeout < absl::Seconds(1) || options.stall_timeout == absl::InfiniteDuration()) {
+  ADDEND_RETURN_IF_ERROR(
+      CheckChoice("reduction-order", options.reduction_order, "node", "arrival"));
+  if (options.stall_timeout < absl::Seconds(1) ||
+      options.stall_timeout == absl::InfiniteDuration()) {
     return absl::InvalidArgumentError("--stall-timeout must be finite and at least 1s");
   }
-  return transport == "auto" ? absl::OkStatus() : CheckChoice("transport", transport, "tcp", "rdma");
+  return transport == "auto" ? absl::OkStatus()
+                             : CheckChoice("transport", transport, "tcp", "rdma");
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ struct AgentOptions {
   std::string advertise;
   double bandwidth_bps = 0;  // 0: unknown
   bool colocated_summation = true;
-  uint32_t shards = 1;       // of the colocated server
+  uint32_t shards = 1;  // of the colocated server
   uint64_t memory_limit_bytes = 0;
   uint64_t partition_bytes = 0;
   std::string on_node_loss;

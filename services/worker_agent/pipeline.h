@@ -1,5 +1,6 @@
-// The way of a partition through the agent: a row of stages, each with its own order of service. Which stages a
-// partition passes, and in which order, is data: see Agent's constructor. Belongs to the agent's core thread.
+// The way of a partition through the agent: a row of stages, each with its own order of service.
+// Which stages a partition passes, and in which order, is data: see Agent's constructor. Belongs to
+// the agent's core thread.
 #pragma once
 
 #include <cstdint>
@@ -54,8 +55,8 @@ class Pipeline {
   const std::vector<std::unique_ptr<Stage>> stages_;
 };
 
-// Sums the local ranks' contributions of a partition, the most urgent first. A few per turn of the loop, so that the
-// network's turn comes soon. Partitions that need no sum pass at once.
+// Sums the local ranks' contributions of a partition, the most urgent first. A few per turn of the
+// loop, so that the network's turn comes soon. Partitions that need no sum pass at once.
 class ReduceStage final : public Stage {
  public:
   explicit ReduceStage(EventLoop* loop) : loop_(loop) {}
@@ -81,7 +82,8 @@ class ReduceStage final : public Stage {
   bool scheduled_ = false;
 };
 
-// Hands the node's contribution to the link of the partition's owner, whose outbox orders by priority.
+// Hands the node's contribution to the link of the partition's owner, whose outbox orders by
+// priority.
 class PushStage final : public Stage {
  public:
   explicit PushStage(const NodeIdentity* identity) : identity_(identity) {}

@@ -1,5 +1,6 @@
-// Where the colocated server leaves its results: the agent's result segments, by tensor name. The agent's core thread
-// enters them, the colocated server's control thread looks them up. Thread-safe.
+// Where the colocated server leaves its results: the agent's result segments, by tensor name. The
+// agent's core thread enters them, the colocated server's control thread looks them up.
+// Thread-safe.
 #pragma once
 
 #include <map>
@@ -15,11 +16,13 @@ namespace addend {
 
 class ResultSlots {
  public:
-  // Before the tensor is declared to the scheduler; a later tensor of the name takes the place of a former one.
+  // Before the tensor is declared to the scheduler; a later tensor of the name takes the place of a
+  // former one.
   void Enter(Generation generation, const Tensor& tensor) {
     MutexLock lock(&mu_);
-    slots_[{generation, tensor.shape.name}] = ExternalSlots{
-        .slot = {tensor.ResultSlot(Round(0)), tensor.ResultSlot(Round(1))}, .keep_alive = tensor.results};
+    slots_[{generation, tensor.shape.name}] =
+        ExternalSlots{.slot = {tensor.ResultSlot(Round(0)), tensor.ResultSlot(Round(1))},
+                      .keep_alive = tensor.results};
   }
   std::optional<ExternalSlots> Find(Generation generation, const std::string& name) const {
     MutexLock lock(&mu_);

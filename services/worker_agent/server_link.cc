@@ -36,7 +36,8 @@ void ServerLink::SayHello() {
 
 absl::StatusOr<MutableBytes> ServerLink::Place(const FrameHeader& header) {
   if (header.type == FrameType::kResult) return events_->RoomForResult(header);
-  return absl::UnimplementedError(absl::StrFormat("an agent does not take a %s frame with a payload", Name(header.type)));
+  return absl::UnimplementedError(
+      absl::StrFormat("an agent does not take a %s frame with a payload", Name(header.type)));
 }
 
 absl::Status ServerLink::OnFrame(const FrameHeader& header, Payload payload) {
@@ -48,7 +49,8 @@ absl::Status ServerLink::OnFrame(const FrameHeader& header, Payload payload) {
       return absl::OkStatus();
     case FrameType::kResult:
       // Dropped by Place(): nobody waits for it.
-      if (payload.bytes().size() == header.payload_bytes) events_->OnResult(header, payload.bytes());
+      if (payload.bytes().size() == header.payload_bytes)
+        events_->OnResult(header, payload.bytes());
       return absl::OkStatus();
     case FrameType::kSendAgain:
       events_->OnSendAgain(header);

@@ -1,5 +1,5 @@
-// The agent's end of the link to one shard of one summation server: handshake, contributions by priority, results straight
-// into the trainers' result slots. Belongs to the agent's core thread.
+// The agent's end of the link to one shard of one summation server: handshake, contributions by
+// priority, results straight into the trainers' result slots. Belongs to the agent's core thread.
 #pragma once
 
 #include <array>
@@ -28,7 +28,8 @@ class ServerLink;
 class ServerEvents {
  public:
   virtual ~ServerEvents() = default;
-  // Where the result belongs; empty: nobody waits for it (a repetition, or of a round that is over).
+  // Where the result belongs; empty: nobody waits for it (a repetition, or of a round that is
+  // over).
   virtual MutableBytes RoomForResult(const FrameHeader& header) = 0;
   // `result` may be the room given, the same memory written by the colocated server, or elsewhere.
   virtual void OnResult(const FrameHeader& header, Bytes result) = 0;
@@ -40,14 +41,21 @@ class ServerEvents {
 class ServerLink final : public Sink {
  public:
   // All pointers outlive the link. `where` is for people: "summation server 2 at 10.0.0.7:7171".
-  ServerLink(Transport* transport, const NodeIdentity* identity, ServerEvents* events, std::string where,
-             uint32_t shard)
-      : transport_(transport), identity_(identity), events_(events), where_(std::move(where)), shard_(shard) {}
+  ServerLink(Transport* transport, const NodeIdentity* identity, ServerEvents* events,
+             std::string where, uint32_t shard)
+      : transport_(transport),
+        identity_(identity),
+        events_(events),
+        where_(std::move(where)),
+        shard_(shard) {}
 
   void Connect(const Address& address, absl::Duration timeout);
   // `payload` is lent until the round has its result.
-  void Push(const FrameHeader& header, Bytes payload, Done done) { outbox_.Push(header, payload, std::move(done)); }
-  // The generation is over: no more events, except that the link may be destroyed once closed() is true.
+  void Push(const FrameHeader& header, Bytes payload, Done done) {
+    outbox_.Push(header, payload, std::move(done));
+  }
+  // The generation is over: no more events, except that the link may be destroyed once closed() is
+  // true.
   void Close(const absl::Status& why);
   bool closed() const { return closed_; }
   bool open() const { return open_; }

@@ -69,7 +69,8 @@ absl::Status Tensor::PrepareContribution() {
   }
   if (shape.op == ReduceOp::kBroadcast && with_data.size() > 1) {
     return absl::FailedPreconditionError(
-        absl::StrFormat("local ranks %d and %d both sent data for the broadcast '%s': all ranks must name the same root",
+        absl::StrFormat("local ranks %d and %d both sent data for the broadcast '%s': all ranks "
+                        "must name the same root",
                         with_data[0], with_data[1], shape.name));
   }
   contribution_is_empty = with_data.empty();

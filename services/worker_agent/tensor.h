@@ -1,8 +1,9 @@
-// A declared tensor on this node: its memory, its rounds, and where its partitions are summed. Belongs to the agent's core
-// thread.
+// A declared tensor on this node: its memory, its rounds, and where its partitions are summed.
+// Belongs to the agent's core thread.
 //
-// Memory, for a tensor of M bytes and L local ranks: a contribution segment for each rank (L M), two result slots (2 M), and
-// for L > 1 the node's sum (M): 3 M with one rank, (L + 3) M with more. Pages that are never touched cost nothing.
+// Memory, for a tensor of M bytes and L local ranks: a contribution segment for each rank (L M),
+// two result slots (2 M), and for L > 1 the node's sum (M): 3 M with one rank, (L + 3) M with more.
+// Pages that are never touched cost nothing.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +37,8 @@ struct TensorShape {
 class Tensor {
  public:
   // Makes the segments. RESOURCE_EXHAUSTED when there is no memory for them.
-  static absl::StatusOr<std::shared_ptr<Tensor>> Create(uint32_t number, TensorShape shape, uint32_t local_ranks);
+  static absl::StatusOr<std::shared_ptr<Tensor>> Create(uint32_t number, TensorShape shape,
+                                                        uint32_t local_ranks);
 
   const uint32_t number;  // in the trainers' protocol
   const TensorShape shape;
@@ -62,7 +64,9 @@ class Tensor {
   uint64_t partition_elements = 0;
   std::vector<ServerLink*> owners;  // by partition
   uint32_t partitions() const { return static_cast<uint32_t>(owners.size()); }
-  size_t OffsetOf(uint32_t partition) const { return partition * partition_elements * SizeOf(shape.dtype); }
+  size_t OffsetOf(uint32_t partition) const {
+    return partition * partition_elements * SizeOf(shape.dtype);
+  }
   size_t BytesOf(uint32_t partition) const;
 
   // ---- the running round ----
@@ -71,7 +75,8 @@ class Tensor {
   int warnings = 0;                                // about a stall, so far
   // What the node contributes to the running round: decided by PrepareContribution.
   bool contribution_is_empty = false;
-  bool must_reduce = false;  // the ranks' contributions have to be summed first, partition by partition
+  bool must_reduce =
+      false;  // the ranks' contributions have to be summed first, partition by partition
   // FAILED_PRECONDITION: two local ranks gave data for a broadcast.
   absl::Status PrepareContribution();
   void ReduceInNodeOf(uint32_t partition);

@@ -9,19 +9,22 @@ namespace addend {
 
 absl::Status TensorRounds::OnPush(uint32_t local_rank, Round round, bool empty) {
   if (round != round_ || HasPushed(local_rank)) {
-    return absl::InvalidArgumentError(absl::StrFormat("local rank %d pushed round %d while round %d is open",
-                                                      local_rank, round.value(), round_.value()));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("local rank %d pushed round %d while round %d is open", local_rank,
+                        round.value(), round_.value()));
   }
   pushed_[local_rank] = empty ? Push::kEmpty : Push::kData;
   return absl::OkStatus();
 }
 
 bool TensorRounds::AllPushed() const {
-  return std::none_of(pushed_.begin(), pushed_.end(), [](Push push) { return push == Push::kMissing; });
+  return std::none_of(pushed_.begin(), pushed_.end(),
+                      [](Push push) { return push == Push::kMissing; });
 }
 
 bool TensorRounds::AnyPushed() const {
-  return std::any_of(pushed_.begin(), pushed_.end(), [](Push push) { return push != Push::kMissing; });
+  return std::any_of(pushed_.begin(), pushed_.end(),
+                     [](Push push) { return push != Push::kMissing; });
 }
 
 std::vector<uint32_t> TensorRounds::Missing() const {

@@ -1,5 +1,5 @@
-// The rounds of one tensor on one node: which local ranks have pushed, which partitions have their result. Pure: no bytes,
-// socket, thread or clock.
+// The rounds of one tensor on one node: which local ranks have pushed, which partitions have their
+// result. Pure: no bytes, socket, thread or clock.
 //
 // Invariants
 //  1. A round starts when all local ranks have pushed it, and only after the former one has ended.

@@ -43,7 +43,8 @@ TrainerLink::TrainerLink(EventLoop* loop, UniqueFd fd, TrainerEvents* events,
     : loop_(loop), fd_(std::move(fd)), events_(events), gone_(std::move(gone)) {
   ucred credentials{};
   socklen_t length = sizeof(credentials);
-  if (::getsockopt(fd_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0) pid_ = credentials.pid;
+  if (::getsockopt(fd_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0)
+    pid_ = credentials.pid;
 }
 
 TrainerLink::~TrainerLink() { loop_->Unwatch(fd_.get()); }
@@ -120,7 +121,8 @@ absl::Status TrainerLink::ReadSome() {
   std::byte packet[ipc::kMaxMessageBytes];
   for (int i = 0; i < kMessagesPerTurn && !closing_; ++i) {
     const ssize_t got = ::recv(fd_.get(), packet, sizeof(packet), MSG_DONTWAIT | MSG_TRUNC);
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return absl::OkStatus();
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
+      return absl::OkStatus();
     if (got <= 0) return absl::UnavailableError("the trainer's end of the socket closed");
     if (got > static_cast<ssize_t>(sizeof(packet))) {
       return absl::InvalidArgumentError(absl::StrFormat("a message of %d bytes is too long", got));
@@ -133,10 +135,12 @@ absl::Status TrainerLink::ReadSome() {
 absl::Status TrainerLink::Parse(std::span<const std::byte> packet) {
   TrainerMessage message;
   if (packet.size() < sizeof(message.fixed)) {
-    return absl::InvalidArgumentError(absl::StrFormat("a message of %d bytes is too short", packet.size()));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("a message of %d bytes is too short", packet.size()));
   }
   std::memcpy(&message.fixed, packet.data(), sizeof(message.fixed));
-  if (message.fixed.magic != ipc::kMagic) return absl::InvalidArgumentError("a message has a bad magic number");
+  if (message.fixed.magic != ipc::kMagic)
+    return absl::InvalidArgumentError("a message has a bad magic number");
   const ipc::Message& fixed = message.fixed;
   const size_t dims_bytes = size_t{fixed.dims} * sizeof(int64_t);
   if (fixed.dims > ipc::kMaxDims || fixed.text_bytes > ipc::kMaxNameBytes ||
@@ -151,12 +155,13 @@ absl::Status TrainerLink::Parse(std::span<const std::byte> packet) {
   return events_->OnMessage(this, message);
 }
 
-absl::StatusOr<std::unique_ptr<TrainerPort>> TrainerPort::Listen(EventLoop* loop, const std::string& path,
+absl::StatusOr<std::unique_ptr<TrainerPort>> TrainerPort::Listen(EventLoop* loop,
+                                                                 const std::string& path,
                                                                  TrainerEvents* events) {
   ADDEND_ASSIGN_OR_RETURN(const sockaddr_un address, SocketAddress(path));
   if (SomebodyListens(address)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("--socket=%s is in use by another agent: give each agent a path of its own", path));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--socket=%s is in use by another agent: give each agent a path of its own", path));
   }
   ::unlink(path.c_str());
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -165,8 +170,8 @@ absl::StatusOr<std::unique_ptr<TrainerPort>> TrainerPort::Listen(EventLoop* loop
   const int error = errno;
   ::umask(former);
   if (bound != 0 || ::listen(fd.get(), 128) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("cannot listen on --socket=%s: %s", path, std::strerror(bound != 0 ? error : errno)));
+    return absl::InvalidArgumentError(absl::StrFormat("cannot listen on --socket=%s: %s", path,
+                                                      std::strerror(bound != 0 ? error : errno)));
   }
   std::unique_ptr<TrainerPort> port(new TrainerPort(loop, std::move(fd), path, events));
   ADDEND_RETURN_IF_ERROR(loop->Watch(port->fd_.get(), EPOLLIN, port.get()));
@@ -184,9 +189,10 @@ TrainerPort::~TrainerPort() {
 void TrainerPort::OnReady(uint32_t) {
   UniqueFd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!fd.valid() || links_.size() >= kTrainersMax) return;
-  links_.push_back(std::make_unique<TrainerLink>(loop_, std::move(fd), events_, [this](TrainerLink* gone) {
-    links_.remove_if([gone](const auto& link) { return link.get() == gone; });
-  }));
+  links_.push_back(
+      std::make_unique<TrainerLink>(loop_, std::move(fd), events_, [this](TrainerLink* gone) {
+        links_.remove_if([gone](const auto& link) { return link.get() == gone; });
+      }));
   TrainerLink* const link = links_.back().get();
   if (absl::Status status = link->Open(); !status.ok()) link->Close(status);
 }

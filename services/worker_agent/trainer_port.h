@@ -1,5 +1,5 @@
-// The Unix socket of the agent and the trainers connected to it (lib/client/ipc.h). Belongs to the agent's core
-// thread. Knows messages, not what they mean.
+// The Unix socket of the agent and the trainers connected to it (lib/client/ipc.h). Belongs to the
+// agent's core thread. Knows messages, not what they mean.
 #pragma once
 
 #include <deque>
@@ -39,12 +39,14 @@ class TrainerEvents {
 
 class TrainerLink final : public FdHandler {
  public:
-  TrainerLink(EventLoop* loop, UniqueFd fd, TrainerEvents* events, std::function<void(TrainerLink*)> gone);
+  TrainerLink(EventLoop* loop, UniqueFd fd, TrainerEvents* events,
+              std::function<void(TrainerLink*)> gone);
   ~TrainerLink() override;
   absl::Status Open();
 
   // Never blocks: what the socket does not take now is queued. `segments`: descriptors to pass.
-  void Send(ipc::Message message, std::string_view text = {}, std::vector<std::shared_ptr<Segment>> segments = {});
+  void Send(ipc::Message message, std::string_view text = {},
+            std::vector<std::shared_ptr<Segment>> segments = {});
   // Sends what is queued, as far as the socket takes it, and closes. OnTrainerGone follows.
   void Close(absl::Status why);
   int32_t pid() const { return pid_; }
@@ -78,9 +80,10 @@ class TrainerLink final : public FdHandler {
 
 class TrainerPort final : private FdHandler {
  public:
-  // Listens on `path` (mode 0600). A socket file that nobody listens on is replaced. INVALID_ARGUMENT when the path
-  // cannot be used. On the loop's thread, like all methods.
-  static absl::StatusOr<std::unique_ptr<TrainerPort>> Listen(EventLoop* loop, const std::string& path,
+  // Listens on `path` (mode 0600). A socket file that nobody listens on is replaced.
+  // INVALID_ARGUMENT when the path cannot be used. On the loop's thread, like all methods.
+  static absl::StatusOr<std::unique_ptr<TrainerPort>> Listen(EventLoop* loop,
+                                                             const std::string& path,
                                                              TrainerEvents* events);
   // Closes all connections without a further event and removes the socket file.
   ~TrainerPort() override;

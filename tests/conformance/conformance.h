@@ -1,4 +1,5 @@
-// The contract of lib/transport/transport.h as tests. A backend instantiates TransportConformance with its World.
+// The contract of lib/transport/transport.h as tests. A backend instantiates TransportConformance
+// with its World.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -41,7 +42,8 @@ class RecordingSink : public Sink {
     EXPECT_FALSE(closed) << "a frame after OnClosed";
     const Bytes bytes = payload.bytes();
     MutexLock lock(&mu);
-    frames.push_back({header, std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())});
+    frames.push_back(
+        {header, std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())});
     if (hold_payloads) held.push_back(std::move(payload));
     cv.NotifyAll();
     return frame_error;
@@ -120,11 +122,12 @@ class TransportConformance : public testing::TestWithParam<WorldFactory> {
   // Connects and waits until a first frame has gone through.
   void Connect() {
     here_->Run([&] {
-      client_->Connect(address_, 0, &connected_, absl::Seconds(10), [this](absl::StatusOr<Link*> link) {
-        ASSERT_TRUE(link.ok()) << link.status();
-        link_ = *link;
-        Send(link_, &connected_, "first");
-      });
+      client_->Connect(address_, 0, &connected_, absl::Seconds(10),
+                       [this](absl::StatusOr<Link*> link) {
+                         ASSERT_TRUE(link.ok()) << link.status();
+                         link_ = *link;
+                         Send(link_, &connected_, "first");
+                       });
     });
     ASSERT_TRUE(accepted_.WaitFor([&] { return accepted_.frames.size() == 1; }));
   }
@@ -135,10 +138,11 @@ class TransportConformance : public testing::TestWithParam<WorldFactory> {
     header.type = FrameType::kContribution;
     header.round = Round(round);
     inside_send_ = true;
-    link->Send(header, std::as_bytes(std::span<const char>(*payloads_.back())), [this, sink](absl::Status status) {
-      EXPECT_FALSE(inside_send_) << "Done ran inside Send";
-      sink->CountDone(status);
-    });
+    link->Send(header, std::as_bytes(std::span<const char>(*payloads_.back())),
+               [this, sink](absl::Status status) {
+                 EXPECT_FALSE(inside_send_) << "Done ran inside Send";
+                 sink->CountDone(status);
+               });
     inside_send_ = false;
   }
 
@@ -160,7 +164,8 @@ TEST_P(TransportConformance, FramesArriveCompleteOnceAndInOrder) {
   Connect();
   const std::vector<size_t> sizes = {0, 1, 95, 96, 97, 4096, 1000003, 0, 3 << 20, 17};
   here_->Run([&] {
-    for (size_t i = 0; i < sizes.size(); ++i) Send(link_, &connected_, std::string(sizes[i], 'a' + i), i);
+    for (size_t i = 0; i < sizes.size(); ++i)
+      Send(link_, &connected_, std::string(sizes[i], 'a' + i), i);
   });
   ASSERT_TRUE(accepted_.WaitFor([&] { return accepted_.frames.size() == sizes.size() + 1; }));
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -186,7 +191,8 @@ TEST_P(TransportConformance, BothDirectionsAtOnce) {
   });
   there_->Run([&] {
     for (int i = 0; i < kFrames; ++i) {
-      accepted_link_->Send(FrameHeader{}, std::as_bytes(std::span<const char>(*payloads_[1])), nullptr);
+      accepted_link_->Send(FrameHeader{}, std::as_bytes(std::span<const char>(*payloads_[1])),
+                           nullptr);
     }
   });
   EXPECT_TRUE(accepted_.WaitFor([&] { return accepted_.frames.size() == kFrames + 1; }));
@@ -244,12 +250,13 @@ TEST_P(TransportConformance, ConnectingToNobodyFailsAndTheSinkHearsNothing) {
   absl::Status status;
   bool decided = false;
   here_->Run([&] {
-    client_->Connect(world_->NobodyListens(), 0, &connected_, absl::Seconds(5), [&](absl::StatusOr<Link*> link) {
-      MutexLock lock(&mu);
-      status = link.status();
-      decided = true;
-      cv.NotifyAll();
-    });
+    client_->Connect(world_->NobodyListens(), 0, &connected_, absl::Seconds(5),
+                     [&](absl::StatusOr<Link*> link) {
+                       MutexLock lock(&mu);
+                       status = link.status();
+                       decided = true;
+                       cv.NotifyAll();
+                     });
   });
   {
     MutexLock lock(&mu);

@@ -6,7 +6,9 @@ namespace {
 
 class InprocWorld : public World {
  public:
-  std::shared_ptr<Transport> MakeTransport(EventLoop* loop) override { return MakeInprocTransport(loop, network_); }
+  std::shared_ptr<Transport> MakeTransport(EventLoop* loop) override {
+    return MakeInprocTransport(loop, network_);
+  }
   Address ListenAddress() override { return {.host = "server"}; }
   Address NobodyListens() override { return {.host = "nobody"}; }
 

@@ -12,12 +12,15 @@ namespace {
 
 class TcpWorld : public World {
  public:
-  std::shared_ptr<Transport> MakeTransport(EventLoop* loop) override { return MakeTcpTransport(loop); }
+  std::shared_ptr<Transport> MakeTransport(EventLoop* loop) override {
+    return MakeTcpTransport(loop);
+  }
   Address ListenAddress() override { return {.host = "127.0.0.1", .port = 0}; }
   Address NobodyListens() override { return {.host = "127.0.0.1", .port = 1}; }
 };
 
-INSTANTIATE_TEST_SUITE_P(Tcp, TransportConformance, testing::Values([] { return std::make_unique<TcpWorld>(); }));
+INSTANTIATE_TEST_SUITE_P(Tcp, TransportConformance,
+                         testing::Values([] { return std::make_unique<TcpWorld>(); }));
 
 // A peer that is no link of ours: raw bytes on a socket.
 class TcpRawPeer : public TransportConformance {
@@ -36,7 +39,8 @@ class TcpRawPeer : public TransportConformance {
   }
   UniqueFd socket_;
 };
-INSTANTIATE_TEST_SUITE_P(Tcp, TcpRawPeer, testing::Values([] { return std::make_unique<TcpWorld>(); }));
+INSTANTIATE_TEST_SUITE_P(Tcp, TcpRawPeer,
+                         testing::Values([] { return std::make_unique<TcpWorld>(); }));
 
 TEST_P(TcpRawPeer, BytesThatAreNoFrameCloseTheLinkWithDataLoss) {
   const std::string http = "GET / HTTP/1.1\r\nHost: localhost\r\n" + std::string(200, ' ');
@@ -54,7 +58,8 @@ TEST_P(TcpRawPeer, AnotherWireVersionIsToldSo) {
   ASSERT_TRUE(accepted_.WaitFor([&] { return accepted_.closed; }));
   EXPECT_EQ(ExitCodeOf(accepted_.close_reason), kExitVersion);
   EncodedHeader answer;
-  ASSERT_EQ(::recv(socket_.get(), answer.data(), answer.size(), MSG_WAITALL), static_cast<ssize_t>(answer.size()));
+  ASSERT_EQ(::recv(socket_.get(), answer.data(), answer.size(), MSG_WAITALL),
+            static_cast<ssize_t>(answer.size()));
   const auto goaway = DecodeHeader(answer);
   ASSERT_TRUE(goaway.ok()) << goaway.status();
   EXPECT_EQ(goaway->type, FrameType::kGoaway);
@@ -141,7 +146,8 @@ TEST(TcpPortTest, ATakenPortIsNamed) {
   ASSERT_TRUE(first.ok());
   auto second = TcpPort::Open({.host = "127.0.0.1", .port = (*first)->port()}, {});
   EXPECT_EQ(second.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(std::string(second.status().message()).find("Address already in use"), std::string::npos);
+  EXPECT_NE(std::string(second.status().message()).find("Address already in use"),
+            std::string::npos);
 }
 
 }  // namespace

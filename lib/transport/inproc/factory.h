@@ -1,5 +1,5 @@
-// In-process links between shards: a frame is a posted task, a payload a pointer. This is how an agent talks to its
-// colocated summation server.
+// In-process links between shards: a frame is a posted task, a payload a pointer. This is how an
+// agent talks to its colocated summation server.
 #pragma once
 
 #include <memory>
@@ -9,12 +9,14 @@
 
 namespace addend {
 
-// The names that can be connected to; one per process (or per test). Thread-safe. Must outlive its transports.
+// The names that can be connected to; one per process (or per test). Thread-safe. Must outlive its
+// transports.
 class InprocNetwork;
 std::shared_ptr<InprocNetwork> MakeInprocNetwork();
 
 // The transport of one shard. Address.host is any name, unique in the network; port is ignored.
 // Put copies into the peer's region on the sender's thread.
-std::unique_ptr<Transport> MakeInprocTransport(EventLoop* loop, std::shared_ptr<InprocNetwork> network);
+std::unique_ptr<Transport> MakeInprocTransport(EventLoop* loop,
+                                               std::shared_ptr<InprocNetwork> network);
 
 }  // namespace addend

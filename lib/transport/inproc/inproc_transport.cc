@@ -28,8 +28,8 @@ class InprocNetwork {
 
 namespace {
 
-// What both ends of a link and the payloads on their way share. An end is reached by posting to its loop; the pointer
-// in `link` is read and cleared on that loop only.
+// What both ends of a link and the payloads on their way share. An end is reached by posting to its
+// loop; the pointer in `link` is read and cleared on that loop only.
 struct End {
   explicit End(EventLoop* loop) : loop(loop) {}
   EventLoop* const loop;
@@ -90,7 +90,8 @@ class InprocTransport final : public Transport {
   TransportStats& mutable_stats() { return stats_; }
   // On this loop: the passive end of a new link.
   void Accept(std::shared_ptr<End> self, std::shared_ptr<End> peer, const std::string& peer_name);
-  InprocLink* NewLink(std::shared_ptr<End> self, std::shared_ptr<End> peer, const std::string& peer_name);
+  InprocLink* NewLink(std::shared_ptr<End> self, std::shared_ptr<End> peer,
+                      const std::string& peer_name);
   void Drop(InprocLink* link);
 
  private:
@@ -111,15 +112,16 @@ class InprocRegion final : public Region {
  public:
   explicit InprocRegion(MutableBytes memory) : memory_(memory) {}
   RemoteSlice Export(size_t offset, uint32_t bytes) const override {
-    return {.address = reinterpret_cast<uint64_t>(memory_.data()) + offset, .key = 0, .bytes = bytes};
+    return {
+        .address = reinterpret_cast<uint64_t>(memory_.data()) + offset, .key = 0, .bytes = bytes};
   }
 
  private:
   const MutableBytes memory_;
 };
 
-InprocLink::InprocLink(InprocTransport* transport, std::shared_ptr<End> self, std::shared_ptr<End> peer,
-                       std::string peer_name)
+InprocLink::InprocLink(InprocTransport* transport, std::shared_ptr<End> self,
+                       std::shared_ptr<End> peer, std::string peer_name)
     : transport_(transport),
       self_(std::move(self)),
       peer_(std::move(peer)),
@@ -202,7 +204,9 @@ void InprocLink::Shut(absl::Status why) {
   closing_ = true;
   why_ = std::move(why);
   peer_->loop
-      ->Post([peer = peer_, told = why_.ok() ? absl::CancelledError("the peer closed the link on purpose") : why_] {
+      ->Post([peer = peer_, told = why_.ok()
+                                       ? absl::CancelledError("the peer closed the link on purpose")
+                                       : why_] {
         if (peer->link != nullptr) peer->link->OnPeerClosed(told);
       })
       .IgnoreError();
@@ -225,7 +229,8 @@ void InprocLink::Abandon(const absl::Status& why) {
   if (!closing_) {
     peer_->loop
         ->Post([peer = peer_] {
-          if (peer->link != nullptr) peer->link->OnPeerClosed(absl::UnavailableError("the peer shut down"));
+          if (peer->link != nullptr)
+            peer->link->OnPeerClosed(absl::UnavailableError("the peer shut down"));
         })
         .IgnoreError();
   }
@@ -272,7 +277,8 @@ void InprocTransport::Connect(const Address& peer, uint32_t, Sink* sink, absl::D
   }
   if (listener.loop == nullptr) {
     loop_->Defer([connected = std::move(connected), host = peer.host]() mutable {
-      connected(absl::UnavailableError(absl::StrFormat("nobody listens on '%s' in this process", host)));
+      connected(
+          absl::UnavailableError(absl::StrFormat("nobody listens on '%s' in this process", host)));
     });
     return;
   }
@@ -291,7 +297,8 @@ void InprocTransport::Connect(const Address& peer, uint32_t, Sink* sink, absl::D
         if (transport != nullptr) return transport->Accept(there, here, "in-process peer");
         here->loop
             ->Post([here] {
-              if (here->link != nullptr) here->link->OnPeerClosed(absl::UnavailableError("the listener is gone"));
+              if (here->link != nullptr)
+                here->link->OnPeerClosed(absl::UnavailableError("the listener is gone"));
             })
             .IgnoreError();
       })
@@ -324,7 +331,8 @@ void InprocTransport::Drop(InprocLink* link) {
 
 std::shared_ptr<InprocNetwork> MakeInprocNetwork() { return std::make_shared<InprocNetwork>(); }
 
-std::unique_ptr<Transport> MakeInprocTransport(EventLoop* loop, std::shared_ptr<InprocNetwork> network) {
+std::unique_ptr<Transport> MakeInprocTransport(EventLoop* loop,
+                                               std::shared_ptr<InprocNetwork> network) {
   return std::make_unique<InprocTransport>(loop, std::move(network));
 }
 

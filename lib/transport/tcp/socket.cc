@@ -26,8 +26,8 @@ absl::StatusOr<AddrInfo> Resolve(const Address& address, bool passive) {
   hints.ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0);
   addrinfo* found = nullptr;
   const std::string port = std::to_string(address.port);
-  const int error =
-      ::getaddrinfo(address.host.empty() ? nullptr : address.host.c_str(), port.c_str(), &hints, &found);
+  const int error = ::getaddrinfo(address.host.empty() ? nullptr : address.host.c_str(),
+                                  port.c_str(), &hints, &found);
   if (error != 0) {
     return absl::UnavailableError(
         absl::StrFormat("cannot resolve '%s': %s", address.host, ::gai_strerror(error)));
@@ -43,15 +43,18 @@ void SetOption(int fd, int level, int name, int value) {
 
 absl::StatusOr<UniqueFd> ListenOn(const Address& bind, uint16_t* port) {
   const auto refuse = [&](std::string_view why) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "cannot listen on %s:%d for data: %s", bind.host.empty() ? "*" : bind.host, bind.port, why));
+    return absl::InvalidArgumentError(absl::StrFormat("cannot listen on %s:%d for data: %s",
+                                                      bind.host.empty() ? "*" : bind.host,
+                                                      bind.port, why));
   };
   auto info = Resolve(bind, /*passive=*/true);
-  if (!info.ok()) return refuse(std::string(info.status().message().data(), info.status().message().size()));
+  if (!info.ok())
+    return refuse(std::string(info.status().message().data(), info.status().message().size()));
   UniqueFd fd(::socket((*info)->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return refuse(std::strerror(errno));
   SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  if (::bind(fd.get(), (*info)->ai_addr, (*info)->ai_addrlen) != 0 || ::listen(fd.get(), 1024) != 0) {
+  if (::bind(fd.get(), (*info)->ai_addr, (*info)->ai_addrlen) != 0 ||
+      ::listen(fd.get(), 1024) != 0) {
     return refuse(std::strerror(errno));
   }
   sockaddr_storage bound{};
@@ -65,7 +68,8 @@ absl::StatusOr<UniqueFd> ListenOn(const Address& bind, uint16_t* port) {
 absl::StatusOr<UniqueFd> StartConnect(const Address& peer) {
   ADDEND_ASSIGN_OR_RETURN(AddrInfo info, Resolve(peer, /*passive=*/false));
   UniqueFd fd(::socket(info->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) return absl::ResourceExhaustedError(absl::StrFormat("socket: %s", std::strerror(errno)));
+  if (!fd.valid())
+    return absl::ResourceExhaustedError(absl::StrFormat("socket: %s", std::strerror(errno)));
   if (::connect(fd.get(), info->ai_addr, info->ai_addrlen) != 0 && errno != EINPROGRESS) {
     return absl::UnavailableError(
         absl::StrFormat("cannot connect to %s:%d: %s", peer.host, peer.port, std::strerror(errno)));
@@ -97,8 +101,8 @@ std::string PeerName(int fd) {
   char host[NI_MAXHOST];
   char port[NI_MAXSERV];
   if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
-      ::getnameinfo(reinterpret_cast<sockaddr*>(&address), length, host, sizeof(host), port, sizeof(port),
-                    NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+      ::getnameinfo(reinterpret_cast<sockaddr*>(&address), length, host, sizeof(host), port,
+                    sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
     return "a peer that is gone";
   }
   return absl::StrFormat("%s:%s", host, port);

@@ -37,13 +37,15 @@ uint32_t GoawayDetail(const absl::Status& why) {
 
 absl::Status FromGoaway(uint32_t detail, std::string_view reason) {
   const auto code = static_cast<absl::StatusCode>(detail & 0xff);
-  if (code == absl::StatusCode::kOk) return absl::CancelledError("the peer closed the link on purpose");
+  if (code == absl::StatusCode::kOk)
+    return absl::CancelledError("the peer closed the link on purpose");
   const absl::Status status(code, absl::string_view(reason.data(), reason.size()));
   return WithExitCode(status, static_cast<ExitCode>(detail >> 8 & 0xff));
 }
 
 bool IsMalformed(const absl::Status& status) {
-  return absl::IsDataLoss(status) || absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
+  return absl::IsDataLoss(status) || absl::IsInvalidArgument(status) ||
+         absl::IsFailedPrecondition(status);
 }
 
 }  // namespace
@@ -93,7 +95,8 @@ void TcpLink::Send(const FrameHeader& header, Bytes payload, Done done) {
 
 void TcpLink::Put(Bytes from, RemoteSlice, uint32_t, Done done) {
   loop_->Defer([done = std::move(done), bytes = from.size()]() mutable {
-    done(absl::UnimplementedError(absl::StrFormat("TCP has no one-sided writes (%d bytes)", bytes)));
+    done(
+        absl::UnimplementedError(absl::StrFormat("TCP has no one-sided writes (%d bytes)", bytes)));
   });
 }
 
@@ -117,8 +120,8 @@ void TcpLink::SayGoodbye(const absl::Status& why) {
   Flush();
 }
 
-// At the end of the loop's turn: all that a turn sends leaves in as few system calls as possible, and no Done or
-// OnClosed runs inside a call of the owner's.
+// At the end of the loop's turn: all that a turn sends leaves in as few system calls as possible,
+// and no Done or OnClosed runs inside a call of the owner's.
 void TcpLink::Schedule() {
   if (scheduled_) return;
   scheduled_ = true;
@@ -216,7 +219,8 @@ absl::Status TcpLink::ReadError(ssize_t got) const {
       absl::StrFormat("the connection to %s broke: %s", peer_, std::strerror(errno)));
 }
 
-// One system call reads the rest of a payload and the next header together: about one call for each frame.
+// One system call reads the rest of a payload and the next header together: about one call for each
+// frame.
 absl::Status TcpLink::ReadOnce(size_t* got) {
   iovec vectors[2];
   int count = 0;
@@ -237,7 +241,8 @@ absl::Status TcpLink::ReadOnce(size_t* got) {
     vectors[count++] = {header_bytes_.data() + header_got_, kFrameHeaderBytes - header_got_};
   }
   const ssize_t result = ::readv(fd_.get(), vectors, count);
-  if (result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return absl::OkStatus();
+  if (result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
+    return absl::OkStatus();
   if (result <= 0) return ReadError(result);
   *got = static_cast<size_t>(result);
   size_t rest = *got;
@@ -260,7 +265,8 @@ absl::Status TcpLink::OnHeader() {
   if (header_.payload_bytes == 0) return DeliverFrame();
   in_payload_ = true;
   if (header_.type == FrameType::kGoaway) {
-    if (header_.payload_bytes > kReasonBytesMax) return absl::InvalidArgumentError("a GOAWAY is too long");
+    if (header_.payload_bytes > kReasonBytesMax)
+      return absl::InvalidArgumentError("a GOAWAY is too long");
     reason_.resize(header_.payload_bytes);
     payload_ = std::as_writable_bytes(std::span<char>(reason_));
     return absl::OkStatus();

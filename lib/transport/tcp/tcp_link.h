@@ -66,7 +66,7 @@ class TcpLink final : public Link, private FdHandler {
   // Owned by the loop's thread.
   Sink* sink_ = nullptr;
   std::deque<Outgoing> outgoing_;
-  size_t head_sent_ = 0;  // bytes of outgoing_.front() already written
+  size_t head_sent_ = 0;         // bytes of outgoing_.front() already written
   std::vector<Done> completed_;  // written to the kernel; run at the end of the turn
   bool scheduled_ = false;
   bool want_write_ = false;
@@ -79,7 +79,7 @@ class TcpLink final : public Link, private FdHandler {
   size_t header_got_ = 0;
   FrameHeader header_;
   bool in_payload_ = false;
-  MutableBytes payload_;     // where it lands; empty while it is dropped
+  MutableBytes payload_;  // where it lands; empty while it is dropped
   size_t payload_got_ = 0;
 
   // Expires with the link: a deferred turn must not outlive it.

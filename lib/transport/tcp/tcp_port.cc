@@ -22,7 +22,9 @@ constexpr size_t kPendingMax = 4096;
 class PortImpl final : public TcpPort, private FdHandler {
  public:
   PortImpl(UniqueFd fd, uint16_t port, std::vector<ShardEnd> shards, TcpOptions options)
-      : fd_(std::move(fd)), port_(port), shards_(std::make_shared<std::vector<ShardEnd>>(std::move(shards))),
+      : fd_(std::move(fd)),
+        port_(port),
+        shards_(std::make_shared<std::vector<ShardEnd>>(std::move(shards))),
         options_(options) {}
 
   ~PortImpl() override {
@@ -74,11 +76,13 @@ class PortImpl final : public TcpPort, private FdHandler {
     pending_[key] = std::move(pending);
   }
 
-  // Out of descriptors: the kernel keeps the connections queued; look again shortly instead of spinning.
+  // Out of descriptors: the kernel keeps the connections queued; look again shortly instead of
+  // spinning.
   void PauseAccepting() {
     spdlog::warn("out of file descriptors: not accepting connections for 100 ms (raise ulimit -n)");
     loop_->Unwatch(fd_.get());
-    loop_->RunAfter(absl::Milliseconds(100), [this] { loop_->Watch(fd_.get(), EPOLLIN, this).IgnoreError(); });
+    loop_->RunAfter(absl::Milliseconds(100),
+                    [this] { loop_->Watch(fd_.get(), EPOLLIN, this).IgnoreError(); });
   }
 
   void Peek(Pending* pending) {
@@ -99,7 +103,8 @@ class PortImpl final : public TcpPort, private FdHandler {
     ::setsockopt(key, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof(one));
     auto fd = std::make_shared<UniqueFd>(std::move(pending->fd));
     pending_.erase(key);
-    (*shards_)[shard].loop
+    (*shards_)[shard]
+        .loop
         ->Post([fd, shards = shards_, shard] {
           ShardEnd& end = (*shards)[shard];
           static_cast<TcpTransport*>(end.transport.get())->Adopt(std::move(*fd), end.accept);
@@ -118,7 +123,8 @@ class PortImpl final : public TcpPort, private FdHandler {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TcpPort>> TcpPort::Open(const Address& bind, std::vector<ShardEnd> shards,
+absl::StatusOr<std::unique_ptr<TcpPort>> TcpPort::Open(const Address& bind,
+                                                       std::vector<ShardEnd> shards,
                                                        TcpOptions options) {
   uint16_t port = 0;
   ADDEND_ASSIGN_OR_RETURN(UniqueFd fd, tcp::ListenOn(bind, &port));

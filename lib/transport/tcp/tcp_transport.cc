@@ -19,7 +19,10 @@ constexpr uint32_t kInFlightMax = 65536;
 class TcpTransport::Connecting : public FdHandler {
  public:
   Connecting(TcpTransport* transport, Address peer, Sink* sink, ConnectFn connected)
-      : transport_(transport), peer_(std::move(peer)), sink_(sink), connected_(std::move(connected)) {}
+      : transport_(transport),
+        peer_(std::move(peer)),
+        sink_(sink),
+        connected_(std::move(connected)) {}
   ~Connecting() override {
     transport_->loop_->Cancel(timer_);
     if (fd_.valid()) transport_->loop_->Unwatch(fd_.get());
@@ -27,9 +30,9 @@ class TcpTransport::Connecting : public FdHandler {
 
   void Begin(absl::Duration timeout) {
     timer_ = transport_->loop_->RunAfter(timeout, [this, timeout] {
-      Decide(absl::DeadlineExceededError(absl::StrFormat("%s:%d did not accept a connection within %s",
-                                                         peer_.host, peer_.port,
-                                                         absl::FormatDuration(timeout))));
+      Decide(absl::DeadlineExceededError(
+          absl::StrFormat("%s:%d did not accept a connection within %s", peer_.host, peer_.port,
+                          absl::FormatDuration(timeout))));
     });
     auto fd = tcp::StartConnect(peer_);
     absl::Status status = fd.status();
@@ -95,8 +98,8 @@ TcpTransport::~TcpTransport() {
 }
 
 absl::StatusOr<std::unique_ptr<Region>> TcpTransport::Register(MutableBytes memory) {
-  return absl::UnimplementedError(
-      absl::StrFormat("TCP has no one-sided writes, so it registers no memory (%d bytes)", memory.size()));
+  return absl::UnimplementedError(absl::StrFormat(
+      "TCP has no one-sided writes, so it registers no memory (%d bytes)", memory.size()));
 }
 
 absl::StatusOr<Address> TcpTransport::Listen(const Address& bind, AcceptFn accept) {

@@ -101,10 +101,12 @@ FakeAgent::~FakeAgent() {
 }
 
 void FakeAgent::Post(std::function<void()> action) {
-  const std::lock_guard<std::mutex> lock(mu_);
+  std::unique_lock<std::mutex> lock(mu_);
   posted_.push_back(std::move(action));
+  const uint64_t ticket = ++posts_;
   const uint64_t one = 1;
   Require(::write(wake_fd_, &one, sizeof(one)) == sizeof(one), "eventfd");
+  ran_.wait(lock, [&] { return posts_run_ >= ticket; });
 }
 
 void FakeAgent::RefuseInit(uint32_t code, std::string text) {
@@ -178,6 +180,9 @@ void FakeAgent::RunPosted() {
     actions.swap(posted_);
   }
   for (const auto& action : actions) action();
+  const std::lock_guard<std::mutex> lock(mu_);
+  posts_run_ += actions.size();
+  ran_.notify_all();
 }
 
 void FakeAgent::Run() {

@@ -2,10 +2,11 @@
 // one socket and sums their contributions in rank order, without scheduler, servers and network.
 // It sums for real (lib/reduce), so what a test receives is what a one-level sum gives.
 //
-// Owned by the test; one thread of its own answers. Methods may be called from any thread and take
-// effect in order with the messages. Aborts on what a correct client never does.
+// Owned by the test; one thread of its own answers. Methods may be called from any other thread and
+// have taken effect when they return. Aborts on what a correct client never does.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -91,7 +92,10 @@ class FakeAgent {
 
   std::mutex mu_;
   std::vector<std::function<void()>> posted_;  // guarded by mu_
-  Counts counts_;                              // guarded by mu_
+  uint64_t posts_ = 0;                         // guarded by mu_
+  uint64_t posts_run_ = 0;                     // guarded by mu_
+  std::condition_variable ran_;
+  Counts counts_;  // guarded by mu_
 };
 
 }  // namespace addend

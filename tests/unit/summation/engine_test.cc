@@ -18,7 +18,8 @@ constexpr TensorId kTensor{1};
 // One node's end of a link.
 class Node : public Sink {
  public:
-  Node(EventLoop* loop, Transport* transport, uint16_t port, uint32_t rank, std::string token = "secret")
+  Node(EventLoop* loop, Transport* transport, uint16_t port, uint32_t rank,
+       std::string token = "secret")
       : loop_(loop), rank_(rank), token_(std::move(token)) {
     loop_->Run([&] {
       transport->Connect({.host = "127.0.0.1", .port = port}, 0, this, absl::Seconds(10),
@@ -27,14 +28,16 @@ class Node : public Sink {
                            link_ = *link;
                            FrameHeader hello = Header(FrameType::kHello);
                            hello.partition = PartitionId(0);
-                           link_->Send(hello, std::as_bytes(std::span<const char>(token_)), nullptr);
+                           link_->Send(hello, std::as_bytes(std::span<const char>(token_)),
+                                       nullptr);
                          });
     });
   }
   bool WaitForHello() {
     return Wait([this] { return greeted || closed; }) && greeted;
   }
-  void Push(const std::vector<float>& values, uint64_t round, uint32_t partition = 0, TensorId tensor = kTensor) {
+  void Push(const std::vector<float>& values, uint64_t round, uint32_t partition = 0,
+            TensorId tensor = kTensor) {
     sent_.push_back(values);
     const std::vector<float>& kept = sent_.back();
     loop_->Run([&] {
@@ -152,7 +155,8 @@ class EngineTest : public testing::Test {
     return engine_->Reserve(kJob, spec);
   }
   Node* Join(uint32_t rank, std::string token = "secret") {
-    nodes_.push_back(std::make_unique<Node>(loop_.get(), transport_.get(), port_, rank, std::move(token)));
+    nodes_.push_back(
+        std::make_unique<Node>(loop_.get(), transport_.get(), port_, rank, std::move(token)));
     return nodes_.back().get();
   }
   void TearDown() override {

@@ -46,7 +46,8 @@ TEST(TensorTest, SeveralRanksAreSummedPartitionByPartition) {
   ASSERT_TRUE(tensor->must_reduce);
   tensor->ReduceInNodeOf(1);
   EXPECT_EQ(First(tensor->Contribution(1)), 3.0f) << "the servers divide, not the node";
-  EXPECT_EQ(First(Bytes(tensor->contributions[0]->memory())), 1.0f) << "a contribution is never written";
+  EXPECT_EQ(First(Bytes(tensor->contributions[0]->memory())), 1.0f)
+      << "a contribution is never written";
 }
 
 TEST(TensorTest, ANodeWithoutDataContributesNothing) {
