@@ -4,8 +4,8 @@
 // default, help) and reads them with absl::GetFlag. Command line > environment > default.
 // `--data-listen=X` and `--data_listen=X` name the same flag, and so does the environment variable
 // ADDEND_DATA_LISTEN; an environment variable that is empty counts as not set. Booleans: --flag,
-// --noflag, --flag=true|false. Durations: 500ms, 60s, or a plain number of seconds. Given twice, the
-// last one counts.
+// --noflag, --flag=true|false. Durations: 500ms, 60s, or a plain number of seconds. Given twice,
+// the last one counts.
 //
 // --help, --version and --print-config exist in every binary.
 #pragma once

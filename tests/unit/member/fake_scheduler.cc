@@ -20,7 +20,8 @@ void FakeScheduler::Start() {
   auto server = RpcServer::Start({.listen = {"127.0.0.1", port_}}, {this});
   ADDEND_CHECK(server.ok(), "the loopback has a free port");
   server_ = *std::move(server);
-  port_ = server_->port();
+  // Written once: later a member may be asking for the address from another thread.
+  if (port_ == 0) port_ = server_->port();
 }
 
 void FakeScheduler::Stop() {
