@@ -10,6 +10,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "lib/reduce/request.h"
 
@@ -35,6 +36,15 @@ struct Native {
     hn::StoreU(v, d, reinterpret_cast<T*>(p));
   }
 };
+
+// Asks for the bytes that a block of this stream takes some blocks later. The loop turns from
+// stream to stream with every block, which defeats the hardware's own prefetching: without this,
+// sums of 16-bit types from memory take half as long again. Running past the end of a stream is
+// harmless: a prefetch never faults.
+HWY_INLINE void PrefetchAhead(const uint8_t* p, size_t block_bytes) {
+  constexpr size_t kDistance = 2048, kLine = 64;
+  for (size_t i = 0; i < block_bytes; i += kLine) hwy::Prefetch(p + kDistance + i);
+}
 
 // A block is four vectors of elements; their order among the lanes is the type's own, the same for
 // loads and stores.
@@ -276,9 +286,12 @@ class Loop {
 
   static HWY_INLINE void Four(D d, const Request& r, size_t i, size_t lanes) {
     V v0, v1, v2, v3, w0, w1, w2, w3;
-    LoadBlock<First>(d, r.first + i * First::kBytes, v0, v1, v2, v3);
+    const uint8_t* first = r.first + i * First::kBytes;
+    PrefetchAhead(first, 4 * lanes * First::kBytes);
+    LoadBlock<First>(d, first, v0, v1, v2, v3);
     for (size_t j = 0; j < r.inputs; ++j) {
       const uint8_t* p = static_cast<const uint8_t*>(r.input[j]) + i * In::kBytes;
+      PrefetchAhead(p, 4 * lanes * In::kBytes);
       LoadBlock<In>(d, p, w0, w1, w2, w3);
       v0 = Op::Apply(d, v0, w0);
       v1 = Op::Apply(d, v1, w1);
