@@ -1,6 +1,7 @@
 // addend-fake-agent SOCKET SIZE: the fake agent as a process, for the tests in tests/python. Takes
 // one command per line: "fail CODE TEXT", "refuse CODE TEXT", "progress TEXT", "hold", "release",
-// "close", "counts" (answered in one line of JSON); ends with its standard input.
+// "close", "counts". Each is answered by one line of JSON, the counts, when it has taken effect.
+// Ends with its standard input.
 #include <cstdlib>
 #include <iostream>
 #include <sstream>
@@ -34,7 +35,7 @@ void Obey(addend::FakeAgent* agent, const std::string& line) {
   if (command == "hold") agent->HoldResults(true);
   if (command == "release") agent->HoldResults(false);
   if (command == "close") agent->CloseAll();
-  if (command == "counts") PrintCounts(agent->counts());
+  PrintCounts(agent->counts());
 }
 
 }  // namespace

@@ -1,0 +1,88 @@
+"""Addend: sums gradients on the CPUs and links that a cluster is not using.
+
+    import addend
+    addend.init()                                  # as torchrun's variables say
+    mean = addend.push_pull(gradient, "gradient")  # a NumPy array, averaged over all ranks
+    addend.shutdown()
+
+Every function may be called from any thread. Errors are addend.Error and its subclasses; once the
+job has failed, every pending and later call raises the job's error. For PyTorch see addend.torch.
+"""
+
+from ._core import Average, Max, Min, Sum, init, is_initialized, shutdown, statistics, undeclare
+from ._core import lib as _lib
+from ._core import place as _place
+from ._errors import Error, MismatchError, PeerLostError, StalledError, WaitTimeoutError
+from ._numpy import (
+    barrier,
+    broadcast,
+    declare,
+    empty,
+    poll,
+    push_pull,
+    push_pull_async,
+    synchronize,
+)
+
+__version__ = _lib.addend_version().decode()
+
+__all__ = [
+    "Average",
+    "Error",
+    "Max",
+    "Min",
+    "MismatchError",
+    "PeerLostError",
+    "StalledError",
+    "Sum",
+    "WaitTimeoutError",
+    "barrier",
+    "broadcast",
+    "declare",
+    "empty",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "node_rank",
+    "num_nodes",
+    "poll",
+    "push_pull",
+    "push_pull_async",
+    "rank",
+    "shutdown",
+    "size",
+    "statistics",
+    "synchronize",
+    "undeclare",
+]
+
+
+def rank():
+    """This process's number in the job, from 0."""
+    return _place(_lib.addend_rank)
+
+
+def size():
+    """The number of ranks in the job."""
+    return _place(_lib.addend_size)
+
+
+def local_rank():
+    """This process's number on its node, from 0."""
+    return _place(_lib.addend_local_rank)
+
+
+def local_size():
+    """The number of ranks on this node."""
+    return _place(_lib.addend_local_size)
+
+
+def node_rank():
+    """The number of this node in the job, from 0."""
+    return _place(_lib.addend_node_rank)
+
+
+def num_nodes():
+    """The number of nodes in the job."""
+    return _place(_lib.addend_num_nodes)

@@ -1,0 +1,298 @@
+"""The process's context, declared tensors and handles, for any kind of array.
+
+Everything here may be called from any thread. Arrays are plain addresses at this level; a Handle
+keeps alive what it was given.
+"""
+
+import ctypes
+import os
+import threading
+
+from . import _errors
+from ._errors import make_error
+from ._library import Options, Statistics, lib
+
+# addend_op
+SUM, AVERAGE, MIN, MAX, BROADCAST = range(5)
+# addend_dtype
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64")
+DTYPE_CODES = {name: code for code, name in enumerate(DTYPES)}
+DTYPE_BYTES = (4, 8, 2, 2, 4, 8)
+
+# A wait is cut in slices of this length, so that Ctrl-C is heard.
+_SLICE_S = 0.25
+
+
+class Op(int):
+    """How contributions are combined: addend.Sum, Average, Min or Max."""
+
+    def __new__(cls, value, name):
+        op = super().__new__(cls, value)
+        op._name = name
+        return op
+
+    def __repr__(self):
+        return "addend." + self._name
+
+
+Sum = Op(SUM, "Sum")
+Average = Op(AVERAGE, "Average")
+Min = Op(MIN, "Min")
+Max = Op(MAX, "Max")
+Broadcast = Op(BROADCAST, "Broadcast")  # internal: see broadcast()
+
+
+def check(code):
+    """Raises the sentence of this thread's last failure."""
+    if code != _errors.OK:
+        raise make_error(code, lib.addend_last_error().decode("utf-8", "replace"))
+
+
+class _State:
+    """This process's context, if it has one."""
+
+    def __init__(self):
+        self.lock = threading.Lock()  # held briefly, never during a blocking call
+        self.context = None
+        self.socket = None
+        self.tensors = {}  # name -> Tensor, so that a push needs no declaration
+
+
+_state = _State()
+
+
+def _forget_lock():
+    # A child of fork() must not wait for a lock that another thread of its parent held. The context
+    # stays noted: libaddend.so knows that it is the parent's, and every call says so.
+    _state.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_lock)
+
+
+def _init_in_thread(options, context):
+    """addend_init blocks in C; a thread of its own leaves this one free to hear Ctrl-C."""
+    outcome = []
+
+    def run():
+        code = lib.addend_init(ctypes.byref(options), ctypes.byref(context))
+        message = "" if code == _errors.OK else lib.addend_last_error().decode("utf-8", "replace")
+        outcome.append((code, message))
+
+    thread = threading.Thread(target=run, name="addend-init", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(_SLICE_S)
+    code, message = outcome[0]
+    if code != _errors.OK:
+        raise make_error(code, message)
+
+
+def init(
+    socket=None,
+    rank=None,
+    size=None,
+    local_rank=None,
+    local_size=None,
+    job=None,
+    connect_timeout=None,
+):
+    """Joins the job through this node's agent and waits until every rank has done so.
+
+    What is None comes from the environment: ADDEND_SOCKET, RANK, WORLD_SIZE, LOCAL_RANK,
+    LOCAL_WORLD_SIZE (as torchrun sets them), ADDEND_JOB, ADDEND_CONNECT_TIMEOUT (seconds). A second
+    call in a process that has joined already does nothing.
+    """
+    if socket is not None:
+        socket = os.fspath(socket)
+    with _state.lock:
+        if _state.context is not None and lib.addend_rank(_state.context) >= 0:
+            if socket is not None and socket != _state.socket:
+                raise make_error(
+                    _errors.STATE,
+                    "this process has joined through %s already; call addend.shutdown() before "
+                    "joining through %s" % (_state.socket or "ADDEND_SOCKET", socket),
+                )
+            return
+    options = Options(
+        struct_size=ctypes.sizeof(Options),
+        socket=None if socket is None else os.fsencode(socket),
+        rank=-1 if rank is None else rank,
+        size=-1 if size is None else size,
+        local_rank=-1 if local_rank is None else local_rank,
+        local_size=-1 if local_size is None else local_size,
+        job=None if job is None else job.encode(),
+        connect_timeout_s=0 if connect_timeout is None else connect_timeout,
+    )
+    context = ctypes.c_void_p()
+    _init_in_thread(options, context)
+    with _state.lock:
+        _state.context = context.value
+        _state.socket = socket
+        _state.tensors = {}
+
+
+def shutdown():
+    """Leaves the job cleanly; a process that ends without it has died, as far as the others know.
+
+    Pending operations are dropped. Does nothing without a former init().
+    """
+    with _state.lock:
+        context, _state.context = _state.context, None
+        _state.tensors = {}
+    if context is not None:
+        lib.addend_shutdown(context)
+
+
+def is_initialized():
+    """True between init() and shutdown(), in the process that called init()."""
+    context = _state.context
+    return context is not None and lib.addend_rank(context) >= 0
+
+
+def context():
+    """The context's pointer, or the error that says that there is none."""
+    value = _state.context
+    if value is None:
+        raise make_error(
+            _errors.STATE, "this process is in no job; call addend.init() first (and once again "
+            "after addend.shutdown())"
+        )
+    return value
+
+
+def place(function):
+    value = function(context())
+    if value < 0:
+        raise make_error(
+            _errors.STATE,
+            "this process was forked after addend.init(), and the job knows only its parent; call "
+            "addend.init() in the process that trains",
+        )
+    return value
+
+
+def statistics():
+    """Counters of this process since init(): copied_in_bytes, copied_out_bytes, rounds."""
+    values = Statistics()
+    lib.addend_get_statistics(context(), ctypes.byref(values))
+    return {name: getattr(values, name) for name, _ in Statistics._fields_}
+
+
+class Pin:
+    """Keeps a tensor's memory mapped for the arrays that lie in it."""
+
+    _pointer = None
+
+    def __init__(self, tensor):
+        pointer = ctypes.c_void_p()
+        check(lib.addend_pin_memory(tensor.pointer, ctypes.byref(pointer)))
+        self._pointer = pointer.value
+
+    def __del__(self):
+        if self._pointer is not None:
+            lib.addend_unpin(self._pointer)
+
+
+class Tensor:
+    """A declared tensor. `address` is the memory its contribution is sent from."""
+
+    __slots__ = ("pointer", "name", "shape", "dtype", "op", "address", "bytes", "last")
+
+    def __init__(self, pointer, name, shape, dtype, op):
+        self.pointer = pointer
+        self.name = name
+        self.shape = shape
+        self.dtype = dtype
+        self.op = op
+        data = ctypes.c_void_p()
+        size = ctypes.c_size_t()
+        check(lib.addend_alloc(pointer, ctypes.byref(data), ctypes.byref(size)))
+        self.address = data.value
+        self.bytes = size.value
+        self.last = None  # a weak reference to the last handle whose result was not copied out
+
+
+def declare(name, shape, dtype, op):
+    """Declares a tensor (dtype and op as numbers), or finds it declared already."""
+    tensor = _state.tensors.get(name)
+    if tensor is not None and (tensor.shape, tensor.dtype, tensor.op) == (shape, dtype, op):
+        return tensor
+    if not isinstance(name, str):
+        raise TypeError("a tensor's name must be a str, not %s" % type(name).__name__)
+    encoded = name.encode("utf-8")
+    if b"\0" in encoded:
+        raise ValueError("the tensor name %r contains a NUL character" % name)
+    pointer = ctypes.c_void_p()
+    dims = (ctypes.c_int64 * len(shape))(*shape)
+    check(
+        lib.addend_declare(
+            context(), encoded, dims, len(shape), dtype, op, ctypes.byref(pointer)
+        )
+    )
+    tensor = Tensor(pointer.value, name, shape, dtype, op)
+    with _state.lock:
+        return _state.tensors.setdefault(name, tensor)
+
+
+def undeclare(name):
+    """Forgets a tensor, so that its memory is freed and its name may come back with another shape.
+
+    An error while a push-pull of it is pending; nothing happens when it is not declared.
+    """
+    with _state.lock:
+        tensor = _state.tensors.get(name)
+    if tensor is None:
+        context()
+        return
+    check(lib.addend_undeclare(tensor.pointer))
+    with _state.lock:
+        if _state.tensors.get(name) is tensor:
+            del _state.tensors[name]
+
+
+class Handle:
+    """A push-pull under way. Keeps the memory of `keep` alive until the operation has ended."""
+
+    _pointer = None
+
+    def __init__(self, tensor, source, target, priority, keep):
+        self.tensor = tensor
+        self._keep = keep
+        pointer = ctypes.c_void_p()
+        check(lib.addend_push_pull(tensor.pointer, source, target, priority, ctypes.byref(pointer)))
+        self._pointer = pointer.value
+
+    def tag(self, number):
+        lib.addend_set_tag(self._pointer, number)
+
+    def done(self):
+        return lib.addend_poll(self._pointer) != 0
+
+    def wait(self, timeout=None):
+        """Returns when the operation has ended well, raises when it has not, or not in time."""
+        left = timeout
+        while True:
+            step = _SLICE_S if left is None else min(_SLICE_S, max(left, 0.0))
+            code = lib.addend_wait(self._pointer, step)
+            if code != _errors.TIMEOUT:
+                break
+            if left is not None:
+                left -= step
+                if left <= 0:
+                    raise make_error(
+                        code,
+                        'tensor "%s" is still under way after %g s; the operation goes on'
+                        % (self.tensor.name, timeout),
+                    )
+        if code == _errors.OK:
+            self._keep = None
+        check(code)
+
+    def result_address(self):
+        return lib.addend_result(self._pointer)
+
+    def __del__(self):
+        # libaddend.so copies what it still needs of the caller's memory before this returns.
+        if self._pointer is not None:
+            lib.addend_release(self._pointer)

@@ -1,0 +1,53 @@
+"""Errors of libaddend.so as Python exceptions."""
+
+OK = 0
+TIMEOUT = 1
+INVALID = 64
+MISMATCH = 65
+VERSION = 66
+INTERNAL = 70
+STATE = 71
+RESOURCES = 72
+PEER_LOST = 75
+UNREACHABLE = 76
+PERMISSION = 77
+STALLED = 78
+
+
+class Error(Exception):
+    """What Addend refuses or could not do. `code` is the addend_code of lib/client/addend.h."""
+
+    def __init__(self, message, code=INTERNAL):
+        super().__init__(message)
+        self.code = code
+
+    def __reduce__(self):
+        return type(self), (str(self), self.code)
+
+
+class PeerLostError(Error):
+    """A rank, an agent or a server died; the job's generation is over."""
+
+
+class StalledError(Error):
+    """A rank did not take part within the stall timeout."""
+
+
+class MismatchError(Error):
+    """Ranks disagree about a tensor, a setting or the protocol."""
+
+
+class WaitTimeoutError(Error, TimeoutError):
+    """The caller's own time limit passed; the operation goes on."""
+
+
+_CLASSES = {
+    TIMEOUT: WaitTimeoutError,
+    MISMATCH: MismatchError,
+    PEER_LOST: PeerLostError,
+    STALLED: StalledError,
+}
+
+
+def make_error(code, message):
+    return _CLASSES.get(code, Error)(message, code)
