@@ -67,6 +67,12 @@ class _Completer:
             source.set_result(buffer)
 
 
+def _completed(value):
+    source = torch.futures.Future()
+    source.set_result(value)
+    return source.then(_unwrap)
+
+
 def _unwrap(source):
     # DDP takes the value in C++, where only an error raised in a callback is an error: an exception
     # set by set_exception() would look to it like a tensor of the wrong type.
@@ -125,20 +131,34 @@ class HookState:
             self._group_size = group.size() if group is not None else None
         self._known = {}  # identity of a bucket -> its tensor's name
         self._declared = set()  # tensor names of the last backward passes
-        self._open = []  # (tensor name, handle) of this backward pass
+        # Of the backward pass under way.
+        self._queued = False  # _finish is going to run
+        self._open = []  # (tensor name, handle)
+        self._error = None
 
     def push(self, bucket):
-        """Starts the bucket's average; the future's value is the bucket's buffer."""
+        """Starts the bucket's average; the future's value is the bucket's buffer.
+
+        An error is raised at the end of the backward pass: DDP calls this from C++, which would
+        make a RuntimeError of it.
+        """
+        if bucket.index() == 0 or not self._queued:
+            self._open, self._error, self._queued = [], None, True
+            # Runs before DDP looks at the futures.
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+        try:
+            return self._start(bucket)
+        except Exception as error:  # pylint: disable=broad-except
+            self._error = self._error or error
+            return _completed(error)
+
+    def _start(self, bucket):
         if self._group_size not in (None, _core.place(_core.lib.addend_size)):
             raise ValueError(
                 "DistributedDataParallel works on %d ranks, but this Addend job has %d; start both "
                 "with the same ranks"
                 % (self._group_size, _core.place(_core.lib.addend_size))
             )
-        if bucket.index() == 0 or not self._open:
-            self._open = []
-            # Runs before DDP looks at the futures, and can raise the error as what it is.
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
         buffer = bucket.buffer()
         name = self._tensor_name(bucket)
         # The last bucket holds the first layers, which the next forward pass needs first.
@@ -150,8 +170,10 @@ class HookState:
         return future
 
     def _finish(self):
-        """At the end of the backward pass: waits for the sums."""
-        handles, self._open = self._open, []
+        """At the end of the backward pass: waits for the sums, and raises what went wrong."""
+        handles, self._open, self._queued = self._open, [], False
+        if self._error is not None:
+            raise self._error
         for _, handle in handles:
             handle.wait()
 
