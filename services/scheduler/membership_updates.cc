@@ -95,21 +95,15 @@ v1::JobReservation* Membership::ReservationFor(ServerId server, const Job& job) 
 }
 
 // Releases stand in an entry of their own and before all others, so that their memory is free again
-// for what is reserved in the same update.
+// for what is reserved in the same update. No event releases what it has reserved itself: a tensor
+// is taken back only when its servers have answered, or are gone.
 void Membership::ReleaseAt(ServerId server, const Job& job, TensorId tensor) {
   v1::ServerUpdate& update = event_.server_updates[server];
   v1::JobReservation* releases = nullptr;
   for (v1::JobReservation& reservation : *update.mutable_jobs()) {
-    if (reservation.job_id() != job.id.value()) continue;
-    auto* reserve = reservation.mutable_reserve();
-    for (int i = 0; i < reserve->size(); ++i) {
-      if (reserve->Get(i).tensor_id() != tensor.value()) continue;
-      // Reserved by this very event: the server has not been asked yet.
-      reserve->DeleteSubrange(i, 1);
-      std::erase(event_.reserved[server], std::pair(job.id, tensor));
-      return;
+    if (reservation.job_id() == job.id.value() && !reservation.release_tensors().empty()) {
+      releases = &reservation;
     }
-    if (!reservation.release_tensors().empty()) releases = &reservation;
   }
   if (releases == nullptr) {
     releases = update.add_jobs();

@@ -173,7 +173,6 @@ TEST_F(TensorsTest, AssignmentReachesTheSharesWithinOnePartition) {
   const v1::GetStatusResponse status = Status();
   const v1::JobStatus& job = status.jobs(0);
   const double partition = 4096.0 / static_cast<double>(job.tensor_bytes());
-  // n = 4, k = 2: 2(n-1)/(n^2+kn-2k) and (n-2)... of Equations 1 and 2.
   for (const v1::ServerShare& share : job.shares()) {
     EXPECT_LE(share.assigned(), share.share() + partition);
   }
@@ -259,6 +258,24 @@ TEST_F(TensorsTest, MemoryOfUndeclaredTensorsIsUsedAgain) {
     ASSERT_TRUE(nodes[0]->plans.contains("w")) << i;
     Undeclare(*nodes[0], "w");
   }
+}
+
+TEST_F(TensorsTest, MemoryThatIsStillBeingReservedIsNotPlannedAgain) {
+  FakeServer& server = AddCpuServer(24576);
+  const auto nodes = AddJob("a", 1, /*colocated=*/false);
+  server.answers = false;
+  Declare(*nodes[0], {Tensor("u", {1024})});
+  const v1::ServerUpdate first = server.updates.back();
+  Declare(*nodes[0], {Tensor("v", {1024})});
+  // The server has not seen "v" yet, so it counts that memory as free.
+  v1::AckReservationRequest answer = server.Take(first);
+  EXPECT_EQ(answer.free_bytes(), 16384u);
+  *answer.mutable_member() = server.member();
+  Decision decision;
+  ASSERT_TRUE(membership_->AckReservation(now_, answer, &decision).ok());
+  Apply(std::move(decision));
+  Declare(*nodes[0], {Tensor("w", {2048})});
+  EXPECT_TRUE(nodes[0]->errors.contains("w"));
 }
 
 TEST_F(TensorsTest, UndeclaredByAllIsReleasedAndRemoved) {

@@ -34,7 +34,7 @@ v1::TensorDescriptor Floats(int64_t elements) {
 }
 
 TEST(PlannerTest, SharesAreThoseOfTheTheorem) {
-  // n = 4, k = 2: a CPU machine 2(n-1)/(n^2+kn-2k), a GPU machine (n-k)... (Equations 1 and 2).
+  // A CPU machine takes 2(n-1)/(n^2+kn-2k); the GPU machines share the rest (Equations 1 and 2).
   const auto targets = TargetShares(MakeJob(4, 2), 1e6);
   ASSERT_TRUE(targets.ok());
   const double n = 4, k = 2;
