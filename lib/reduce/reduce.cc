@@ -63,6 +63,11 @@ void Accumulate(DType dtype, ReduceOp op, void* acc, const void* in, size_t elem
   RunWith(MakeRequest(Step::kAccumulate, dtype, op, acc, acc), {&in, 1}, elements);
 }
 
+void AccumulateTo(DType dtype, ReduceOp op, void* acc, const void* former, const void* in,
+                  size_t elements) {
+  RunWith(MakeRequest(Step::kAccumulate, dtype, op, acc, former), {&in, 1}, elements);
+}
+
 void Finish(DType dtype, ReduceOp op, void* out, const void* acc, size_t elements,
             uint32_t divisor) {
   Request r = MakeRequest(Step::kFinish, dtype, op, out, acc);

@@ -34,6 +34,10 @@ void Start(DType dtype, void* acc, const void* in, size_t elements);
 // A further one: acc = acc op in.
 void Accumulate(DType dtype, ReduceOp op, void* acc, const void* in, size_t elements);
 
+// The same with the sum so far elsewhere: acc = former op in. `acc` may equal `former`.
+void AccumulateTo(DType dtype, ReduceOp op, void* acc, const void* former, const void* in,
+                  size_t elements);
+
 // out = round(acc / divisor) with SizeOf(dtype) bytes an element; `out` may equal `acc`. Only
 // kAverage uses the divisor.
 void Finish(DType dtype, ReduceOp op, void* out, const void* acc, size_t elements,

@@ -120,7 +120,7 @@ absl::Status NodeLink::OnContribution(const FrameHeader& header, Payload payload
         partition->collector().Drop(node_);
         return shard_->Advance(job_, partition.get());
       }
-      return OnItsTurn(partition.get(), header, payload.bytes());
+      return OnItsTurn(partition.get(), header, std::move(payload));
     }
     case Collector::Standing::kEarly:
       return OnEarly(partition.get(), header, std::move(payload));
@@ -138,8 +138,9 @@ absl::Status NodeLink::OnContribution(const FrameHeader& header, Payload payload
       header.round.value(), partition->spec().name, partition->collector().round().value()));
 }
 
-absl::Status NodeLink::OnItsTurn(Partition* partition, const FrameHeader& header, Bytes payload) {
-  ADDEND_RETURN_IF_ERROR(shard_->Sum(job_, partition, payload, header.flags & kFlagEmpty));
+absl::Status NodeLink::OnItsTurn(Partition* partition, const FrameHeader& header, Payload payload) {
+  const bool empty = header.flags & kFlagEmpty;
+  ADDEND_RETURN_IF_ERROR(shard_->Sum(job_, partition, payload.bytes(), empty, &payload));
   return shard_->Advance(job_, partition);
 }
 

@@ -41,7 +41,7 @@ class NodeLink final : public Sink {
  private:
   absl::Status OnHello(const FrameHeader& header, Bytes token);
   absl::Status OnContribution(const FrameHeader& header, Payload payload);
-  absl::Status OnItsTurn(Partition* partition, const FrameHeader& header, Bytes payload);
+  absl::Status OnItsTurn(Partition* partition, const FrameHeader& header, Payload payload);
   absl::Status OnEarly(Partition* partition, const FrameHeader& header, Payload payload);
   // The partition of a contribution, after all that can be wrong with the header has been checked.
   absl::StatusOr<std::shared_ptr<Partition>> Find(const FrameHeader& header) const;

@@ -31,16 +31,15 @@ Partition::Partition(Spec spec, PartitionMemory memory)
       early_(spec_.nodes) {}
 
 MutableBytes Partition::DirectRoom() {
-  const bool widened = SizeOf(spec_.dtype) != AccumulatorSizeOf(spec_.dtype);
-  if (has_data_ || (widened && spec_.op != ReduceOp::kBroadcast)) return {};
+  if (has_data_ || (widened() && spec_.op != ReduceOp::kBroadcast)) return {};
   return MutableBytes(memory_.result[parity()], payload_bytes());
 }
 
-absl::Status Partition::Sum(Bytes payload, bool empty, Round* sealed) {
+absl::Status Partition::Sum(Bytes data, bool empty, Payload* lent, Round* sealed) {
   if (spec_.op == ReduceOp::kBroadcast) {
-    ADDEND_RETURN_IF_ERROR(SumBroadcast(payload, empty));
+    ADDEND_RETURN_IF_ERROR(SumBroadcast(data, empty));
   } else if (!empty) {
-    SumData(payload);
+    SumData(data, lent);
   } else if (collector_.IsLast()) {
     FinishWithoutData();
   }
@@ -55,24 +54,42 @@ absl::Status Partition::Sum(Bytes payload, bool empty, Round* sealed) {
   return absl::OkStatus();
 }
 
-void Partition::SumData(Bytes payload) {
-  std::byte* const accumulator = memory_.accumulator[parity()];
-  std::byte* const result = memory_.result[parity()];
-  const bool widened = SizeOf(spec_.dtype) != AccumulatorSizeOf(spec_.dtype);
-  const bool last = collector_.IsLast();
-  if (has_data_ && last) {
-    AccumulateAndFinish(spec_.dtype, spec_.op, result, accumulator, payload.data(), spec_.elements,
-                        spec_.divisor);
-  } else if (has_data_) {
-    Accumulate(spec_.dtype, spec_.op, accumulator, payload.data(), spec_.elements);
-  } else if (last && !widened) {
-    Finish(spec_.dtype, spec_.op, result, payload.data(), spec_.elements, spec_.divisor);
+const std::byte* Partition::SumSoFar() const {
+  return first_.by_reference() ? first_.bytes().data() : memory_.accumulator[parity()];
+}
+
+void Partition::SumData(Bytes data, Payload* lent) {
+  if (!has_data_) return SumFirst(data, lent);
+  if (collector_.IsLast()) {
+    AccumulateAndFinish(spec_.dtype, spec_.op, memory_.result[parity()], SumSoFar(), data.data(),
+                        spec_.elements, spec_.divisor);
   } else {
-    if (payload.data() != accumulator) {
-      Start(spec_.dtype, accumulator, payload.data(), spec_.elements);
-      if (!widened) copied_bytes_ += payload.size();
-    }
-    if (last) Finish(spec_.dtype, spec_.op, result, accumulator, spec_.elements, spec_.divisor);
+    AccumulateTo(spec_.dtype, spec_.op, memory_.accumulator[parity()], SumSoFar(), data.data(),
+                 spec_.elements);
+  }
+  first_ = Payload();
+}
+
+void Partition::SumFirst(Bytes data, Payload* lent) {
+  std::byte* const accumulator = memory_.accumulator[parity()];
+  const bool last = collector_.IsLast();
+  if (last && !widened()) {
+    Finish(spec_.dtype, spec_.op, memory_.result[parity()], data.data(), spec_.elements,
+           spec_.divisor);
+    return;
+  }
+  if (lent != nullptr && lent->by_reference() && !widened()) {
+    first_ = std::move(*lent);
+    first_node_ = collector_.turn();
+    return;
+  }
+  if (data.data() != accumulator) {
+    Start(spec_.dtype, accumulator, data.data(), spec_.elements);
+    if (!widened()) copied_bytes_ += data.size();
+  }
+  if (last) {
+    Finish(spec_.dtype, spec_.op, memory_.result[parity()], accumulator, spec_.elements,
+           spec_.divisor);
   }
 }
 
@@ -80,8 +97,8 @@ void Partition::SumData(Bytes payload) {
 void Partition::FinishWithoutData() {
   std::byte* const result = memory_.result[parity()];
   if (has_data_) {
-    Finish(spec_.dtype, spec_.op, result, memory_.accumulator[parity()], spec_.elements,
-           spec_.divisor);
+    Finish(spec_.dtype, spec_.op, result, SumSoFar(), spec_.elements, spec_.divisor);
+    first_ = Payload();
   } else {
     std::memset(result, 0, payload_bytes());
   }
@@ -118,6 +135,11 @@ std::unique_ptr<EarlyContribution> Partition::TakeEarly(NodeId node) {
 }
 
 void Partition::ForgetReferences(NodeId node) {
+  if (first_.by_reference() && first_node_ == node) {
+    Start(spec_.dtype, memory_.accumulator[parity()], first_.bytes().data(), spec_.elements);
+    copied_bytes_ += first_.bytes().size();
+    first_ = Payload();
+  }
   auto& early = early_[node.value()];
   if (early == nullptr || !early->by_reference()) return;
   early.reset();

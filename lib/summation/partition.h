@@ -42,6 +42,7 @@ class EarlyContribution {
   Bytes bytes() const { return buffer_ ? Bytes(buffer_.get(), bytes_) : payload_.bytes(); }
   bool empty() const { return empty_; }
   bool by_reference() const { return payload_.by_reference(); }
+  Payload* payload() { return &payload_; }
 
  private:
   MemoryBudget* budget_ = nullptr;
@@ -72,10 +73,12 @@ class Partition {
   // The accumulator itself, if the contribution whose turn it is can be received there: it is the
   // first one and needs no conversion. Else empty.
   MutableBytes DirectRoom();
-  // Sums the contribution whose turn it is; `payload` may be what DirectRoom() gave. `empty`: adds
-  // nothing. Seals the round when it is the last: `*sealed` is then the round. FAILED_PRECONDITION:
-  // two nodes sent data for a broadcast, or none did.
-  absl::Status Sum(Bytes payload, bool empty, Round* sealed);
+  // Sums the contribution whose turn it is; `data` may be what DirectRoom() gave. `empty`: adds
+  // nothing. `lent`: the payload that `data` is of, if it was passed by reference; the partition
+  // may keep it, to add the next contribution to it without a copy. Seals the round when it is the
+  // last: `*sealed` is then the round. FAILED_PRECONDITION: two nodes sent data for a broadcast, or
+  // none did.
+  absl::Status Sum(Bytes data, bool empty, Payload* lent, Round* sealed);
   // The result of the last sealed round.
   Bytes LastResult() const;
   int32_t priority() const { return priority_; }
@@ -90,15 +93,21 @@ class Partition {
   uint64_t copied_bytes() const { return copied_bytes_; }
 
  private:
-  void SumData(Bytes payload);
+  void SumData(Bytes data, Payload* lent);
+  void SumFirst(Bytes data, Payload* lent);
   void FinishWithoutData();
-  absl::Status SumBroadcast(Bytes payload, bool empty);
+  absl::Status SumBroadcast(Bytes data, bool empty);
+  // Where the sum so far is: the accumulator, or the first contribution's own memory.
+  const std::byte* SumSoFar() const;
+  bool widened() const { return SizeOf(spec_.dtype) != AccumulatorSizeOf(spec_.dtype); }
   uint32_t parity() const { return Parity(collector_.round()); }
 
   const Spec spec_;
   const PartitionMemory memory_;
   Collector collector_;
   bool has_data_ = false;  // a contribution of this round was not empty
+  Payload first_;          // the only one so far, if it is not in the accumulator
+  NodeId first_node_;
   int32_t priority_ = 0;
   absl::Time open_since_ = absl::InfiniteFuture();
   std::vector<std::unique_ptr<EarlyContribution>> early_;  // by node

@@ -147,11 +147,12 @@ void Shard::Sign(FrameHeader* header) const {
   header->incarnation = identity_->incarnation;
 }
 
-absl::Status Shard::Sum(ShardJob* job, Partition* partition, Bytes payload, bool empty) {
+absl::Status Shard::Sum(ShardJob* job, Partition* partition, Bytes data, bool empty,
+                        Payload* lent) {
   Round sealed;
   const uint64_t copied = partition->copied_bytes();
-  ADDEND_RETURN_IF_ERROR(partition->Sum(payload, empty, &sealed));
-  stats_.payload_bytes_summed.fetch_add(payload.size(), std::memory_order_relaxed);
+  ADDEND_RETURN_IF_ERROR(partition->Sum(data, empty, lent, &sealed));
+  stats_.payload_bytes_summed.fetch_add(data.size(), std::memory_order_relaxed);
   stats_.copied_bytes.fetch_add(partition->copied_bytes() - copied, std::memory_order_relaxed);
   if (sealed == Round()) return absl::OkStatus();
   stats_.partitions_sealed.fetch_add(1, std::memory_order_relaxed);
@@ -167,7 +168,8 @@ absl::Status Shard::Advance(ShardJob* job, Partition* partition) {
       case Collector::Next::kKept: {
         const auto early = partition->TakeEarly(partition->collector().turn());
         stats_.early_kept.fetch_add(1, std::memory_order_relaxed);
-        ADDEND_RETURN_IF_ERROR(Sum(job, partition, early->bytes(), early->empty()));
+        ADDEND_RETURN_IF_ERROR(
+            Sum(job, partition, early->bytes(), early->empty(), early->payload()));
         break;
       }
       case Collector::Next::kAsk:

@@ -68,7 +68,7 @@ class Shard {
   absl::StatusOr<ShardJob*> Admit(NodeLink* link, const FrameHeader& hello, Bytes token);
   void Sign(FrameHeader* header) const;
   // Sums the contribution whose turn it is and sends the result if it was the last.
-  absl::Status Sum(ShardJob* job, Partition* partition, Bytes payload, bool empty);
+  absl::Status Sum(ShardJob* job, Partition* partition, Bytes data, bool empty, Payload* lent);
   // Goes on with what came early.
   absl::Status Advance(ShardJob* job, Partition* partition);
   void SendResult(NodeLink* link, const Partition& partition);

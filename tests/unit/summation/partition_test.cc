@@ -39,9 +39,9 @@ class Summing {
   }
   template <typename T>
   absl::Status Add(const std::vector<T>& values) {
-    return partition->Sum(AsBytes(values), false, &sealed);
+    return partition->Sum(AsBytes(values), false, nullptr, &sealed);
   }
-  absl::Status AddNothing() { return partition->Sum({}, true, &sealed); }
+  absl::Status AddNothing() { return partition->Sum({}, true, nullptr, &sealed); }
   template <typename T>
   std::vector<T> Result() const {
     const Bytes bytes = partition->LastResult();
@@ -125,11 +125,36 @@ TEST(PartitionTest, TheFirstContributionCanBeReceivedInThePlaceOfItsSum) {
   ASSERT_EQ(room.size(), 8u);
   const float values[] = {1, 2};
   std::memcpy(room.data(), values, 8);
-  ASSERT_TRUE(sum.partition->Sum(room, false, &sum.sealed).ok());
+  ASSERT_TRUE(sum.partition->Sum(room, false, nullptr, &sum.sealed).ok());
   EXPECT_TRUE(sum.partition->DirectRoom().empty()) << "the second has to be added";
   ASSERT_TRUE(sum.Add<float>({10, 20}).ok());
   EXPECT_EQ(sum.Result<float>(), (std::vector<float>{11, 22}));
   EXPECT_EQ(sum.partition->copied_bytes(), 0u);
+}
+
+TEST(PartitionTest, AFirstContributionByReferenceIsNotCopiedAndIsLetGoWithTheSecond) {
+  Summing sum(DType::kFloat32, ReduceOp::kSum, 1, 3, 3);
+  const std::vector<float> lent_values = {1};
+  bool released = false;
+  Payload lent(AsBytes(lent_values), [&released] { released = true; });
+  ASSERT_TRUE(sum.partition->Sum(lent.bytes(), false, &lent, &sum.sealed).ok());
+  EXPECT_FALSE(released);
+  ASSERT_TRUE(sum.Add<float>({10}).ok());
+  EXPECT_TRUE(released);
+  ASSERT_TRUE(sum.Add<float>({100}).ok());
+  EXPECT_EQ(sum.Result<float>()[0], 111);
+  EXPECT_EQ(sum.partition->copied_bytes(), 0u);
+}
+
+TEST(PartitionTest, AReferenceToALostNodeIsCopiedInTime) {
+  Summing sum(DType::kFloat32, ReduceOp::kSum, 1, 2, 2);
+  std::vector<float> lent_values = {1};
+  Payload lent(AsBytes(lent_values), [] {});
+  ASSERT_TRUE(sum.partition->Sum(lent.bytes(), false, &lent, &sum.sealed).ok());
+  sum.partition->ForgetReferences(NodeId(0));
+  lent_values[0] = 50;  // the memory is not ours any more
+  ASSERT_TRUE(sum.Add<float>({10}).ok());
+  EXPECT_EQ(sum.Result<float>()[0], 11);
 }
 
 TEST(EarlyContributionTest, ABufferIsTakenFromTheBudgetAndGivenBack) {
