@@ -57,7 +57,7 @@ class ServerMember {
   // A CPU server whose lease had ended may be given another number when it comes back. From any
   // thread.
   uint32_t server_id() const;
-  // Ends the threads, then tells the scheduler. A second call does nothing.
+  // Ends the threads, then tells the scheduler, for at most 2 s. A second call does nothing.
   void Leave();
 
  private:
@@ -91,8 +91,8 @@ class NodeMember {
   // Waits until all that was queued is answered; false if that took longer than `timeout`.
   bool Flush(absl::Duration timeout);
 
-  // Ends the threads, then tells the scheduler. What is still queued is dropped: Flush first. A
-  // second call does nothing.
+  // Ends the threads, then tells the scheduler, for at most 2 s. What is still queued is dropped:
+  // Flush first. A second call does nothing.
   void Leave();
 
  private:

@@ -18,7 +18,7 @@ namespace {
 
 constexpr absl::Duration kCallTimeout = absl::Seconds(5);
 constexpr absl::Duration kRegisterTimeout = absl::Seconds(2);
-constexpr absl::Duration kLeaveTimeout = absl::Milliseconds(500);
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
 constexpr absl::Duration kBetweenLines = absl::Seconds(5);
 constexpr absl::Duration kShortestInterval = absl::Milliseconds(10);  // of heartbeats
 

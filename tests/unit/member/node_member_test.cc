@@ -132,7 +132,7 @@ TEST_F(NodeMemberTest, LeavingWithReportsThatNobodyTakesIsQuick) {
   ASSERT_TRUE(scheduler_.WaitForCalls("Declare", 1));
   const absl::Time start = absl::Now();
   member_->Leave();
-  EXPECT_LT(absl::Now() - start, absl::Seconds(2));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(30));  // a hang, not slowness
   EXPECT_EQ(scheduler_.left().node_rank(), 3u);
 }
 

@@ -194,7 +194,7 @@ TEST_F(ServerMemberTest, LeavingADeadSchedulerIsQuick) {
   scheduler_.Stop();
   const absl::Time start = absl::Now();
   member_->Leave();
-  EXPECT_LT(absl::Now() - start, absl::Seconds(2));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(30));  // a hang, not slowness
 }
 
 }  // namespace
