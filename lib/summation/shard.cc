@@ -226,6 +226,8 @@ void Shard::OnLinkClosed(NodeLink* link, const absl::Status& why) {
                  job->spec.id.value(), Message(why));
     if (job->links[link->node().value()] == link) job->links[link->node().value()] = nullptr;
     for (auto& [id, partition] : job->partitions) partition->ForgetReferences(link->node());
+  } else if (absl::IsUnauthenticated(why)) {
+    spdlog::warn("refused a link from {}: {}", link->link()->peer(), Message(why));
   }
   links_.remove_if([link](const auto& other) { return other.get() == link; });
 }

@@ -31,7 +31,7 @@ enum class FrameType : uint8_t {
       6,  // owner -> node: the contribution came before its turn and was dropped; its turn has come
   kRecover = 7,  // owner -> node, and back: what was held before an owner died
   kAbort = 8,    // the job's generation is over
-  kGoaway = 9,   // the link closes on purpose; detail = an exit code, payload = the reason as text
+  kGoaway = 9,   // the link closes on purpose; detail = status code and exit status, payload = the reason
   kPing = 10,    // answered by a kPing with kFlagReply
 };
 std::string_view Name(FrameType type);
@@ -63,7 +63,7 @@ struct FrameHeader {
   uint32_t payload_bytes = 0;
   uint32_t uncompressed_bytes = 0;
   uint32_t payload_crc32c = 0;
-  uint32_t detail = 0;  // kGoaway: exit code
+  uint32_t detail = 0;  // kGoaway: status code, exit status << 8
 };
 
 using EncodedHeader = std::array<std::byte, kFrameHeaderBytes>;

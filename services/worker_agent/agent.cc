@@ -14,6 +14,7 @@
 namespace addend {
 
 uint32_t TrainerCode(const absl::Status& why, const std::string& kind) {
+  if (ExitCodeOf(why) == kExitVersion) return ADDEND_ERROR_VERSION;
   if (kind == "stalled") return ADDEND_ERROR_STALLED;
   if (kind == "peer_lost") return ADDEND_ERROR_PEER_LOST;
   if (kind == "mismatch") return ADDEND_ERROR_MISMATCH;

@@ -77,7 +77,10 @@ void Agent::OnLinkLost(ServerLink* link, const absl::Status& why) {
   // A job that nobody uses is being released, or starts over: its links close then.
   if (!failure_.ok() || !AnyTrainer()) return;
   spdlog::debug("lost the link to {}", link->where());
-  const std::string kind = ExitCodeOf(why) == kExitMismatch ? "mismatch" : "peer_lost";
+  const ExitCode code = ExitCodeOf(why);
+  const std::string kind = code == kExitMismatch  ? "mismatch"
+                           : code == kExitVersion ? "version"
+                                                  : "peer_lost";
   FailJob(why, kind, /*report=*/true);
 }
 

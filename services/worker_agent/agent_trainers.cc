@@ -190,6 +190,10 @@ absl::Status Agent::OnDeclare(TrainerLink* trainer, const TrainerMessage& messag
   if (!tensor.ok()) {
     reply.code = TrainerCode(tensor.status(), "");
     trainer->Send(reply, Message(tensor.status()));
+    // The other nodes wait for a tensor that this one can never declare: they shall know why.
+    if (absl::IsFailedPrecondition(tensor.status())) {
+      FailJob(tensor.status(), "mismatch", /*report=*/true);
+    }
     return absl::OkStatus();
   }
   Tensor& t = **tensor;
