@@ -1,0 +1,174 @@
+"""One training run of the demo: a cluster of processes on this machine, from start to checksum."""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import time
+
+from processes import DemoError, Processes
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = ROOT / "build" / "bin"
+EXAMPLE = ROOT / "examples" / "train_char_transformer.py"
+PYTHON = "/usr/bin/python3"
+JOB = "demo"
+_STATUS_EVERY_S = 1.0
+# Between two steps, on the slowest machine; the first one includes the start of PyTorch.
+_STEP_LIMIT_S = 120
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+class Training:
+    """`nodes` agents with a trainer each, and `cpu_servers` summation servers beside them."""
+
+    def __init__(self, folder, nodes, cpu_servers, steps, checkpoint_step=None):
+        folder.mkdir()
+        self.folder = folder
+        self.nodes = nodes
+        self.cpu_servers = cpu_servers
+        self.steps = steps
+        self.checkpoint_step = checkpoint_step
+        self.progress = []  # rank 0's lines
+        self.servers = []  # of addendctl status
+        self._scheduler = None
+        self._progress_file = folder / "progress"
+        self._checksum_file = folder / "checksum"
+        self._read = 0
+
+    def checksum(self, step=None):
+        path = self._checksum_file if step is None else f"{self._checksum_file}.{step}"
+        return pathlib.Path(path).read_text().strip()
+
+    def run(self, on_change):
+        """Trains to the end; calls on_change(self) whenever there is something new to show."""
+        with Processes(self.folder) as processes:
+            self._start_cluster(processes)
+            trainers = self._start_trainers(processes)
+            self._watch(processes, trainers, on_change)
+
+    def _start_cluster(self, processes):
+        scheduler = processes.start_service(
+            "scheduler", [BIN / "addend-scheduler", "--listen=127.0.0.1:0", "--store=memory"]
+        )
+        self._scheduler = f"127.0.0.1:{processes.await_ports(*scheduler)['grpc']}"
+        common = [
+            f"--scheduler={self._scheduler}",
+            "--listen=127.0.0.1:0",
+            "--data-listen=127.0.0.1:0",
+            "--advertise=127.0.0.1",
+            "--shards=1",
+        ]
+        started = [
+            processes.start_service(f"server {i}", [BIN / "addend-summation", *common])
+            for i in range(self.cpu_servers)
+        ]
+        for service in started:
+            processes.await_ports(*service)
+        started = [
+            processes.start_service(f"agent {node}", [BIN / "addend-agent", *common, *own])
+            for node, own in enumerate(map(self._agent_flags, range(self.nodes)))
+        ]
+        for service in started:
+            processes.await_ports(*service)
+
+    def _agent_flags(self, node):
+        return [
+            f"--job={JOB}",
+            f"--node-rank={node}",
+            f"--num-nodes={self.nodes}",
+            "--local-size=1",
+            f"--socket={self._socket(node)}",
+        ]
+
+    def _socket(self, node):
+        return self.folder / f"agent{node}.sock"
+
+    def _start_trainers(self, processes):
+        command = [
+            PYTHON,
+            EXAMPLE,
+            f"--steps={self.steps}",
+            f"--progress-file={self._progress_file}",
+            f"--checksum-file={self._checksum_file}",
+        ]
+        if self.checkpoint_step is not None:
+            command.append(f"--checkpoint-step={self.checkpoint_step}")
+        env = {k: v for k, v in os.environ.items() if not k.startswith("ADDEND_")}
+        env.update(
+            WORLD_SIZE=str(self.nodes),
+            LOCAL_RANK="0",
+            LOCAL_WORLD_SIZE="1",
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(free_port()),
+            GLOO_SOCKET_IFNAME="lo",
+            OMP_NUM_THREADS="1",
+            PYTHONPATH=str(ROOT / "python"),
+            ADDEND_LIBRARY=str(ROOT / "build" / "lib" / "libaddend.so"),
+        )
+        return [
+            processes.start(
+                f"trainer {rank}",
+                command,
+                dict(env, RANK=str(rank), GROUP_RANK=str(rank), ADDEND_SOCKET=self._socket(rank)),
+            )
+            for rank in range(self.nodes)
+        ]
+
+    def _watch(self, processes, trainers, on_change):
+        next_status = last_step = time.monotonic()
+        while any(trainer.status is None for trainer in trainers):
+            processes.check()
+            now = time.monotonic()
+            if self._read_progress():
+                last_step = now
+                on_change(self)
+            if now - last_step > _STEP_LIMIT_S:
+                logs = "\n".join(f"{p.name}:\n{p.tail(3)}" for p in processes.all)
+                raise DemoError(f"no step has ended for {_STEP_LIMIT_S} s; the last lines:\n{logs}")
+            if now >= next_status:
+                self._read_status()
+                on_change(self)
+                next_status = time.monotonic() + _STATUS_EVERY_S
+            time.sleep(0.05)
+        processes.check()
+        self._read_status()
+        self._read_progress()
+        on_change(self)
+
+    def _read_progress(self):
+        """True when rank 0 has written whole new lines."""
+        if not self._progress_file.exists():
+            return False
+        with open(self._progress_file, encoding="utf-8") as file:
+            file.seek(self._read)
+            text = file.read()
+        whole = text[: text.rfind("\n") + 1]
+        self._read += len(whole)
+        self.progress += [json.loads(line) for line in whole.splitlines()]
+        return bool(whole)
+
+    def _read_status(self):
+        command = [BIN / "addendctl", "status", f"--scheduler={self._scheduler}", "--json"]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        if result.returncode != 0:
+            raise DemoError(f"addendctl status failed: {result.stderr.strip()}")
+        servers = json.loads(result.stdout)["servers"]
+        self.servers = sorted(servers, key=lambda s: (s["colocated"], s["node_rank"] or 0, s["server_id"]))
+
+    def traffic(self):
+        """[(who, share of all summed bytes)], the CPU servers first."""
+        names = []
+        cpu = 0
+        for server in self.servers:
+            if server["colocated"]:
+                names.append(f"node {server['node_rank']}")
+            else:
+                names.append(f"CPU server {cpu}")
+                cpu += 1
+        return list(zip(names, (server["traffic_share"] for server in self.servers)))
