@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/units.h"
 
 namespace addend {
 namespace {
@@ -14,6 +13,11 @@ std::string FormatSeconds(double seconds) {
   if (seconds < 1e-3) return absl::StrFormat("%.1f us", seconds * 1e6);
   if (seconds < 1) return absl::StrFormat("%.2f ms", seconds * 1e3);
   return absl::StrFormat("%.3f s", seconds);
+}
+
+std::string FormatRate(double bytes_per_second) {
+  if (bytes_per_second < 1e9) return absl::StrFormat("%.1f MB/s", bytes_per_second / 1e6);
+  return absl::StrFormat("%.2f GB/s", bytes_per_second / 1e9);
 }
 
 double Goodput(const Measurement& line) {
@@ -54,16 +58,15 @@ std::string ToJson(const std::vector<Measurement>& lines) {
 std::string ToTable(const std::vector<Measurement>& lines, int ranks) {
   std::string text = absl::StrFormat(
       "push-pull of float32 sums on %d ranks; time from push to result on the slowest rank\n"
-      "%-12s %10s %6s %10s %10s %12s %12s  %s\n",
+      "%-12s %12s %6s %10s %10s %12s %12s  %s\n",
       ranks, "tensors", "bytes", "rounds", "p50", "p99", "goodput", "cpu per GB", "checksum");
   for (const Measurement& line : lines) {
     const std::string cpu =
         line.cpu_s_per_GB ? absl::StrFormat("%.2f s", *line.cpu_s_per_GB) : "unknown";
-    absl::StrAppendFormat(
-        &text, "%-12s %10s %6d %10s %10s %10s/s %12s  %s\n", line.name, FormatByteSize(line.bytes),
-        line.seconds.size(), FormatSeconds(Percentile(line.seconds, 0.5)),
-        FormatSeconds(Percentile(line.seconds, 0.99)),
-        FormatByteSize(static_cast<uint64_t>(Goodput(line))), cpu, FormatChecksum(line));
+    absl::StrAppendFormat(&text, "%-12s %12d %6d %10s %10s %12s %12s  %s\n", line.name, line.bytes,
+                          line.seconds.size(), FormatSeconds(Percentile(line.seconds, 0.5)),
+                          FormatSeconds(Percentile(line.seconds, 0.99)), FormatRate(Goodput(line)),
+                          cpu, FormatChecksum(line));
   }
   return text;
 }

@@ -110,7 +110,7 @@ def test_trainer_without_agent(tmp_path):
     with Cluster(tmp_path, nodes=0) as cluster:
         cluster.nodes = 1
         start = time.monotonic()
-        outcome, = cluster.run_ranks("attempt.py", env={"ADDEND_CONNECT_TIMEOUT": 3})
+        outcome, = cluster.run_ranks("attempt.py", env={"ADDEND_CONNECT_TIMEOUT": 7})
         assert time.monotonic() - start < LIMIT
         assert outcome.result["init"]["code"] == 76 and "agent0.sock" in outcome.result["init"]["text"]
         assert "agent0.sock" in outcome.log, "it says meanwhile that it waits"
@@ -132,7 +132,7 @@ def agreed_errors(results, call="push_pull"):
     ({"op": "Average"}, ["sum", "average"])])
 def test_one_name_declared_differently_by_two_nodes(tmp_path, other, words):
     with Cluster(tmp_path, nodes=2, local_size=2) as cluster:
-        results = cluster.run_ranks("attempt.py", {"name": "weights/ü", "rank": {"2": other, "3": other}})
+        results = cluster.run_ranks("attempt.py", {"together": True, "name": "weights/ü", "rank": {"2": other, "3": other}})
         for error in agreed_errors(results):
             assert error["error"] == "MismatchError" and error["code"] == 65
             assert "weights/ü" in error["text"] and "node 0" in error["text"] and "node 1" in error["text"]
@@ -141,12 +141,14 @@ def test_one_name_declared_differently_by_two_nodes(tmp_path, other, words):
 
 def test_one_name_declared_differently_by_two_local_ranks(tmp_path):
     with Cluster(tmp_path, nodes=2, local_size=2) as cluster:
-        for error in agreed_errors(cluster.run_ranks("attempt.py", {"rank": {"1": {"shape": [7]}}})):
+        for error in agreed_errors(cluster.run_ranks(
+                "attempt.py", {"together": True, "rank": {"1": {"shape": [7]}}})):
             assert error["error"] == "MismatchError" and "'w'" in error["text"]
 
 
 @pytest.mark.parametrize("flag,setting", [
-    ("--partition-bytes=8KiB", "partition"), ("--on-node-loss=shrink", "on.node.loss"), ("--stall-timeout=7s", "stall.timeout")])
+    ("--partition-bytes=8KiB", "partition"), ("--stall-timeout=7s", "stall.timeout"), ("--num-nodes=3", "num.nodes"),
+    ("--local-size=2", "local.size")])
 def test_job_settings_that_differ(tmp_path, flag, setting):
     with Cluster(tmp_path, nodes=0) as cluster:
         first = start_agent_of(cluster, 0, 2)
@@ -196,7 +198,7 @@ def test_trainer_with_the_wrong_number_of_ranks(tmp_path, variables):
 
 def test_too_many_trainers(tmp_path):
     with Cluster(tmp_path, nodes=1) as cluster:
-        first = cluster.start_ranks("attempt.py", {"gates": ["here"]})
+        first = cluster.start_ranks("attempt.py", {"calls": ["gate here", "push_pull"]})
         first.wait_at("here")
         start = time.monotonic()
         second, = cluster.run_ranks("attempt.py")
@@ -270,12 +272,27 @@ def test_job_starts_over_after_a_lost_trainer(tmp_path):
             assert outcome.result["error"] is None
 
 
-def test_a_rank_that_does_not_push_is_named(tmp_path):
-    with Cluster(tmp_path, nodes=2, agent_flags=["--stall-timeout=3s"]) as cluster:
-        ranks = cluster.start_ranks("attempt.py", {"rank": {"1": {"gates": ["sleep"]}}})
+@pytest.mark.parametrize("rounds_before", [0, 1])
+def test_a_node_that_does_not_push_is_an_error_on_every_rank(tmp_path, rounds_before):
+    """Whether it has not even declared the tensor, or stops after a round."""
+    calls = ["push_pull"] * rounds_before
+    with Cluster(tmp_path, nodes=3, agent_flags=["--stall-timeout=3s"]) as cluster:
+        ranks = cluster.start_ranks("attempt.py", {
+            "calls": [*calls, "push_pull"], "rank": {"2": {"calls": [*calls, "gate sleep", "push_pull"]}}})
+        for rank in (0, 1):
+            ranks.processes[rank].wait(LIMIT)
+        ranks.open("sleep")
+        for outcome in ranks.join(LIMIT):
+            report = outcome.result["push_pull"]
+            assert report["error"] == "StalledError" and report["code"] == 78 and "'w'" in report["text"]
+
+
+def test_a_local_rank_that_does_not_push_is_named(tmp_path):
+    with Cluster(tmp_path, local_size=2, agent_flags=["--stall-timeout=3s"]) as cluster:
+        ranks = cluster.start_ranks("attempt.py", {"rank": {"1": {"calls": ["push_pull", "gate sleep", "push_pull"]}},
+                                                   "calls": ["push_pull", "push_pull"]})
         ranks.processes[0].wait(LIMIT)
         ranks.open("sleep")
-        waiting, sleeper = ranks.join(LIMIT)
-        assert waiting.result["push_pull"]["error"] == "StalledError" and waiting.result["push_pull"]["code"] == 78
-        assert re.search("node 1|rank 1", waiting.result["push_pull"]["text"])
-        assert sleeper.result["push_pull"]["error"] == "StalledError"
+        for outcome in ranks.join(LIMIT):
+            report = outcome.result["push_pull"]
+            assert report["error"] == "StalledError" and "rank 1" in report["text"]

@@ -74,6 +74,8 @@ def test_torchrun_starts_the_ranks_of_a_node(tmp_path):
                 del env[name]
             launchers.append(cluster.start(f"torchrun{node}", [
                 PYTHON, "-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=2", f"--node_rank={node}",
+                # PyTorch 1.13 cannot read its own default of these two, 0, with Python 3.11.
+                "--redirects=1", "--tee=1",
                 "--master_addr=127.0.0.1", f"--master_port={free_port(cluster)}", TRAINERS / "steps.py"], env=env))
         for launcher in launchers:
             assert launcher.wait(90 * PATIENCE) == 0, launcher.tail()

@@ -5,7 +5,7 @@ import pytest
 
 from tests.support.cluster import Cluster, PATIENCE, PYTHON, ROOT, SANITIZED
 
-STEPS = 5 if SANITIZED else 40
+STEPS = 4 if SANITIZED else 20
 EXAMPLE = ROOT / "examples" / "train_char_transformer.py"
 
 

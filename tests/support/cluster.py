@@ -211,11 +211,11 @@ class Cluster:
     # ---- trainers ----
     def rank_environment(self, rank, size=None, **more):
         node, local_rank = divmod(rank, self.local_size)
-        return self.environment(
+        return self.environment(**{**dict(
             RANK=rank, WORLD_SIZE=size or self.nodes * self.local_size, LOCAL_RANK=local_rank,
             LOCAL_WORLD_SIZE=self.local_size, GROUP_RANK=node, ADDEND_SOCKET=self.socket(node),
             ADDEND_LIBRARY=os.environ.get("ADDEND_LIBRARY", ROOT / "build" / "lib" / "libaddend.so"),
-            PYTHONPATH=f"{ROOT / 'python'}:{ROOT}", PYTHONDONTWRITEBYTECODE=1, OMP_NUM_THREADS=1, OPENBLAS_NUM_THREADS=1, **more)
+            PYTHONPATH=f"{ROOT / 'python'}:{ROOT}", PYTHONDONTWRITEBYTECODE=1, OMP_NUM_THREADS=1, OPENBLAS_NUM_THREADS=1), **more})
 
     def start_ranks(self, script, parameters=None, ranks=None, env=None):
         """Starts trainers of tests/cluster/trainers (or of any path) with torchrun's variables.

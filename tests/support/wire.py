@@ -33,10 +33,13 @@ def encode(**fields):
 
 
 def receive_exactly(connection, size):
-    """`size` bytes, or fewer if the peer closed."""
+    """`size` bytes, or fewer if the peer closed (which resets the connection if the peer had not read everything)."""
     data = bytearray()
     while len(data) < size:
-        part = connection.recv(min(size - len(data), 1 << 20))
+        try:
+            part = connection.recv(min(size - len(data), 1 << 20))
+        except ConnectionResetError:
+            break
         if not part:
             break
         data += part

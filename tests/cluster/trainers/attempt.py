@@ -10,14 +10,16 @@ def main():
     mine = {**p, **p.get("rank", {}).get(str(RANK), {})}
     report = {"init": outcome(addend.init)}
     if report["init"]["error"] is None:
-        for name in mine.get("gates", []):
-            gate(name)
+        if p.get("together"):  # else one rank may have failed before another has begun
+            addend.barrier()
         values = np.ones(mine.get("shape", [4]), mine.get("dtype", "float32"))
         op = getattr(addend, mine.get("op", "Sum"))
         calls = mine.get("calls", ["push_pull"])
         for call in calls:
             if call == "push_pull":
                 report[call] = outcome(lambda: addend.push_pull(values, mine.get("name", "w"), op=op))
+            elif call.startswith("gate "):
+                gate(call.split()[1])
             elif call == "again":  # after an error every later call fails in the same way
                 report[call] = outcome(lambda: addend.push_pull(np.ones(4, np.float32), "other", op=addend.Sum))
             elif call == "shutdown":

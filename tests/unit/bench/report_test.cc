@@ -51,7 +51,7 @@ TEST(ReportTest, TableIsForPeople) {
   const std::string table = ToTable({SomeLine()}, 2);
   EXPECT_THAT(table, HasSubstr("2 ranks"));
   EXPECT_THAT(table, HasSubstr("2.00 ms"));
-  EXPECT_THAT(table, HasSubstr("500MB/s"));
+  EXPECT_THAT(table, HasSubstr("500.0 MB/s"));
 }
 
 TEST(ProcessCpuTest, GrowsWithWork) {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <thread>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_format.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/strings.h"
@@ -294,9 +295,11 @@ TEST_F(SchedulerStreamsTest, HundredsOfStreamsGetEveryUpdateInOrder) {
   const v1::MemberId server = JoinServer();
   std::atomic<bool> done{false};
   Watch<v1::ServerUpdate> at_server(stub_.get(), server);
-  std::thread answers([&] {
+  // Joins when the test returns early, too: the stream is cut first, and that ends the loop.
+  std::jthread answers([&] {
     while (!done) {
       const v1::ServerUpdate update = at_server.Next();
+      if (update.update_id() == 0) return;
       v1::AckReservationRequest answer;
       *answer.mutable_member() = server;
       answer.set_update_id(update.update_id());
@@ -310,6 +313,7 @@ TEST_F(SchedulerStreamsTest, HundredsOfStreamsGetEveryUpdateInOrder) {
       }
     }
   });
+  const auto cut = absl::MakeCleanup([&at_server] { at_server.Cut(); });
   for (uint32_t rank = 0; rank < kNodes; ++rank) nodes.push_back(*JoinNode(rank, kNodes, 1 + rank));
   for (const v1::MemberId& node : nodes) {
     watches.push_back(std::make_unique<Watch<v1::NodeUpdate>>(stub_.get(), node));
@@ -329,7 +333,7 @@ TEST_F(SchedulerStreamsTest, HundredsOfStreamsGetEveryUpdateInOrder) {
       version = update.plan_version();
     }
   }
-  answers.join();
+  answers.join();  // the last plan was published, so its answer has been sent
 }
 
 }  // namespace
