@@ -48,7 +48,8 @@ absl::Status Membership::Restore(absl::Time now, std::span<const StoreEntry> ent
 }
 
 absl::Status Membership::RestoreOne(const StoreEntry& entry) {
-  const auto& [key, value] = entry;
+  const std::string& key = entry.first;
+  const std::string& value = entry.second;
   const auto restore = [&](auto record, auto take) {
     if (!record.ParseFromString(value)) return Damaged(key);
     return take(record).ok() ? absl::OkStatus() : Damaged(key);
