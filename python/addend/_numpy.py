@@ -134,7 +134,8 @@ def empty(shape, dtype, name, op=Average):
     """An array in the memory that is sent from: pushing it under this name makes no copy.
 
     Not to be written between a push and its result. With synchronize(handle, copy=False) the result
-    is not copied either. The array stays readable after shutdown(), but belongs to no tensor then.
+    is not copied either. The array stays readable after shutdown(), but belongs to no tensor then; a
+    forked child must not touch it.
     """
     tensor, numpy_dtype = _declare(name, shape, dtype, op)
     return _array_at(tensor, tensor.address, numpy_dtype, read_only=False)
