@@ -32,7 +32,7 @@ def parse_options():
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__.split(";")[0] + ".")
     parser.add_argument("--nodes", type=int, default=4, help="agents, with one trainer each")
     parser.add_argument("--cpu-servers", type=int, default=2, help="CPU summation servers")
-    parser.add_argument("--steps", type=int, default=200, help="of the first run")
+    parser.add_argument("--steps", type=int, default=160, help="of the first run")
     parser.add_argument(
         "--second-steps", type=int, default=40, help="of the second run, without CPU servers"
     )
