@@ -31,8 +31,9 @@ enum class FrameType : uint8_t {
       6,  // owner -> node: the contribution came before its turn and was dropped; its turn has come
   kRecover = 7,  // owner -> node, and back: what was held before an owner died
   kAbort = 8,    // the job's generation is over
-  kGoaway = 9,   // the link closes on purpose; detail = status code and exit status, payload = the reason
-  kPing = 10,    // answered by a kPing with kFlagReply
+  kGoaway =
+      9,  // the link closes on purpose; detail = status code and exit status, payload = the reason
+  kPing = 10,  // answered by a kPing with kFlagReply
 };
 std::string_view Name(FrameType type);
 
