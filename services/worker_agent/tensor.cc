@@ -18,7 +18,8 @@ uint64_t TensorShape::elements() const {
 
 std::string TensorShape::ToString() const {
   std::string text = absl::StrFormat("%s [", Name(dtype));
-  for (size_t i = 0; i < dims.size(); ++i) text += absl::StrFormat(i == 0 ? "%d" : ",%d", dims[i]);
+  for (size_t i = 0; i < dims.size(); ++i)
+    absl::StrAppendFormat(&text, "%s%d", i == 0 ? "" : ",", dims[i]);
   return text + absl::StrFormat("] %s", Name(op));
 }
 
