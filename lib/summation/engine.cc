@@ -127,7 +127,7 @@ absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(
   uint64_t bytes = 0;
   for (const uint32_t index : tensor.partitions)
     bytes += OwnBytes(tensor, index, external.has_value());
-  if (!budget_.TryTake(bytes)) {
+  if (!budget_.TryReserve(bytes)) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "tensor '%s' needs %s for its accumulators, and %s of the memory limit of %s are free",
         tensor.name, FormatByteSize(bytes), FormatByteSize(budget_.free()),
@@ -135,7 +135,7 @@ absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(
   }
   auto arena = Arena::Create(bytes);
   if (!arena.ok()) {
-    budget_.Give(bytes);
+    budget_.Release(bytes);
     return arena.status();
   }
   *reserved_bytes = bytes;
@@ -182,6 +182,7 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
     });
   }
   held.tensors.emplace(tensor.id, std::move(record));
+  if (budget_.over_limit()) OnShards([](Shard* shard) { shard->DropEarly(); });
   return absl::OkStatus();
 }
 
@@ -192,12 +193,12 @@ void Engine::Release(JobId job, TensorId tensor) {
   const auto held = it->second.tensors.find(tensor);
   if (held == it->second.tensors.end()) return;
   OnShards([&](Shard* shard) { shard->DropTensor(job, tensor); });
-  budget_.Give(held->second.reserved_bytes);
+  budget_.Release(held->second.reserved_bytes);
   it->second.tensors.erase(held);
 }
 
 void Engine::ForgetTensors(HeldJob* job) {
-  for (const auto& [id, tensor] : job->tensors) budget_.Give(tensor.reserved_bytes);
+  for (const auto& [id, tensor] : job->tensors) budget_.Release(tensor.reserved_bytes);
   job->tensors.clear();
 }
 

@@ -1,7 +1,11 @@
 // The memory limit of a server: accumulators, reserved at declaration, and contributions that came
 // before their turn. Thread-safe; shared by all shards.
+//
+// Accumulators come first: a reservation counts against other reservations only, and may push what
+// is used over the limit until early contributions have been dropped (their nodes send them again).
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -12,27 +16,38 @@ class MemoryBudget {
   // 0: no limit.
   explicit MemoryBudget(uint64_t limit) : limit_(limit == 0 ? UINT64_MAX : limit) {}
 
-  // False when it would pass the limit.
-  bool TryTake(uint64_t bytes) {
-    uint64_t used = used_.load(std::memory_order_relaxed);
+  // For accumulators. False when all reservations together would pass the limit.
+  bool TryReserve(uint64_t bytes) { return TryAdd(&reserved_, bytes, limit_); }
+  void Release(uint64_t bytes) { reserved_.fetch_sub(bytes, std::memory_order_relaxed); }
+
+  // For an early contribution. False when it would not fit beside everything else.
+  bool TryTake(uint64_t bytes) { return TryAdd(&early_, bytes, free()); }
+  void Give(uint64_t bytes) { early_.fetch_sub(bytes, std::memory_order_relaxed); }
+  // A reservation has taken the place of early contributions: some have to be dropped.
+  bool over_limit() const { return used() > limit_; }
+
+  uint64_t limit() const { return limit_; }
+  uint64_t used() const { return reserved_.load() + early_.load(); }
+  uint64_t peak() const { return peak_.load(std::memory_order_relaxed); }
+  // What can still be reserved; all ones: no limit.
+  uint64_t free() const { return limit_ == UINT64_MAX ? UINT64_MAX : limit_ - reserved_.load(); }
+
+ private:
+  bool TryAdd(std::atomic<uint64_t>* counter, uint64_t bytes, uint64_t limit) {
+    uint64_t value = counter->load(std::memory_order_relaxed);
     do {
-      if (bytes > limit_ - used) return false;
-    } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+      if (value > limit || bytes > limit - value) return false;
+    } while (!counter->compare_exchange_weak(value, value + bytes));
+    const uint64_t now = std::min(used(), limit_);
     uint64_t peak = peak_.load(std::memory_order_relaxed);
-    while (peak < used + bytes && !peak_.compare_exchange_weak(peak, used + bytes)) {
+    while (peak < now && !peak_.compare_exchange_weak(peak, now)) {
     }
     return true;
   }
-  void Give(uint64_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
 
-  uint64_t limit() const { return limit_; }
-  uint64_t used() const { return used_.load(std::memory_order_relaxed); }
-  uint64_t peak() const { return peak_.load(std::memory_order_relaxed); }
-  uint64_t free() const { return limit_ == UINT64_MAX ? UINT64_MAX : limit_ - used(); }
-
- private:
   const uint64_t limit_;
-  std::atomic<uint64_t> used_{0};
+  std::atomic<uint64_t> reserved_{0};
+  std::atomic<uint64_t> early_{0};
   std::atomic<uint64_t> peak_{0};
 };
 

@@ -134,6 +134,17 @@ std::unique_ptr<EarlyContribution> Partition::TakeEarly(NodeId node) {
   return std::move(early_[node.value()]);
 }
 
+size_t Partition::DropEarly() {
+  size_t dropped = 0;
+  for (uint32_t node = 0; node < early_.size(); ++node) {
+    if (early_[node] == nullptr || early_[node]->room().empty()) continue;
+    early_[node].reset();
+    collector_.Drop(NodeId(node));
+    ++dropped;
+  }
+  return dropped;
+}
+
 void Partition::ForgetReferences(NodeId node) {
   if (first_.by_reference() && first_node_ == node) {
     Start(spec_.dtype, memory_.accumulator[parity()], first_.bytes().data(), spec_.elements);

@@ -85,6 +85,9 @@ class Partition {
 
   void KeepEarly(NodeId node, std::unique_ptr<EarlyContribution> early);
   std::unique_ptr<EarlyContribution> TakeEarly(NodeId node);
+  // Gives the memory of early contributions back to the budget; their nodes will be asked again.
+  // Returns how many there were.
+  size_t DropEarly();
   // Lets go of what refers to the memory of `node`'s process.
   void ForgetReferences(NodeId node);
   // Something of the round has come.

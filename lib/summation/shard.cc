@@ -95,6 +95,14 @@ void Shard::DropJob(JobId job, const absl::Status& why) {
   }
 }
 
+void Shard::DropEarly() {
+  for (auto& [id, job] : jobs_) {
+    for (auto& [partition_id, partition] : job->partitions) {
+      stats_.early_dropped.fetch_add(partition->DropEarly(), std::memory_order_relaxed);
+    }
+  }
+}
+
 void Shard::RollCall(JobId wanted, size_t limit, std::vector<OpenRoundInfo>* out) const {
   const absl::Time now = absl::Now();
   for (const auto& [id, job] : jobs_) {

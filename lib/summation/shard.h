@@ -61,6 +61,8 @@ class Shard {
   void AddPartition(JobId job, std::shared_ptr<Partition> partition);
   void DropTensor(JobId job, TensorId tensor);
   void DropJob(JobId job, const absl::Status& why);
+  // Makes room for accumulators: what was kept before its turn is asked for again at its turn.
+  void DropEarly();
   void RollCall(JobId job, size_t limit, std::vector<OpenRoundInfo>* out) const;
 
   // ---- for NodeLink, on the loop ----

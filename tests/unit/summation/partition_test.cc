@@ -169,5 +169,24 @@ TEST(EarlyContributionTest, ABufferIsTakenFromTheBudgetAndGivenBack) {
   EXPECT_EQ(budget.peak(), 60u);
 }
 
+TEST(EarlyContributionTest, AccumulatorsTakeThePlaceOfEarlyContributions) {
+  MemoryBudget budget(100);
+  Summing sum(DType::kFloat32, ReduceOp::kSum, 10, 3, 3);
+  Collector& collector = sum.partition->collector();
+  sum.partition->KeepEarly(NodeId(1), EarlyContribution::TakeBuffer(&budget, 40));
+  ASSERT_TRUE(budget.TryReserve(80));
+  EXPECT_FALSE(budget.TryReserve(21));
+  EXPECT_TRUE(budget.over_limit());
+  EXPECT_EQ(EarlyContribution::TakeBuffer(&budget, 1), nullptr);
+
+  EXPECT_EQ(sum.partition->DropEarly(), 1u);
+  EXPECT_FALSE(budget.over_limit());
+  EXPECT_EQ(budget.free(), 20u);
+  // Its node is asked again when its turn has come.
+  ASSERT_TRUE(sum.Add(std::vector<float>(10, 1)).ok());
+  EXPECT_EQ(collector.Advance(), Collector::Next::kAsk);
+  EXPECT_EQ(collector.Classify(NodeId(1), collector.round()), Collector::Standing::kItsTurn);
+}
+
 }  // namespace
 }  // namespace addend
