@@ -1,5 +1,7 @@
 #include "lib/summation/engine.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -183,6 +185,9 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
   }
   held.tensors.emplace(tensor.id, std::move(record));
   if (budget_.over_limit()) OnShards([](Shard* shard) { shard->DropEarly(); });
+  // Early contributions that are gone leave free pages in the heap, which would count beside the
+  // new accumulators.
+  malloc_trim(0);
   return absl::OkStatus();
 }
 
