@@ -59,7 +59,9 @@ void TrainerLink::Send(ipc::Message message, std::string_view text,
   Outgoing outgoing;
   outgoing.bytes.resize(sizeof(message) + text.size());
   std::memcpy(outgoing.bytes.data(), &message, sizeof(message));
-  std::memcpy(outgoing.bytes.data() + sizeof(message), text.data(), text.size());
+  if (!text.empty()) {
+    std::memcpy(outgoing.bytes.data() + sizeof(message), text.data(), text.size());
+  }
   outgoing.segments = std::move(segments);
   outgoing_.push_back(std::move(outgoing));
   if (!want_write_) Flush();
