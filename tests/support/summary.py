@@ -7,6 +7,8 @@ import pathlib
 import sys
 import xml.etree.ElementTree as ElementTree
 
+_SHOWN = 5  # of the tests that are skipped for one reason
+
 
 def read_cases(path):
     """Yields (name, outcome, reason) for each test case of a JUnit file of CTest or pytest."""
@@ -47,7 +49,9 @@ def main(folder):
     print("\n== Summary")
     for reason, names in sorted(skipped.items()):
         print(f"skipped, {reason}:")
-        print("".join(f"  {name}\n" for name in names), end="")
+        print("".join(f"  {name}\n" for name in names[:_SHOWN]), end="")
+        if len(names) > _SHOWN:
+            print(f"  and {len(names) - _SHOWN} more like these")
     if failed:
         print("failed:")
         print("".join(f"  {name}\n" for name in failed), end="")
