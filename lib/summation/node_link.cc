@@ -81,8 +81,10 @@ absl::Status NodeLink::OnHello(const FrameHeader& header, Bytes token) {
 }
 
 absl::StatusOr<std::shared_ptr<Partition>> NodeLink::Find(const FrameHeader& header) const {
-  if (job_ == nullptr)
-    return absl::UnauthenticatedError("the first frame of a link must be a HELLO");
+  if (job_ == nullptr) {
+    return shard_->Refuse(*link_,
+                          absl::UnauthenticatedError("the first frame of a link must be a HELLO"));
+  }
   if (header.job != job_->spec.id || header.generation != generation_ ||
       NodeId(header.sender) != node_) {
     return absl::InvalidArgumentError(

@@ -125,21 +125,28 @@ void Shard::RollCall(JobId wanted, size_t limit, std::vector<OpenRoundInfo>* out
   }
 }
 
+absl::Status Shard::Refuse(const Link& link, absl::Status why) {
+  stats_.links_refused.fetch_add(1, std::memory_order_relaxed);
+  spdlog::warn("refused a link from {}: {}", link.peer(), Message(why));
+  return why;
+}
+
 absl::StatusOr<ShardJob*> Shard::Admit(NodeLink* link, const FrameHeader& hello, Bytes token) {
   const auto it = jobs_.find(hello.job);
   if (it == jobs_.end() || !SameToken(token, it->second->spec.token)) {
-    stats_.links_refused.fetch_add(1, std::memory_order_relaxed);
-    return absl::UnauthenticatedError(absl::StrFormat(
-        "job %d is not known here, or the token is not its own", hello.job.value()));
+    return Refuse(*link->link(),
+                  absl::UnauthenticatedError(absl::StrFormat(
+                      "job %d is not known here, or the token is not its own", hello.job.value())));
   }
   ShardJob* job = it->second.get();
   if (hello.generation != job->spec.generation || hello.sender >= job->spec.num_nodes) {
-    stats_.links_refused.fetch_add(1, std::memory_order_relaxed);
-    return absl::FailedPreconditionError(
-        absl::StrFormat("node %d of generation %d does not belong to job %d, which is in "
-                        "generation %d with %d nodes",
-                        hello.sender, hello.generation.value(), hello.job.value(),
-                        job->spec.generation.value(), job->spec.num_nodes));
+    return Refuse(
+        *link->link(),
+        absl::FailedPreconditionError(absl::StrFormat(
+            "node %d of generation %d does not belong to job %d, which is in generation %d with %d "
+            "nodes",
+            hello.sender, hello.generation.value(), hello.job.value(), job->spec.generation.value(),
+            job->spec.num_nodes)));
   }
   // A newer link of a node replaces the former one.
   if (NodeLink* former = job->links[hello.sender]; former != nullptr) {
@@ -234,8 +241,6 @@ void Shard::OnLinkClosed(NodeLink* link, const absl::Status& why) {
                  job->spec.id.value(), Message(why));
     if (job->links[link->node().value()] == link) job->links[link->node().value()] = nullptr;
     for (auto& [id, partition] : job->partitions) partition->ForgetReferences(link->node());
-  } else if (absl::IsUnauthenticated(why)) {
-    spdlog::warn("refused a link from {}: {}", link->link()->peer(), Message(why));
   }
   links_.remove_if([link](const auto& other) { return other.get() == link; });
 }

@@ -67,6 +67,8 @@ class Shard {
 
   // ---- for NodeLink, on the loop ----
   MemoryBudget* budget() { return budget_; }
+  // Counts and logs that a peer is turned away, before it is told so. Returns `why`.
+  absl::Status Refuse(const Link& link, absl::Status why);
   absl::StatusOr<ShardJob*> Admit(NodeLink* link, const FrameHeader& hello, Bytes token);
   void Sign(FrameHeader* header) const;
   // Sums the contribution whose turn it is and sends the result if it was the last.
