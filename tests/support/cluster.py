@@ -25,14 +25,15 @@ PYTHON = "/usr/bin/python3"
 PATIENCE = 6 if SANITIZED else 1
 
 
-def sanitizer_environment(folder):
-    """The sanitizers' options: every report goes to a file of its own in `folder`."""
+def sanitizer_environment(folder=None):
+    """The sanitizers' options: every report goes to a file of its own in `folder`, or without one to standard error."""
     support = ROOT / "tests" / "support"
+    log = f"log_path={folder}/sanitizer:" if folder else ""
     return {
-        "ASAN_OPTIONS": f"log_path={folder}/sanitizer:detect_leaks=1:abort_on_error=0",
-        "UBSAN_OPTIONS": f"log_path={folder}/sanitizer:print_stacktrace=1:suppressions={support}/ubsan.supp",
+        "ASAN_OPTIONS": f"{log}detect_leaks=1:abort_on_error=0",
+        "UBSAN_OPTIONS": f"{log}print_stacktrace=1:suppressions={support}/ubsan.supp",
         "LSAN_OPTIONS": f"suppressions={support}/lsan.supp:print_suppressions=0",
-        "TSAN_OPTIONS": f"log_path={folder}/sanitizer:suppressions={support}/tsan.supp:print_suppressions=0:history_size=4",
+        "TSAN_OPTIONS": f"{log}suppressions={support}/tsan.supp:print_suppressions=0:history_size=4",
     }
 
 
@@ -252,6 +253,6 @@ class Cluster:
 def run_binary(name, *arguments, timeout=20, env=None):
     """Runs one of the binaries by itself; returns subprocess's result with texts."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ADDEND_")}
-    environment.update(env or {})
+    environment.update({**sanitizer_environment(), **(env or {})})
     return subprocess.run([BIN_DIR / name, *map(str, arguments)], capture_output=True, text=True,
                           stdin=subprocess.DEVNULL, timeout=timeout * PATIENCE, env=environment)
