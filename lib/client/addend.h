@@ -85,7 +85,7 @@ typedef struct {
   double connect_timeout_s; /* for the agent's socket to appear [ADDEND_CONNECT_TIMEOUT, else 60] */
 } addend_options;
 
-/* Connects to the agent and blocks until every rank of the job has done so. `options` may be NULL.
+/* Connects to the agent and blocks until all nodes of the job are there. `options` may be NULL.
  */
 addend_code addend_init(const addend_options* options, addend_context** context);
 /* Says good-bye to the agent and frees the context with its tensors and handles; pending operations
