@@ -6,6 +6,7 @@ import time
 import pytest
 
 from tests.support.cluster import Cluster, PATIENCE, run_binary
+from tests.support.grpc_proxy import GrpcProxy
 
 SERVICES = ("addend-scheduler", "addend-summation", "addend-agent")
 AGENT = ["--scheduler=127.0.0.1:9", "--job=j", "--node-rank=0", "--num-nodes=1", "--local-size=1"]
@@ -100,6 +101,23 @@ def test_scheduler_unreachable(tmp_path, binary):
     assert 3 < time.monotonic() - start < LIMIT
     assert str(port) in last_sentence(result, status=76)
     assert result.stderr.count(str(port)) >= 2, "it says meanwhile that it waits"
+
+
+@pytest.mark.parametrize("kind", ["summation", "agent", "agent without a server"])
+def test_member_of_another_protocol_version(tmp_path, kind):
+    """protocol_version is field 1 of both registrations, so the message starts with its tag and value."""
+    def rewrite(method, request):
+        assert request[:2] == b"\x08\x01", method
+        return b"\x08\x02" + request[2:]
+
+    with Cluster(tmp_path, nodes=0) as cluster, GrpcProxy(cluster.scheduler_address, rewrite) as proxy:
+        scheduler = f"--scheduler=127.0.0.1:{proxy.port}"
+        process = {
+            "summation": lambda: cluster.start_summation(scheduler),
+            "agent": lambda: start_agent_of(cluster, 0, 1, scheduler),
+            "agent without a server": lambda: start_agent_of(cluster, 0, 1, scheduler, "--colocated-summation=false")}[kind]()
+        assert process.wait(LIMIT) == 66
+        assert "version 2" in process.tail(1) and "version 1" in process.tail(1)
 
 
 def test_addendctl_without_scheduler():
