@@ -16,6 +16,10 @@ absl::StatusOr<std::string> LocalAddressTowards(const HostPort& peer);
 // not know (loopback, many virtual interfaces).
 double LinkSpeedOf(const std::string& address);
 
+// True for an address or name that means "this machine" wherever it is used: 127.0.0.0/8, ::1,
+// localhost.
+bool IsLoopback(const std::string& host);
+
 std::string Hostname();
 
 }  // namespace addend

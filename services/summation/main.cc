@@ -10,9 +10,9 @@
 #include "lib/options/port_file.h"
 #include "lib/options/stop_signal.h"
 #include "lib/reduce/reduce.h"
-#include "lib/rpc/local_address.h"
 #include "lib/rpc/server.h"
 #include "lib/server/engine_metrics.h"
+#include "lib/server/machine_options.h"
 #include "lib/server/summation_member.h"
 #include "lib/server/summation_service.h"
 #include "lib/telemetry/http_server.h"
@@ -20,20 +20,6 @@
 
 namespace addend {
 namespace {
-
-v1::RegisterServerRequest Registration(const SummationOptions& options, uint16_t grpc_port,
-                                       uint16_t data_port) {
-  v1::RegisterServerRequest request;
-  request.set_control_address((HostPort{options.advertise, grpc_port}).ToString());
-  v1::DataEndpoint* endpoint = request.add_endpoints();
-  endpoint->set_transport("tcp");
-  endpoint->set_host(options.advertise);
-  endpoint->set_port(data_port);
-  request.set_bandwidth_bps(options.bandwidth_bps);
-  request.set_memory_limit_bytes(options.memory_limit_bytes);
-  request.set_hostname(Hostname());
-  return request;
-}
 
 absl::Status Serve() {
   StopSignal stop;
@@ -62,18 +48,20 @@ absl::Status Serve() {
                                                              &registry, ready, {&metrics}));
 
   const MemberOptions member_options{
-      .scheduler = options.scheduler.ToString(),
-      .connect_timeout = options.connect_timeout,
+      .scheduler = options.machine.scheduler.ToString(),
+      .connect_timeout = options.machine.connect_timeout,
       .give_up = [&stop] { return stop.Wait(absl::ZeroDuration()).has_value(); },
       .on_fatal = [&stop](absl::Status why) { stop.RequestStop(std::move(why)); }};
-  auto member = SummationMember::Join(member_options, Registration(options, rpc->port(), data_port),
-                                      engine.get());
+  auto member = SummationMember::Join(
+      member_options,
+      ServerRegistration(options.machine, rpc->port(), data_port, options.memory_limit_bytes),
+      engine.get());
   if (absl::IsCancelled(member.status())) return absl::OkStatus();
   ADDEND_RETURN_IF_ERROR(member.status());
   joined = true;
   rpc->SetReady(true);
   spdlog::info("summation server {} serves data on {}:{} with {} shard{} ({})",
-               (*member)->server_id(), options.advertise, data_port, options.shards,
+               (*member)->server_id(), options.machine.advertise, data_port, options.shards,
                options.shards == 1 ? "" : "s", TargetName());
   ADDEND_RETURN_IF_ERROR(WritePortFile(options.port_file, {{"grpc", rpc->port()},
                                                            {"http", http->port()},

@@ -8,10 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/units.h"
-#include "lib/rpc/local_address.h"
 
-ABSL_FLAG(addend::PeerAddress, scheduler, (addend::PeerAddress{{"127.0.0.1", 7070}}),
-          "the scheduler, host:port");
 ABSL_FLAG(addend::HostPort, listen, (addend::HostPort{"", 7170}),
           "gRPC (control plane), host:port");
 ABSL_FLAG(addend::HostPort, data_listen, (addend::HostPort{"", 7171}),
@@ -21,19 +18,11 @@ ABSL_FLAG(addend::HostPort, http, (addend::HostPort{"", 7180}),
 ABSL_FLAG(addend::OptionalHostPort, health_listen,
           (addend::OptionalHostPort{addend::HostPort{"", 7181}}),
           "grpc.health.v1 in plain text for probes, host:port; 'off' for none");
-ABSL_FLAG(
-    std::string, advertise, "",
-    "host that the nodes connect to; default: the address from which the scheduler is reached");
-ABSL_FLAG(addend::Bandwidth, bandwidth, {},
-          "of all NICs together, each direction; default: the link speed that the kernel reports");
 ABSL_FLAG(uint32_t, shards, 0,
           "threads that sum, each with its own partitions; default: the CPUs, at most 4");
 ABSL_FLAG(
     addend::ByteSize, memory_limit, {},
     "for accumulators and early contributions of all jobs; default: three quarters of the memory");
-ABSL_FLAG(std::string, transport, "auto", "auto or tcp (rdma is not built in yet)");
-ABSL_FLAG(absl::Duration, connect_timeout, absl::Seconds(60),
-          "how long to wait for the scheduler at the start");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warn, error or off");
 ABSL_FLAG(std::string, port_file, "",
           "where to write the ports as JSON when serving (for ports chosen by the kernel)");
@@ -60,30 +49,16 @@ uint64_t MemoryOfContainer() {
   return limit;
 }
 
-absl::Status CheckTransport(const std::string& transport) {
-  if (transport == "auto" || transport == "tcp") return absl::OkStatus();
-  if (transport == "rdma") {
-    return absl::InvalidArgumentError(
-        "--transport=rdma: this build has no RDMA data path; use auto or tcp");
-  }
-  return absl::InvalidArgumentError(
-      absl::StrFormat("--transport=%s is no transport: use auto, tcp or rdma", transport));
-}
-
 }  // namespace
 
 absl::StatusOr<SummationOptions> ReadSummationOptions() {
   SummationOptions options;
-  options.scheduler = absl::GetFlag(FLAGS_scheduler).address;
   options.listen = absl::GetFlag(FLAGS_listen);
   options.data_listen = absl::GetFlag(FLAGS_data_listen);
   options.http = absl::GetFlag(FLAGS_http);
   options.health_listen = absl::GetFlag(FLAGS_health_listen).address;
-  options.advertise = absl::GetFlag(FLAGS_advertise);
-  options.connect_timeout = absl::GetFlag(FLAGS_connect_timeout);
   options.log_level = absl::GetFlag(FLAGS_log_level);
   options.port_file = absl::GetFlag(FLAGS_port_file);
-  ADDEND_RETURN_IF_ERROR(CheckTransport(absl::GetFlag(FLAGS_transport)));
 
   options.shards = absl::GetFlag(FLAGS_shards);
   if (options.shards > kMaxShards) {
@@ -93,11 +68,7 @@ absl::StatusOr<SummationOptions> ReadSummationOptions() {
   if (options.shards == 0) options.shards = std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
   options.memory_limit_bytes = absl::GetFlag(FLAGS_memory_limit).bytes;
   if (options.memory_limit_bytes == 0) options.memory_limit_bytes = MemoryOfContainer() / 4 * 3;
-  if (options.advertise.empty()) {
-    ADDEND_ASSIGN_OR_RETURN(options.advertise, LocalAddressTowards(options.scheduler));
-  }
-  options.bandwidth_bps = absl::GetFlag(FLAGS_bandwidth).bits_per_second;
-  if (options.bandwidth_bps == 0) options.bandwidth_bps = LinkSpeedOf(options.advertise);
+  ADDEND_ASSIGN_OR_RETURN(options.machine, ReadMachineOptions());
   return options;
 }
 

@@ -9,6 +9,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "lib/client/addend.h"
+#include "lib/rpc/local_address.h"
 #include "lib/summation/engine.h"
 
 namespace addend {
@@ -167,45 +168,54 @@ void Agent::ApplyPlan(const v1::TensorPlan& plan, PlanVersion version) {
   tensor->plan_version = version;
   tensor->partition_elements = std::max<uint64_t>(plan.partition_elements(), 1);
   for (int i = 0; i < plan.servers_size(); ++i) {
-    ServerLink* const link = LinkTo(plan.servers(i), plan.shards(i));
-    if (link == nullptr) {
-      return FailJob(absl::InternalError(absl::StrFormat(
-                         "the plan of tensor '%s' names summation server %d, which is unknown",
-                         tensor->shape.name, plan.servers(i))),
-                     "internal", /*report=*/true);
-    }
-    tensor->owners.push_back(link);
+    const auto link = LinkTo(plan.servers(i), plan.shards(i));
+    if (!link.ok()) return FailJob(link.status(), "internal", /*report=*/true);
+    tensor->owners.push_back(*link);
   }
   by_id_[tensor->id] = tensor;
   TryStart(tensor);
 }
 
-ServerLink* Agent::LinkTo(uint32_t server, uint32_t shard) {
-  auto& link = links_[{server, shard}];
-  if (link != nullptr) return link.get();
-  const auto it = servers_.find(server);
-  if (it == servers_.end() ||
-      (it->second.endpoints_size() == 0 && ServerId(server) != colocated_server_)) {
-    links_.erase({server, shard});
-    return nullptr;
-  }
-  const v1::ServerInfo& info = it->second;
+absl::StatusOr<ServerLink*> Agent::LinkTo(uint32_t server, uint32_t shard) {
+  const LinkKey key(server, shard);
+  if (const auto it = links_.find(key); it != links_.end()) return it->second.get();
   ServerEvents* const events = this;
   if (ServerId(server) == colocated_server_) {
-    link = std::make_unique<ServerLink>(inproc_.get(), &identity_, events,
-                                        "the colocated summation server", shard);
+    auto& link = links_[key] = std::make_unique<ServerLink>(
+        inproc_.get(), &identity_, events, "the colocated summation server", shard);
     link->Connect({.host = Engine::InprocName(shard)}, options_.connect_timeout);
     return link.get();
   }
+  const auto it = servers_.find(server);
+  if (it == servers_.end() || it->second.endpoints_size() == 0) {
+    return absl::InternalError(
+        absl::StrFormat("the plan names summation server %d, which is unknown", server));
+  }
+  const v1::ServerInfo& info = it->second;
   const v1::DataEndpoint& endpoint = info.endpoints(0);
   const std::string where =
       info.colocated() ? absl::StrFormat("the summation server of node %d (%s)",
                                          info.colocated_node(), info.hostname())
                        : absl::StrFormat("summation server %d (%s)", server, info.hostname());
-  link = std::make_unique<ServerLink>(tcp_.get(), &identity_, events, where, shard);
+  ADDEND_RETURN_IF_ERROR(CheckReachable(where, endpoint));
+  auto& link = links_[key] =
+      std::make_unique<ServerLink>(tcp_.get(), &identity_, events, where, shard);
   link->Connect({endpoint.host(), static_cast<uint16_t>(endpoint.port())},
                 options_.connect_timeout);
   return link.get();
+}
+
+// A connection to a loopback address of another machine would end at whoever listens there on this
+// one.
+absl::Status Agent::CheckReachable(const std::string& where,
+                                   const v1::DataEndpoint& endpoint) const {
+  if (!IsLoopback(endpoint.host()) || IsLoopback(options_.advertise)) return absl::OkStatus();
+  return WithExitCode(
+      absl::FailedPreconditionError(absl::StrFormat(
+          "%s advertises %s, which other machines cannot reach: start it with --advertise=HOST, an "
+          "address that %s (node %d) reaches",
+          where, endpoint.host(), options_.hostname, options_.node.value())),
+      kExitBadConfiguration);
 }
 
 void Agent::FailJob(const absl::Status& why, const std::string& kind, bool report) {

@@ -52,6 +52,7 @@ class Agent final : private TrainerEvents, private ServerEvents {
     uint32_t local_size = 1;
     Incarnation incarnation;
     std::string hostname;
+    std::string advertise;  // this machine, as others reach it
     std::string socket;
     absl::Duration connect_timeout = absl::Seconds(60);
     absl::Duration stall_timeout = absl::Seconds(300);
@@ -129,7 +130,8 @@ class Agent final : private TrainerEvents, private ServerEvents {
   void Apply(const v1::NodeUpdate& update);
   void BeginGeneration(Generation generation);
   void ApplyPlan(const v1::TensorPlan& plan, PlanVersion version);
-  ServerLink* LinkTo(uint32_t server, uint32_t shard);
+  absl::StatusOr<ServerLink*> LinkTo(uint32_t server, uint32_t shard);
+  absl::Status CheckReachable(const std::string& where, const v1::DataEndpoint& endpoint) const;
   void FailJob(const absl::Status& why, const std::string& kind, bool report);
   void DropRetiredLinks();
 

@@ -18,6 +18,7 @@
 #include "lib/rpc/local_address.h"
 #include "lib/rpc/server.h"
 #include "lib/server/engine_metrics.h"
+#include "lib/server/machine_options.h"
 #include "lib/server/summation_member.h"
 #include "lib/server/summation_service.h"
 #include "lib/telemetry/http_server.h"
@@ -58,16 +59,18 @@ class AgentProcess {
 
   absl::Status Run() {
     network_ = MakeInprocNetwork();
-    ADDEND_ASSIGN_OR_RETURN(agent_, Agent::Create({.job = options_.job,
-                                                   .node = NodeId(options_.node_rank),
-                                                   .num_nodes = options_.num_nodes,
-                                                   .local_size = options_.local_size,
-                                                   .incarnation = incarnation_,
-                                                   .hostname = Hostname(),
-                                                   .socket = options_.socket,
-                                                   .connect_timeout = options_.connect_timeout,
-                                                   .stall_timeout = options_.stall_timeout},
-                                                  network_));
+    ADDEND_ASSIGN_OR_RETURN(agent_,
+                            Agent::Create({.job = options_.job,
+                                           .node = NodeId(options_.node_rank),
+                                           .num_nodes = options_.num_nodes,
+                                           .local_size = options_.local_size,
+                                           .incarnation = incarnation_,
+                                           .hostname = Hostname(),
+                                           .advertise = options_.machine.advertise,
+                                           .socket = options_.socket,
+                                           .connect_timeout = options_.machine.connect_timeout,
+                                           .stall_timeout = options_.stall_timeout},
+                                          network_));
     const absl::Status status = Serve();
     if (!status.ok()) agent_->RefuseTrainers(status, kRefusalGrace);
     return status;
@@ -116,14 +119,14 @@ class AgentProcess {
 
   absl::Status JoinAndWait(uint16_t http_port, std::atomic<bool>* joined) {
     const MemberOptions member_options{
-        .scheduler = options_.scheduler.ToString(),
-        .connect_timeout = options_.connect_timeout,
+        .scheduler = options_.machine.scheduler.ToString(),
+        .connect_timeout = options_.machine.connect_timeout,
         .give_up = [this] { return stop_->Wait(absl::ZeroDuration()).has_value(); },
         .on_fatal = [this](absl::Status why) { stop_->RequestStop(std::move(why)); }};
     std::unique_ptr<SummationMember> server;
     if (options_.colocated_summation) {
       ADDEND_ASSIGN_OR_RETURN(
-          server, SummationMember::Join(member_options, ServerRegistration(), engine_.get()));
+          server, SummationMember::Join(member_options, ColocatedRegistration(), engine_.get()));
     }
     const uint32_t server_id = server ? server->server_id() : 0;
     ADDEND_ASSIGN_OR_RETURN(auto node,
@@ -162,16 +165,9 @@ class AgentProcess {
     return why;
   }
 
-  v1::RegisterServerRequest ServerRegistration() const {
-    v1::RegisterServerRequest request;
-    request.set_control_address((HostPort{options_.advertise, rpc_->port()}).ToString());
-    v1::DataEndpoint* endpoint = request.add_endpoints();
-    endpoint->set_transport("tcp");
-    endpoint->set_host(options_.advertise);
-    endpoint->set_port(data_port_);
-    request.set_bandwidth_bps(options_.bandwidth_bps);
-    request.set_memory_limit_bytes(options_.memory_limit_bytes);
-    request.set_hostname(Hostname());
+  v1::RegisterServerRequest ColocatedRegistration() const {
+    auto request =
+        ServerRegistration(options_.machine, rpc_->port(), data_port_, options_.memory_limit_bytes);
     request.set_colocated_job(options_.job);
     request.set_colocated_node(options_.node_rank);
     return request;
@@ -191,8 +187,8 @@ class AgentProcess {
     settings->set_reduction_order(options_.reduction_order);
     settings->set_stall_timeout_s(absl::ToDoubleSeconds(options_.stall_timeout));
     request.set_hostname(Hostname());
-    request.set_control_address((HostPort{options_.advertise, rpc_->port()}).ToString());
-    request.set_bandwidth_bps(options_.bandwidth_bps);
+    request.set_control_address((HostPort{options_.machine.advertise, rpc_->port()}).ToString());
+    request.set_bandwidth_bps(options_.machine.bandwidth_bps);
     request.set_colocated_server_id(server_id);
     return request;
   }

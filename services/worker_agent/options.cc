@@ -4,11 +4,8 @@
 #include "absl/strings/str_format.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/units.h"
-#include "lib/rpc/local_address.h"
 #include "lib/wire/frame.h"
 
-ABSL_FLAG(addend::PeerAddress, scheduler, (addend::PeerAddress{{"127.0.0.1", 7070}}),
-          "the scheduler, host:port");
 ABSL_FLAG(std::string, job, "", "name of the job; required");
 ABSL_FLAG(uint32_t, node_rank, 0, "this node's rank in the job, from 0 (torchrun's GROUP_RANK)");
 ABSL_FLAG(uint32_t, num_nodes, 1, "nodes of the job");
@@ -24,11 +21,6 @@ ABSL_FLAG(addend::HostPort, http, (addend::HostPort{"", 7280}),
 ABSL_FLAG(addend::OptionalHostPort, health_listen,
           (addend::OptionalHostPort{addend::HostPort{"", 7281}}),
           "grpc.health.v1 in plain text for probes, host:port; 'off' for none");
-ABSL_FLAG(std::string, advertise, "",
-          "host that the other nodes connect to; default: the address from which the scheduler is "
-          "reached");
-ABSL_FLAG(addend::Bandwidth, bandwidth, {},
-          "of all NICs together, each direction; default: the link speed that the kernel reports");
 ABSL_FLAG(bool, colocated_summation, true,
           "also sum for the job, on this machine's own CPU and link");
 ABSL_FLAG(uint32_t, shards, 1, "threads of the colocated summation server");
@@ -37,10 +29,6 @@ ABSL_FLAG(addend::ByteSize, partition_bytes, {128 * 1024},
           "job setting: upper limit of a partition");
 ABSL_FLAG(std::string, on_node_loss, "fail", "job setting: fail (shrink is not built in yet)");
 ABSL_FLAG(std::string, reduction_order, "node", "job setting: node (ascending node rank)");
-ABSL_FLAG(std::string, transport, "auto", "auto or tcp (rdma is not built in yet)");
-ABSL_FLAG(
-    absl::Duration, connect_timeout, absl::Seconds(60),
-    "how long to wait for the scheduler at the start, and for a connection to a summation server");
 ABSL_FLAG(absl::Duration, stall_timeout, absl::Seconds(300),
           "job setting: a round that is open longer is an error");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warn, error or off");
@@ -72,7 +60,7 @@ absl::Status CheckChoice(const char* flag, const std::string& value, const std::
       absl::StrFormat("--%s=%s is unknown: use %s", flag, value, supported));
 }
 
-absl::Status Check(const AgentOptions& options, const std::string& transport) {
+absl::Status Check(const AgentOptions& options) {
   if (options.job.empty())
     return absl::InvalidArgumentError("--job is missing: give the job a name");
   ADDEND_RETURN_IF_ERROR(CheckRange("num-nodes", options.num_nodes, 1, kMaxNodes));
@@ -88,15 +76,13 @@ absl::Status Check(const AgentOptions& options, const std::string& transport) {
       options.stall_timeout == absl::InfiniteDuration()) {
     return absl::InvalidArgumentError("--stall-timeout must be finite and at least 1s");
   }
-  return transport == "auto" ? absl::OkStatus()
-                             : CheckChoice("transport", transport, "tcp", "rdma");
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<AgentOptions> ReadAgentOptions() {
   AgentOptions options;
-  options.scheduler = absl::GetFlag(FLAGS_scheduler).address;
   options.job = absl::GetFlag(FLAGS_job);
   options.node_rank = absl::GetFlag(FLAGS_node_rank);
   options.num_nodes = absl::GetFlag(FLAGS_num_nodes);
@@ -106,23 +92,17 @@ absl::StatusOr<AgentOptions> ReadAgentOptions() {
   options.data_listen = absl::GetFlag(FLAGS_data_listen);
   options.http = absl::GetFlag(FLAGS_http);
   options.health_listen = absl::GetFlag(FLAGS_health_listen).address;
-  options.advertise = absl::GetFlag(FLAGS_advertise);
   options.colocated_summation = absl::GetFlag(FLAGS_colocated_summation);
   options.shards = absl::GetFlag(FLAGS_shards);
   options.memory_limit_bytes = absl::GetFlag(FLAGS_memory_limit).bytes;
   options.partition_bytes = absl::GetFlag(FLAGS_partition_bytes).bytes;
   options.on_node_loss = absl::GetFlag(FLAGS_on_node_loss);
   options.reduction_order = absl::GetFlag(FLAGS_reduction_order);
-  options.connect_timeout = absl::GetFlag(FLAGS_connect_timeout);
   options.stall_timeout = absl::GetFlag(FLAGS_stall_timeout);
   options.log_level = absl::GetFlag(FLAGS_log_level);
   options.port_file = absl::GetFlag(FLAGS_port_file);
-  ADDEND_RETURN_IF_ERROR(Check(options, absl::GetFlag(FLAGS_transport)));
-  if (options.advertise.empty()) {
-    ADDEND_ASSIGN_OR_RETURN(options.advertise, LocalAddressTowards(options.scheduler));
-  }
-  options.bandwidth_bps = absl::GetFlag(FLAGS_bandwidth).bits_per_second;
-  if (options.bandwidth_bps == 0) options.bandwidth_bps = LinkSpeedOf(options.advertise);
+  ADDEND_RETURN_IF_ERROR(Check(options));
+  ADDEND_ASSIGN_OR_RETURN(options.machine, ReadMachineOptions());
   return options;
 }
 

@@ -8,11 +8,12 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "lib/options/host_port.h"
+#include "lib/server/machine_options.h"
 
 namespace addend {
 
 struct AgentOptions {
-  HostPort scheduler;
+  MachineOptions machine;
   std::string job;
   uint32_t node_rank = 0;
   uint32_t num_nodes = 1;
@@ -22,15 +23,12 @@ struct AgentOptions {
   HostPort data_listen;
   HostPort http;
   std::optional<HostPort> health_listen;
-  std::string advertise;
-  double bandwidth_bps = 0;  // 0: unknown
   bool colocated_summation = true;
   uint32_t shards = 1;  // of the colocated server
   uint64_t memory_limit_bytes = 0;
   uint64_t partition_bytes = 0;
   std::string on_node_loss;
   std::string reduction_order;
-  absl::Duration connect_timeout;
   absl::Duration stall_timeout;
   std::string log_level;
   std::string port_file;

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from tests.support import netns
 from tests.support.cluster import Cluster, PATIENCE, run_binary
 from tests.support.grpc_proxy import GrpcProxy
 
@@ -192,6 +193,18 @@ def test_second_agent_on_one_socket(tmp_path):
         assert second.wait(LIMIT) in (64, 77)
         assert "agent0.sock" in second.tail(1)
         cluster.run_ranks("attempt.py")
+
+
+def test_loopback_is_never_used_for_another_machine(tmp_path):
+    if reason := netns.unavailable():
+        pytest.skip(reason)
+    with netns.Network(2, "1gbit") as network, Cluster(tmp_path, nodes=0, network=network) as cluster:
+        cluster.nodes = 2
+        for node, flags in ((0, ["--advertise=127.0.0.1"]), (1, [])):
+            cluster.await_ports(cluster.start_agent(node, *flags))
+        for error in agreed_errors(cluster.run_ranks("attempt.py", {"shape": [1_000_000]})):
+            assert error["code"] == 64 and "127.0.0.1" in error["text"] and "--advertise" in error["text"]
+            assert "node 0" in error["text"], "the machine that is to blame"
 
 
 # ---- trainers ----

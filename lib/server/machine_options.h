@@ -1,0 +1,32 @@
+// What addend-summation and addend-agent have in common as machines of the cluster: the options
+// that say where the scheduler is and how others reach this machine, and the registration of the
+// summation server that each of them runs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "lib/options/host_port.h"
+#include "proto/addend/v1/scheduler.pb.h"
+
+namespace addend {
+
+struct MachineOptions {
+  HostPort scheduler;
+  std::string advertise;     // never empty: derived from the route to the scheduler if not given
+  double bandwidth_bps = 0;  // of all NICs together, each direction; 0: unknown
+  absl::Duration connect_timeout;
+};
+
+// Reads the parsed flags (--scheduler, --advertise, --bandwidth, --transport, --connect-timeout),
+// which are declared in machine_options.cc. INVALID_ARGUMENT names the flag.
+absl::StatusOr<MachineOptions> ReadMachineOptions();
+
+// A summation server on this machine, of one TCP endpoint at `data_port`, as a CPU server; an agent
+// adds whose it is. `memory_limit_bytes` 0: no limit.
+v1::RegisterServerRequest ServerRegistration(const MachineOptions& options, uint16_t grpc_port,
+                                             uint16_t data_port, uint64_t memory_limit_bytes);
+
+}  // namespace addend
