@@ -111,6 +111,7 @@ class Agent final : private TrainerEvents, private ServerEvents {
   absl::Status OnUndeclare(TrainerLink* trainer, uint32_t number);
   absl::Status OnShutdown(TrainerLink* trainer);
   bool AnyTrainer() const;
+  absl::Status RefusedTensor() const;
   void MaybeReportIdle(bool waited);
 
   // ServerEvents and rounds (agent_rounds.cc)

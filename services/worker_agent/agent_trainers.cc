@@ -310,15 +310,29 @@ void Agent::OnTrainerGone(TrainerLink* trainer, const absl::Status& why) {
   somebody_left_ = true;
   if (!trainer->said_goodbye && failure_.ok()) {
     const uint32_t rank = options_.node.value() * options_.local_size + trainer->local_rank;
-    const absl::Status lost(
-        why.code(),
-        absl::StrFormat(
-            "rank %d (local rank %d of node %d, pid %d on %s) ended without shutdown: %s", rank,
-            trainer->local_rank, options_.node.value(), trainer->pid(), options_.hostname,
-            Message(why)));
-    FailJob(WithExitCode(lost, kExitTemporary), "peer_lost", /*report=*/true);
+    const std::string lost = absl::StrFormat(
+        "rank %d (local rank %d of node %d, pid %d on %s) ended without shutdown: %s", rank,
+        trainer->local_rank, options_.node.value(), trainer->pid(), options_.hostname,
+        Message(why));
+    if (const absl::Status cause = RefusedTensor(); !cause.ok()) {
+      // That is why it ended, and what the ranks have to hear that come to this tensor later.
+      const absl::Status named(cause.code(), absl::StrFormat("%s; %s", Message(cause), lost));
+      FailJob(WithExitCode(named, ExitCodeOf(cause)),
+              absl::IsResourceExhausted(cause) ? "resources" : "mismatch", /*report=*/true);
+    } else {
+      FailJob(WithExitCode(absl::Status(why.code(), lost), kExitTemporary), "peer_lost",
+              /*report=*/true);
+    }
   }
   MaybeReportIdle(/*waited=*/false);
+}
+
+// The first error of a tensor alone; OK if there is none.
+absl::Status Agent::RefusedTensor() const {
+  for (const auto& [number, tensor] : by_number_) {
+    if (!tensor->error.ok()) return tensor->error;
+  }
+  return absl::OkStatus();
 }
 
 bool Agent::AnyTrainer() const {

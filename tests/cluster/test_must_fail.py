@@ -265,6 +265,18 @@ def test_server_too_small_for_the_job(tmp_path):
             assert re.search(r"\d", error["text"]), "it names what is needed and what is free"
 
 
+def test_a_refused_tensor_is_the_reason_for_late_ranks_too(tmp_path):
+    """The ranks that were told first end, which must not hide why from a rank that comes to the tensor later."""
+    with Cluster(tmp_path, nodes=2, local_size=2, cpu_servers=1, summation_flags=["--memory-limit=1MiB"],
+                 agent_flags=["--colocated-summation=false"]) as cluster:
+        ranks = cluster.start_ranks("attempt.py", {"shape": [4_000_000], "rank": {"3": {"calls": ["gate late", "push_pull"]}}})
+        for rank in (0, 1, 2):
+            ranks.processes[rank].wait(LIMIT)
+        ranks.open("late")
+        for error in agreed_errors(ranks.join()):
+            assert error["code"] == 72 and "'w'" in error["text"]
+
+
 def test_no_summation_server_at_all(tmp_path):
     with Cluster(tmp_path, nodes=2, agent_flags=["--colocated-summation=false"]) as cluster:
         for error in agreed_errors(cluster.run_ranks("attempt.py")):
