@@ -88,6 +88,8 @@ class NodeMember {
   void ReportIdle(uint32_t generation);
   // `kind` as NodeUpdate.failed_kind.
   void ReportFailure(uint32_t generation, absl::Status reason, std::string kind);
+  // A CPU server that could be reached before cannot be reached any more.
+  void ReportServerLost(uint32_t generation, uint32_t server, const absl::Status& why);
   // Waits until all that was queued is answered; false if that took longer than `timeout`.
   bool Flush(absl::Duration timeout);
 

@@ -100,6 +100,12 @@ grpc::Status Send(v1::Scheduler::Stub* stub, grpc::ClientContext* context,
   return stub->ReportFailure(context, request, &response);
 }
 
+grpc::Status Send(v1::Scheduler::Stub* stub, grpc::ClientContext* context,
+                  const v1::ReportServerLostRequest& request) {
+  v1::ReportServerLostResponse response;
+  return stub->ReportServerLost(context, request, &response);
+}
+
 }  // namespace
 
 void NodeMember::Impl::RunSender() {
@@ -188,6 +194,14 @@ void NodeMember::ReportFailure(uint32_t generation, absl::Status reason, std::st
   request.set_reason(Message(reason));
   request.set_exit_code(ExitCodeOf(reason));
   request.set_kind(std::move(kind));
+  impl_->reports.Add(std::move(request));
+}
+
+void NodeMember::ReportServerLost(uint32_t generation, uint32_t server, const absl::Status& why) {
+  v1::ReportServerLostRequest request;
+  request.set_generation(generation);
+  request.set_server_id(server);
+  request.set_reason(Message(why));
   impl_->reports.Add(std::move(request));
 }
 

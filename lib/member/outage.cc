@@ -10,7 +10,7 @@ namespace addend::internal {
 namespace {
 
 constexpr absl::Duration kBetweenLines = absl::Seconds(10);
-constexpr absl::Duration kLongestWait = absl::Seconds(1);
+constexpr absl::Duration kLongestWait = absl::Milliseconds(300);
 
 }  // namespace
 

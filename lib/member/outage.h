@@ -27,7 +27,7 @@ class Outage {
   absl::Time last_line_ ABSL_GUARDED_BY(mu_);
 };
 
-// Waits between attempts: from 50 ms, doubling, to 1 s.
+// Waits between attempts: from 50 ms, doubling, to 300 ms.
 class Backoff {
  public:
   absl::Duration Next();

@@ -42,6 +42,10 @@ absl::StatusOr<TensorSpec> ToTensorSpec(const v1::TensorReservation& tensor) {
   spec.partition_elements = tensor.partition_elements();
   spec.partitions.assign(tensor.partitions().begin(), tensor.partitions().end());
   spec.shards.assign(tensor.shards().begin(), tensor.shards().end());
+  spec.versions.resize(spec.partitions.size());
+  for (int i = 0; i < tensor.versions_size() && i < tensor.partitions_size(); ++i) {
+    spec.versions[i] = PlanVersion(tensor.versions(i));
+  }
   return spec;
 }
 

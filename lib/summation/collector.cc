@@ -56,6 +56,12 @@ void Collector::Seal() {
   std::fill(states_.begin(), states_.end(), State::kMissing);
 }
 
+void Collector::Restart(Round round) {
+  round_ = std::max(round_, round);
+  position_ = 0;
+  std::fill(states_.begin(), states_.end(), State::kMissing);
+}
+
 bool Collector::HasPushed(NodeId node) const { return states_[node.value()] != State::kMissing; }
 
 bool Collector::IsOpen() const {

@@ -54,6 +54,9 @@ class Collector {
   // May turn a dropped contribution into one that was asked for.
   Next Advance();
   void Seal();
+  // Another server may have been the owner: all of the open round is forgotten, and the next one is
+  // `round` or a later one that this server has reached itself.
+  void Restart(Round round);
 
   bool HasPushed(NodeId node) const;
   // Anything of this round has come.

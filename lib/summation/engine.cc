@@ -103,7 +103,8 @@ void Engine::SetJob(const JobSpec& spec) {
 }
 
 absl::Status Engine::CheckTensor(const TensorSpec& tensor) const {
-  if (tensor.partitions.size() != tensor.shards.size() || tensor.partition_elements == 0) {
+  if (tensor.partitions.size() != tensor.shards.size() ||
+      tensor.partitions.size() != tensor.versions.size() || tensor.partition_elements == 0) {
     return absl::InvalidArgumentError(
         absl::StrFormat("the reservation of '%s' is malformed", tensor.name));
   }
@@ -143,7 +144,8 @@ absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(
   *reserved_bytes = bytes;
   std::vector<std::shared_ptr<Partition>> partitions;
   std::byte* own = (*arena)->memory().data();
-  for (const uint32_t index : tensor.partitions) {
+  for (size_t i = 0; i < tensor.partitions.size(); ++i) {
+    const uint32_t index = tensor.partitions[i];
     PartitionMemory memory = Layout(tensor, index, own, external);
     own += OwnBytes(tensor, index, external.has_value());
     memory.keep_alive =
@@ -157,7 +159,8 @@ absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(
                                                     .op = tensor.op,
                                                     .elements = tensor.ElementsOf(index),
                                                     .nodes = job.num_nodes,
-                                                    .divisor = job.num_nodes * job.local_size},
+                                                    .divisor = job.num_nodes * job.local_size,
+                                                    .version = tensor.versions[i]},
                                     std::move(memory)));
   }
   return partitions;
@@ -169,21 +172,39 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
   if (it == jobs_.end()) {
     return absl::NotFoundError(absl::StrFormat("job %d is not known to this server", job.value()));
   }
-  HeldJob& held = it->second;
-  if (held.tensors.contains(tensor.id)) return absl::OkStatus();
   ADDEND_RETURN_IF_ERROR(CheckTensor(tensor));
-  HeldTensor record;
-  ADDEND_ASSIGN_OR_RETURN(auto partitions,
-                          MakePartitions(held.spec, tensor, &record.reserved_bytes));
+  HeldJob& held = it->second;
+  TensorSpec added = tensor;
+  added.partitions.clear();
+  added.shards.clear();
+  added.versions.clear();
+  const auto known = held.tensors.find(tensor.id);
+  for (size_t i = 0; i < tensor.partitions.size(); ++i) {
+    const uint32_t index = tensor.partitions[i];
+    if (known == held.tensors.end() || !known->second.partitions.contains(index)) {
+      added.partitions.push_back(index);
+      added.shards.push_back(tensor.shards[i]);
+      added.versions.push_back(tensor.versions[i]);
+    } else if (tensor.versions[i] != PlanVersion()) {
+      Shard* const shard = shards_[tensor.shards[i]].get();
+      shard->loop()->Run(
+          [&] { shard->RecoverPartition(job, PartitionId(tensor.id, index), tensor.versions[i]); });
+    }
+  }
+  if (known != held.tensors.end() && added.partitions.empty()) return absl::OkStatus();
+  uint64_t reserved_bytes = 0;
+  ADDEND_ASSIGN_OR_RETURN(auto partitions, MakePartitions(held.spec, added, &reserved_bytes));
   for (uint32_t s = 0; s < shards_.size(); ++s) {
     Shard* const shard = shards_[s].get();
     shard->loop()->Run([&] {
       for (size_t i = 0; i < partitions.size(); ++i) {
-        if (tensor.shards[i] == s) shard->AddPartition(job, partitions[i]);
+        if (added.shards[i] == s) shard->AddPartition(job, partitions[i]);
       }
     });
   }
-  held.tensors.emplace(tensor.id, std::move(record));
+  HeldTensor& record = held.tensors[tensor.id];
+  record.reserved_bytes += reserved_bytes;
+  record.partitions.insert(added.partitions.begin(), added.partitions.end());
   if (budget_.over_limit()) OnShards([](Shard* shard) { shard->DropEarly(); });
   // Early contributions that are gone leave free pages in the heap, which would count beside the
   // new accumulators.

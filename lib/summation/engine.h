@@ -59,9 +59,10 @@ class Engine {
   // Makes the job known, or moves it to a larger generation, which forgets all tensors of the
   // former one.
   void SetJob(const JobSpec& spec);
-  // Reserves two accumulators for every partition named. A tensor that is held already stays as it
-  // is. RESOURCE_EXHAUSTED (with the numbers) when the memory limit has no room, INVALID_ARGUMENT
-  // for a bad spec.
+  // Reserves two accumulators for every partition named that is not held yet. One that had another
+  // owner before (a version that is newer than what is held) first recovers: see Ownership.
+  // RESOURCE_EXHAUSTED (with the numbers) when the memory limit has no room, INVALID_ARGUMENT for a
+  // bad spec.
   absl::Status Reserve(JobId job, const TensorSpec& tensor);
   void Release(JobId job, TensorId tensor);
   void ReleaseJob(JobId job);
@@ -75,6 +76,7 @@ class Engine {
  private:
   struct HeldTensor {
     uint64_t reserved_bytes = 0;
+    std::set<uint32_t> partitions;
   };
   struct HeldJob {
     JobSpec spec;

@@ -16,11 +16,17 @@ absl::StatusOr<MutableBytes> NodeLink::Place(const FrameHeader& header) {
     }
     return MutableBytes(hello_room_.data(), header.payload_bytes);
   }
-  if (header.type != FrameType::kContribution) {
+  if (header.type != FrameType::kContribution && header.type != FrameType::kResult) {
     return absl::UnimplementedError(absl::StrFormat(
         "this summation server does not take a %s frame with a payload", Name(header.type)));
   }
   ADDEND_ASSIGN_OR_RETURN(receiving_, Find(header));
+  if (receiving_ == nullptr) return MutableBytes();
+  if (header.type == FrameType::kResult) {
+    return header.round == receiving_->ownership().newest() ? receiving_->RoomForNewest()
+                                                            : MutableBytes();
+  }
+  if (receiving_->ownership().state() != Ownership::State::kOpen) return MutableBytes();
   switch (receiving_->collector().Classify(node_, header.round)) {
     case Collector::Standing::kItsTurn: {
       if (const MutableBytes room = receiving_->DirectRoom(); !room.empty()) return room;
@@ -41,6 +47,12 @@ absl::Status NodeLink::OnFrame(const FrameHeader& header, Payload payload) {
       return OnHello(header, payload.bytes());
     case FrameType::kContribution:
       return OnContribution(header, std::move(payload));
+    case FrameType::kRecover:
+      return OnReport(header);
+    case FrameType::kAck:
+      return OnSync(header);
+    case FrameType::kResult:
+      return OnSupplied(header, std::move(payload));
     case FrameType::kPing: {
       FrameHeader reply = header;
       reply.flags = kFlagReply;
@@ -91,19 +103,19 @@ absl::StatusOr<std::shared_ptr<Partition>> NodeLink::Find(const FrameHeader& hea
         "a frame names another job, generation or node than its link's HELLO");
   }
   const auto it = job_->partitions.find(header.partition);
-  if (it == job_->partitions.end()) {
-    return absl::NotFoundError(absl::StrFormat(
-        "partition %d of tensor %d is not on this summation server (plan version %d)",
-        header.partition.index(), header.partition.tensor().value(), header.plan_version.value()));
+  if (it == job_->partitions.end()) return nullptr;
+  if (header.type != FrameType::kContribution && header.type != FrameType::kResult) {
+    return it->second;
   }
   const Partition& partition = *it->second;
   const size_t expected = header.flags & kFlagEmpty ? 0 : partition.payload_bytes();
   if (header.dtype != partition.spec().dtype || header.op != partition.spec().op ||
       header.payload_bytes != expected) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "a contribution of %d bytes (%s, %s) does not fit partition %d of '%s' (%d bytes, %s, %s)",
-        header.payload_bytes, Name(header.dtype), Name(header.op), header.partition.index(),
-        partition.spec().name, expected, Name(partition.spec().dtype), Name(partition.spec().op)));
+        "a %s of %d bytes (%s, %s) does not fit partition %d of '%s' (%d bytes, %s, %s)",
+        Name(header.type), header.payload_bytes, Name(header.dtype), Name(header.op),
+        header.partition.index(), partition.spec().name, expected, Name(partition.spec().dtype),
+        Name(partition.spec().op)));
   }
   return it->second;
 }
@@ -112,6 +124,11 @@ absl::Status NodeLink::OnContribution(const FrameHeader& header, Payload payload
   std::shared_ptr<Partition> partition = std::move(receiving_);
   if (partition == nullptr) {  // by reference, or without payload: Place() was not called
     ADDEND_ASSIGN_OR_RETURN(partition, Find(header));
+  }
+  // What comes before the reports are complete, or after the partition has gone, is sent again.
+  if (partition == nullptr || partition->ownership().state() != Ownership::State::kOpen) {
+    early_room_.reset();
+    return absl::OkStatus();
   }
   partition->Touch(absl::Now(), header.priority);
   switch (partition->collector().Classify(node_, header.round)) {
@@ -127,7 +144,8 @@ absl::Status NodeLink::OnContribution(const FrameHeader& header, Payload payload
     case Collector::Standing::kEarly:
       return OnEarly(partition.get(), header, std::move(payload));
     case Collector::Standing::kSealed:
-      shard_->SendResult(this, *partition);
+      // Else it is on its way from a node that holds it.
+      if (partition->Holds(header.round)) shard_->SendResult(this, *partition);
       return absl::OkStatus();
     case Collector::Standing::kRepeated:
     case Collector::Standing::kOld:
@@ -138,6 +156,47 @@ absl::Status NodeLink::OnContribution(const FrameHeader& header, Payload payload
   return absl::InvalidArgumentError(absl::StrFormat(
       "node %d pushed round %d of '%s' before round %d was sealed", node_.value(),
       header.round.value(), partition->spec().name, partition->collector().round().value()));
+}
+
+absl::Status NodeLink::OnReport(const FrameHeader& header) {
+  ADDEND_ASSIGN_OR_RETURN(const auto partition, Find(header));
+  // Of another plan: the scheduler tells both of us about the newer one.
+  if (partition == nullptr || header.plan_version != partition->ownership().version()) {
+    return absl::OkStatus();
+  }
+  if (partition->ownership().state() == Ownership::State::kOpen) {  // repeated
+    shard_->SendRecovered(this, *partition);
+    if (partition->Holds(Next(header.round))) shard_->SendResult(this, *partition);
+    return absl::OkStatus();
+  }
+  if (partition->OnReport(node_, header.round)) shard_->EndRecovery(job_, partition.get());
+  return absl::OkStatus();
+}
+
+absl::Status NodeLink::OnSync(const FrameHeader& header) {
+  ADDEND_ASSIGN_OR_RETURN(const auto partition, Find(header));
+  if (partition == nullptr) return absl::OkStatus();
+  const Ownership& ownership = partition->ownership();
+  if (ownership.state() == Ownership::State::kOpen && ownership.AnyLacks() &&
+      !ownership.Lacks(node_)) {
+    shard_->AskForNewest(this, *partition);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NodeLink::OnSupplied(const FrameHeader& header, Payload payload) {
+  std::shared_ptr<Partition> partition = std::move(receiving_);
+  if (partition == nullptr) {
+    ADDEND_ASSIGN_OR_RETURN(partition, Find(header));
+  }
+  if (partition == nullptr || !partition->ownership().AnyLacks() ||
+      header.round != partition->ownership().newest() ||
+      payload.bytes().size() != partition->payload_bytes()) {
+    return absl::OkStatus();
+  }
+  partition->TakeNewest(payload.bytes());
+  shard_->Relay(job_, partition.get());
+  return absl::OkStatus();
 }
 
 absl::Status NodeLink::OnItsTurn(Partition* partition, const FrameHeader& header, Payload payload) {

@@ -28,6 +28,8 @@ class NodeLink final : public Sink {
   NodeId node() const { return node_; }
   Generation generation() const { return generation_; }
   Link* link() const { return link_; }
+  // A payload for this partition is being received.
+  bool IsReceiving(const Partition& partition) const { return receiving_.get() == &partition; }
   Outbox& outbox() { return outbox_; }
 
   // The job is forgotten or starts over: the link must close.
@@ -41,9 +43,13 @@ class NodeLink final : public Sink {
  private:
   absl::Status OnHello(const FrameHeader& header, Bytes token);
   absl::Status OnContribution(const FrameHeader& header, Payload payload);
+  absl::Status OnReport(const FrameHeader& header);
+  absl::Status OnSync(const FrameHeader& header);
+  absl::Status OnSupplied(const FrameHeader& header, Payload payload);
   absl::Status OnItsTurn(Partition* partition, const FrameHeader& header, Payload payload);
   absl::Status OnEarly(Partition* partition, const FrameHeader& header, Payload payload);
-  // The partition of a contribution, after all that can be wrong with the header has been checked.
+  // The partition that a node's frame is about, after all that can be wrong with the header has
+  // been checked. Null: it is not here (any more); the node will learn who has it.
   absl::StatusOr<std::shared_ptr<Partition>> Find(const FrameHeader& header) const;
 
   Shard* const shard_;

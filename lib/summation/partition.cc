@@ -28,6 +28,7 @@ Partition::Partition(Spec spec, PartitionMemory memory)
     : spec_(std::move(spec)),
       memory_(std::move(memory)),
       collector_(spec_.nodes),
+      ownership_(spec_.nodes, spec_.version),
       early_(spec_.nodes) {}
 
 MutableBytes Partition::DirectRoom() {
@@ -48,6 +49,7 @@ absl::Status Partition::Sum(Bytes data, bool empty, Payload* lent, Round* sealed
   if (collector_.summed() == spec_.nodes) {
     *sealed = collector_.round();
     collector_.Seal();
+    holds_last_ = true;
     has_data_ = false;
     open_since_ = absl::InfiniteFuture();
   }
@@ -121,6 +123,37 @@ absl::Status Partition::SumBroadcast(Bytes payload, bool empty) {
         "no node sent data for the broadcast '%s': its root rank is not in this job", spec_.name));
   }
   return absl::OkStatus();
+}
+
+void Partition::Recover(PlanVersion version) {
+  if (!ownership_.Recover(version)) return;
+  for (auto& early : early_) early.reset();
+  first_ = Payload();
+  has_data_ = false;
+  open_since_ = absl::InfiniteFuture();
+  collector_.Restart(Round());
+}
+
+bool Partition::OnReport(NodeId node, Round held) {
+  if (!ownership_.OnReport(node, held)) return false;
+  const Round next = addend::Next(ownership_.newest());
+  if (next > collector_.round()) holds_last_ = false;
+  collector_.Restart(next);
+  return true;
+}
+
+MutableBytes Partition::RoomForNewest() {
+  if (!ownership_.AnyLacks()) return {};
+  return MutableBytes(memory_.result[Parity(ownership_.newest())], payload_bytes());
+}
+
+void Partition::TakeNewest(Bytes result) {
+  const MutableBytes room = RoomForNewest();
+  if (result.data() != room.data()) {
+    std::memcpy(room.data(), result.data(), result.size());
+    copied_bytes_ += result.size();
+  }
+  holds_last_ = true;
 }
 
 Bytes Partition::LastResult() const { return Bytes(memory_.result[1 - parity()], payload_bytes()); }

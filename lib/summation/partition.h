@@ -14,6 +14,7 @@
 #include "lib/base/types.h"
 #include "lib/summation/collector.h"
 #include "lib/summation/memory_budget.h"
+#include "lib/summation/ownership.h"
 #include "lib/transport/transport.h"
 
 namespace addend {
@@ -62,6 +63,7 @@ class Partition {
     uint64_t elements = 0;
     uint32_t nodes = 1;
     uint32_t divisor = 1;  // ranks of the job
+    PlanVersion version;   // 0: the owner from the first round on
   };
   Partition(Spec spec, PartitionMemory memory);
 
@@ -69,6 +71,19 @@ class Partition {
   size_t payload_bytes() const { return spec_.elements * SizeOf(spec_.dtype); }
   Collector& collector() { return collector_; }
   const Collector& collector() const { return collector_; }
+  const Ownership& ownership() const { return ownership_; }
+
+  // ---- taking over from another owner ----
+  // Forgets the open round and waits for the nodes' reports; does nothing if the version is old.
+  void Recover(PlanVersion version);
+  // True for the report that completes them: contributions of the rounds after newest() may come.
+  bool OnReport(NodeId node, Round held);
+  // Where a node's copy of the newest result belongs, while somebody lacks it.
+  MutableBytes RoomForNewest();
+  // It is there.
+  void TakeNewest(Bytes result);
+  // All who lacked it are being sent it.
+  void Supplied() { ownership_.Supplied(); }
 
   // The accumulator itself, if the contribution whose turn it is can be received there: it is the
   // first one and needs no conversion. Else empty.
@@ -79,8 +94,9 @@ class Partition {
   // last: `*sealed` is then the round. FAILED_PRECONDITION: two nodes sent data for a broadcast, or
   // none did.
   absl::Status Sum(Bytes data, bool empty, Payload* lent, Round* sealed);
-  // The result of the last sealed round.
+  // The result of the round before the open one. Only if Holds() that round.
   Bytes LastResult() const;
+  bool Holds(Round round) const { return holds_last_ && Next(round) == collector_.round(); }
   int32_t priority() const { return priority_; }
 
   void KeepEarly(NodeId node, std::unique_ptr<EarlyContribution> early);
@@ -108,8 +124,10 @@ class Partition {
   const Spec spec_;
   const PartitionMemory memory_;
   Collector collector_;
-  bool has_data_ = false;  // a contribution of this round was not empty
-  Payload first_;          // the only one so far, if it is not in the accumulator
+  Ownership ownership_;
+  bool holds_last_ = false;  // LastResult() is there
+  bool has_data_ = false;    // a contribution of this round was not empty
+  Payload first_;            // the only one so far, if it is not in the accumulator
   NodeId first_node_;
   int32_t priority_ = 0;
   absl::Time open_since_ = absl::InfiniteFuture();

@@ -201,32 +201,85 @@ absl::Status Shard::Advance(ShardJob* job, Partition* partition) {
 void Shard::AskAgain(ShardJob* job, const Partition& partition, NodeId node) {
   NodeLink* link = job->links[node.value()];
   if (link == nullptr) return;  // it will send all it retains when it connects
-  FrameHeader header;
-  header.type = FrameType::kSendAgain;
-  header.job = job->spec.id;
-  header.generation = job->spec.generation;
-  header.plan_version = job->spec.plan_version;
-  header.partition = partition.spec().id;
+  FrameHeader header = HeaderFor(*job, partition, FrameType::kSendAgain);
   header.round = partition.collector().round();
   header.priority = INT32_MAX;  // everybody waits for it
-  Sign(&header);
   link->outbox().Push(header, {}, nullptr);
 }
 
-void Shard::SendResult(NodeLink* link, const Partition& partition) {
-  const ShardJob& job = *link->job();
+FrameHeader Shard::HeaderFor(const ShardJob& job, const Partition& partition,
+                             FrameType type) const {
   FrameHeader header;
-  header.type = FrameType::kResult;
+  header.type = type;
   header.dtype = partition.spec().dtype;
   header.op = partition.spec().op;
   header.job = job.spec.id;
   header.generation = job.spec.generation;
-  header.plan_version = job.spec.plan_version;
+  header.plan_version = partition.ownership().version();
   header.partition = partition.spec().id;
+  Sign(&header);
+  return header;
+}
+
+void Shard::RecoverPartition(JobId job_id, PartitionId id, PlanVersion version) {
+  const auto job = jobs_.find(job_id);
+  if (job == jobs_.end()) return;
+  const auto it = job->second->partitions.find(id);
+  if (it == job->second->partitions.end() || version <= it->second->ownership().version()) return;
+  // What is being received would land in the middle of the next sum.
+  for (auto& link : links_) {
+    if (link->IsReceiving(*it->second)) {
+      link->link()->Close(absl::UnavailableError("the partition is being recovered"));
+    }
+  }
+  it->second->Recover(version);
+}
+
+void Shard::EndRecovery(ShardJob* job, Partition* partition) {
+  const Ownership& ownership = partition->ownership();
+  for (NodeLink* link : job->links) {
+    if (link != nullptr) SendRecovered(link, *partition);
+  }
+  if (!ownership.AnyLacks()) return;
+  if (partition->Holds(ownership.newest())) return Relay(job, partition);
+  // A node whose link is broken says what it holds when it is back.
+  if (NodeLink* holder = job->links[ownership.Holder().value()]; holder != nullptr) {
+    AskForNewest(holder, *partition);
+  }
+}
+
+void Shard::SendRecovered(NodeLink* link, const Partition& partition) {
+  FrameHeader header = HeaderFor(*link->job(), partition, FrameType::kRecover);
+  header.flags = kFlagReply;
+  header.round = partition.ownership().newest();
+  header.priority = INT32_MAX;
+  link->outbox().Push(header, {}, nullptr);
+}
+
+void Shard::AskForNewest(NodeLink* link, const Partition& partition) {
+  FrameHeader header = HeaderFor(*link->job(), partition, FrameType::kSendAgain);
+  header.flags = kFlagResult;
+  header.round = partition.ownership().newest();
+  header.priority = INT32_MAX;
+  link->outbox().Push(header, {}, nullptr);
+}
+
+void Shard::Relay(ShardJob* job, Partition* partition) {
+  for (uint32_t node = 0; node < job->spec.num_nodes; ++node) {
+    NodeLink* const link = job->links[node];
+    if (link != nullptr && partition->ownership().Lacks(NodeId(node))) {
+      SendResult(link, *partition);
+    }
+  }
+  partition->Supplied();
+}
+
+void Shard::SendResult(NodeLink* link, const Partition& partition) {
+  const ShardJob& job = *link->job();
+  FrameHeader header = HeaderFor(job, partition, FrameType::kResult);
   header.round = Round(partition.collector().round().value() - 1);
   header.priority = partition.priority();
   header.contributors = job.spec.num_nodes;
-  Sign(&header);
   const auto it = job.partitions.find(header.partition);
   // The memory is lent until it is sent, whatever becomes of the tensor.
   std::shared_ptr<Partition> keep = it == job.partitions.end() ? nullptr : it->second;

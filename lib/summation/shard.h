@@ -59,6 +59,9 @@ class Shard {
   // ---- control, on the loop ----
   void SetJob(const JobSpec& spec);  // a larger generation drops all of the former one
   void AddPartition(JobId job, std::shared_ptr<Partition> partition);
+  // The partition had another owner: its nodes have to report. Only if it is here, and the version
+  // is newer than its own.
+  void RecoverPartition(JobId job, PartitionId partition, PlanVersion version);
   void DropTensor(JobId job, TensorId tensor);
   void DropJob(JobId job, const absl::Status& why);
   // Makes room for accumulators: what was kept before its turn is asked for again at its turn.
@@ -76,12 +79,21 @@ class Shard {
   // Goes on with what came early.
   absl::Status Advance(ShardJob* job, Partition* partition);
   void SendResult(NodeLink* link, const Partition& partition);
+  // All reports are there: says to every node which round is the newest, and sees to it that every
+  // node gets that.
+  void EndRecovery(ShardJob* job, Partition* partition);
+  void SendRecovered(NodeLink* link, const Partition& partition);
+  void AskForNewest(NodeLink* link, const Partition& partition);
+  // Sends the newest result to the nodes that lack it.
+  void Relay(ShardJob* job, Partition* partition);
   void OnLinkClosed(NodeLink* link, const absl::Status& why);
 
  private:
   Shard(MemoryBudget* budget, const ServerIdentity* identity)
       : budget_(budget), identity_(identity) {}
   void AskAgain(ShardJob* job, const Partition& partition, NodeId node);
+  // A header about this partition, to one of the job's nodes.
+  FrameHeader HeaderFor(const ShardJob& job, const Partition& partition, FrameType type) const;
 
   MemoryBudget* const budget_;
   const ServerIdentity* const identity_;

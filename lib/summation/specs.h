@@ -29,10 +29,11 @@ struct TensorSpec {
   std::string name;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
-  uint64_t elements = 0;             // of the whole tensor
-  uint64_t partition_elements = 1;   // of every partition but the last
-  std::vector<uint32_t> partitions;  // indices of those that this server owns
-  std::vector<uint32_t> shards;      // the shard of each
+  uint64_t elements = 0;              // of the whole tensor
+  uint64_t partition_elements = 1;    // of every partition but the last
+  std::vector<uint32_t> partitions;   // indices of those that this server owns
+  std::vector<uint32_t> shards;       // the shard of each
+  std::vector<PlanVersion> versions;  // of each; 0: this server is its first owner
 
   uint64_t FirstElement(uint32_t partition) const { return partition * partition_elements; }
   uint64_t ElementsOf(uint32_t partition) const {

@@ -24,12 +24,13 @@ enum class FrameType : uint8_t {
   kHello = 1,  // opens a link in both directions; partition = the shard asked for, payload = the
                // job's token
   kContribution = 2,  // node -> owner: the node's part of (partition, round)
-  kResult = 3,        // owner -> node: the sum
-  kAck = 4,           // node -> owner: the result of (partition, round) is held
+  kResult = 3,        // owner -> node: the sum; node -> owner, if asked: the sum as it was sent
+  kAck = 4,           // node -> owner, after a reset: the result of (partition, round) is held
   kMoved = 5,         // owner -> node: the partition has another owner from plan_version on
   kSendAgain =
       6,  // owner -> node: the contribution came before its turn and was dropped; its turn has come
-  kRecover = 7,  // owner -> node, and back: what was held before an owner died
+  kRecover = 7,  // node -> owner: I hold `round`; the answer (kFlagReply): the newest that anyone
+                 // holds
   kAbort = 8,    // the job's generation is over
   kGoaway =
       9,  // the link closes on purpose; detail = status code and exit status, payload = the reason
@@ -40,7 +41,8 @@ std::string_view Name(FrameType type);
 inline constexpr uint16_t kFlagEmpty = 1;       // a contribution without data: counts, adds nothing
 inline constexpr uint16_t kFlagPayloadCrc = 2;  // payload_crc32c is set
 inline constexpr uint16_t kFlagReply = 4;
-inline constexpr uint16_t kKnownFlags = kFlagEmpty | kFlagPayloadCrc | kFlagReply;
+inline constexpr uint16_t kFlagResult = 8;  // of a kSendAgain: a result is wanted
+inline constexpr uint16_t kKnownFlags = kFlagEmpty | kFlagPayloadCrc | kFlagReply | kFlagResult;
 
 // How the payload is written. Compressed encodings come later; a receiver refuses what it does not
 // know.

@@ -102,7 +102,8 @@ absl::Status Membership::ReplaceServer(const v1::RegisterServerRequest& request)
   if (request.control_address().empty()) return absl::OkStatus();
   for (const auto& [id, old] : servers_) {
     if (old.colocated() || old.info.control_address() != request.control_address()) continue;
-    if (Alive(old.lease)) {
+    // One that is not connected has given the address up: two cannot listen there.
+    if (old.lease.watch != 0) {
       return WithExitCode(
           absl::AlreadyExistsError(absl::StrFormat(
               "%s already has the address %s: give every summation server its own --listen and "

@@ -12,7 +12,8 @@
 //  3. A tensor's plan is published only when every server it names has reserved its partitions.
 //  4. All nodes of a job are told the same plans, errors and states, except that an idle node sees
 //     the job as FORMING: it waits for the next generation.
-//  5. A member is lost at the end of its lease, and then only; one that is unsure registers again.
+//  5. A member is lost at the end of its lease, or when a node cannot reach it; one that is unsure
+//     registers again.
 #pragma once
 
 #include <cstdint>
@@ -111,6 +112,11 @@ class Membership {
   absl::Status ReportFailure(absl::Time now, const v1::ReportFailureRequest& request,
                              Decision* decision);
 
+  // A node cannot reach a CPU server any more, which is then lost at once. Ignored for colocated
+  // servers, and for those that the node's job does not use.
+  absl::Status ReportServerLost(absl::Time now, const v1::ReportServerLostRequest& request,
+                                Decision* decision);
+
   // Ends the leases that are over. Returns when to call it next at the latest.
   absl::Time Tick(absl::Time now, Decision* decision);
 
@@ -191,12 +197,20 @@ class Membership {
   void ServerAnswered(Job& job, Tensor& tensor);
   void RemoveTensor(Job& job, uint64_t agreement, std::vector<uint64_t>* ready);
   void DropTensors(Job& job);
-  void ServerGone(Job& job, const Server& server, const std::string& why);
   void TakeAnswer(Server& server, const v1::AckReservationRequest& answer);
   void NoteFreeBytes(Server& server, uint64_t free_bytes);
   void NoteRefusal(const Server& server, Job& job, Tensor& tensor, const std::string& reason);
   Tensor* FindTensor(Job& job, TensorId id);
   PlannerJob ViewOf(const Job& job) const;
+
+  // membership_recovery.cc: new owners
+  void ServerGone(Job& job, const Server& server, const std::string& why);
+  void Recover(Job& job, ServerId dead, const std::vector<uint64_t>& agreements,
+               const std::string& why);
+  void MovePartition(Job& job, Tensor& tensor, const PlannedPartition& partition,
+                     const PartitionPlace& to);
+  void AskNewOwners(Job& job, Tensor& tensor);
+  void NewOwnerAnswered(Job& job, Tensor& tensor, ServerId server);
 
   // membership_status.cc
   v1::JobStatus StatusOfJob(const Job& job, absl::Time now) const;

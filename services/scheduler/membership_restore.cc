@@ -159,6 +159,10 @@ absl::Status Membership::RestorePlan(const v1::PlanRecord& record) {
     for (const auto& [server, owned] : tensor.owned) tensor.awaited.insert(server);
   } else {
     for (const auto& [server, owned] : tensor.owned) job->second.plan_servers.insert(server);
+    // Which of the new owners had answered, and whether the nodes were told, is not stored.
+    for (int i = 0; i < tensor.plan.versions_size(); ++i) {
+      if (tensor.plan.versions(i) != 0) tensor.recovering.insert(ServerId(tensor.plan.servers(i)));
+    }
   }
   return absl::OkStatus();
 }

@@ -95,7 +95,7 @@ void Membership::Repeat(Job& job, NodeId node, const Tensor& tensor,
                         "%s before: undeclare it first",
                         tensor.descriptor.name(), Describe(descriptor), node.value(), node.value(),
                         Describe(tensor.descriptor)));
-  } else if (tensor.stage == Stages::PLANNED) {
+  } else if (tensor.stage == Stages::PLANNED && tensor.recovering.empty()) {
     v1::NodeUpdate& update = Single(job, node);
     FillServers(job, &update);
     *update.add_tensors() = tensor.plan;
@@ -290,6 +290,7 @@ void Membership::TakeAnswer(Server& server, const v1::AckReservationRequest& ans
     if (const auto why = refused.find(key); why != refused.end()) {
       NoteRefusal(servers_.at(id), job->second, *tensor, why->second);
     }
+    if (tensor->stage == Stages::PLANNED) NewOwnerAnswered(job->second, *tensor, id);
     if (tensor->stage != Stages::RESERVING) continue;
     tensor->awaited.erase(id);
     ServerAnswered(job->second, *tensor);
@@ -318,6 +319,14 @@ void Membership::NoteRefusal(const Server& server, Job& job, Tensor& tensor,
                              const std::string& reason) {
   Say(absl::StrFormat("job '%s': %s refused tensor '%s': %s", job.name, NameOf(server),
                       tensor.descriptor.name(), reason));
+  if (tensor.stage == Stages::PLANNED && tensor.recovering.contains(server.id)) {
+    FailJob(job,
+            absl::StrFormat("a summation server was lost, and %s has no room for what it summed of "
+                            "tensor '%s': %s",
+                            NameOf(server), tensor.descriptor.name(), reason),
+            kExitTemporary, "resources");
+    return;
+  }
   if (tensor.stage == Stages::PLANNED) {
     FailJob(job,
             absl::StrFormat("%s no longer holds its partitions of tensor '%s': %s", NameOf(server),
@@ -416,30 +425,6 @@ void Membership::DropTensors(Job& job) {
                 jobs->end());
   }
   event_.broadcasts.erase(job.id);
-}
-
-// A server that had published partitions takes the generation with it; what was only being reserved
-// is planned elsewhere.
-void Membership::ServerGone(Job& job, const Server& server, const std::string& why) {
-  std::vector<uint64_t> reserving;
-  uint64_t published = 0;
-  for (const auto& [agreement, tensor] : job.tensors) {
-    if (!tensor.owned.contains(server.id)) continue;
-    if (tensor.stage == Stages::PLANNED) ++published;
-    if (tensor.stage == Stages::RESERVING) reserving.push_back(agreement);
-  }
-  if (published > 0) {
-    FailJob(job,
-            absl::StrFormat("%s, and with it the partitions it summed for %d tensors of job '%s'",
-                            why, published, job.name),
-            kExitTemporary, "peer_lost");
-  }
-  for (const uint64_t agreement : reserving) {
-    Tensor& tensor = job.tensors.at(agreement);
-    tensor.awaited.erase(server.id);
-    tensor.refusers.insert(server.id);
-    ServerAnswered(job, tensor);
-  }
 }
 
 }  // namespace addend

@@ -84,6 +84,8 @@ struct Tensor {
   // RESERVING and PLANNED:
   v1::TensorPlan plan;
   std::map<ServerId, Owned> owned;
+  // PLANNED: new owners that have not answered yet; the nodes are told when all have.
+  std::set<ServerId> recovering;
   // RESERVING:
   std::set<ServerId> awaited;   // have not answered
   std::set<ServerId> refusers;  // of this plan

@@ -71,6 +71,10 @@ void AddReservation(const Tensor& tensor, const Owned& owned, v1::JobReservation
   reservation->set_partition_elements(tensor.plan.partition_elements());
   reservation->mutable_partitions()->Add(owned.partitions.begin(), owned.partitions.end());
   reservation->mutable_shards()->Add(owned.shards.begin(), owned.shards.end());
+  if (tensor.plan.versions().empty()) return;
+  for (const uint32_t index : owned.partitions) {
+    reservation->add_versions(tensor.plan.versions(index));
+  }
 }
 
 void Membership::Say(std::string reason) { event_.decision->reasons.push_back(std::move(reason)); }
@@ -179,7 +183,10 @@ v1::NodeUpdate Membership::FullNodeUpdate(const Job& job) const {
   FillState(job, &update);
   FillServers(job, &update);
   for (const auto& [agreement, tensor] : job.tensors) {
-    if (tensor.stage == Stages::PLANNED) *update.add_tensors() = tensor.plan;
+    // Where new owners have not answered yet, the nodes are told when they have.
+    if (tensor.stage == Stages::PLANNED && tensor.recovering.empty()) {
+      *update.add_tensors() = tensor.plan;
+    }
     if (tensor.stage == Stages::REFUSED) *update.add_errors() = tensor.error;
   }
   return update;

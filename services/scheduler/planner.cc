@@ -9,6 +9,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/units.h"
 #include "lib/plan/shares.h"
+#include "lib/wire/frame.h"
 
 namespace addend {
 namespace {
@@ -100,28 +101,61 @@ absl::StatusOr<Targets> TargetShares(const PlannerJob& job, double bytes) {
   return targets;
 }
 
+namespace {
+
+// The loads of the job's servers, with the shares that `bytes` more to sum should have.
+absl::StatusOr<std::vector<ServerLoad>> LoadsWithShares(const PlannerJob& job, double bytes) {
+  for (const PlannerServer& server : job.servers) {
+    bytes += static_cast<double>(server.load.load_bytes);
+  }
+  ADDEND_ASSIGN_OR_RETURN(const Targets targets, TargetShares(job, bytes));
+  std::vector<ServerLoad> loads;
+  for (size_t i = 0; i < job.servers.size(); ++i) {
+    loads.push_back(job.servers[i].load);
+    loads.back().share = targets.shares[i];
+  }
+  return loads;
+}
+
+void KeepLoads(std::vector<ServerLoad> loads, PlannerJob* job) {
+  for (size_t i = 0; i < job->servers.size(); ++i) job->servers[i].load = std::move(loads[i]);
+}
+
+}  // namespace
+
 absl::StatusOr<std::vector<v1::TensorPlan>> PlanTensors(
     std::span<const v1::TensorDescriptor* const> tensors, uint64_t partition_bytes,
     PlannerJob* job) {
   double bytes = 0;
   for (const v1::TensorDescriptor* tensor : tensors) bytes += static_cast<double>(BytesOf(*tensor));
-  for (const PlannerServer& server : job->servers) {
-    bytes += static_cast<double>(server.load.load_bytes);
-  }
-  ADDEND_ASSIGN_OR_RETURN(const Targets targets, TargetShares(*job, bytes));
-  std::vector<ServerLoad> loads;
-  for (size_t i = 0; i < job->servers.size(); ++i) {
-    loads.push_back(job->servers[i].load);
-    loads.back().share = targets.shares[i];
-  }
+  ADDEND_ASSIGN_OR_RETURN(std::vector<ServerLoad> loads, LoadsWithShares(*job, bytes));
   ADDEND_ASSIGN_OR_RETURN(const std::vector<TensorAssignment> assignments,
                           Assign(SizesOf(tensors), partition_bytes, &loads));
   std::vector<v1::TensorPlan> plans;
   for (size_t i = 0; i < tensors.size(); ++i) {
     plans.push_back(ToPlan(*tensors[i], assignments[i], *job));
   }
-  for (size_t i = 0; i < job->servers.size(); ++i) job->servers[i].load = std::move(loads[i]);
+  KeepLoads(std::move(loads), job);
   return plans;
+}
+
+absl::StatusOr<std::vector<PartitionPlace>> ReassignPartitions(
+    std::span<const PlannedPartition> partitions, PlannerJob* job) {
+  double bytes = 0;
+  std::vector<TensorSize> sizes;  // each partition as a tensor that is not divided any more
+  for (const PlannedPartition& partition : partitions) {
+    bytes += static_cast<double>(partition.payload_bytes);
+    sizes.push_back({partition.elements, partition.dtype});
+  }
+  ADDEND_ASSIGN_OR_RETURN(std::vector<ServerLoad> loads, LoadsWithShares(*job, bytes));
+  ADDEND_ASSIGN_OR_RETURN(const std::vector<TensorAssignment> assignments,
+                          Assign(sizes, kMaxPayloadBytes, &loads));
+  std::vector<PartitionPlace> places;
+  for (const TensorAssignment& assignment : assignments) {
+    places.push_back({job->servers[assignment.servers[0]].id, assignment.shards[0]});
+  }
+  KeepLoads(std::move(loads), job);
+  return places;
 }
 
 absl::Status NoRoom(const v1::TensorDescriptor& tensor, uint64_t partition_bytes,
@@ -210,7 +244,7 @@ void ForEachPartition(const v1::TensorPlan& plan,
   for (int i = 0; i < plan.servers_size(); ++i) {
     const uint64_t size = ElementsOfPartition(elements, plan.partition_elements(), i);
     visit({static_cast<uint32_t>(i), ServerId(plan.servers(i)), plan.shards(i),
-           size * SizeOf(dtype), AccumulatorBytes(dtype, size)});
+           size * SizeOf(dtype), AccumulatorBytes(dtype, size), size, dtype});
   }
 }
 

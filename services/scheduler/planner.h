@@ -47,6 +47,28 @@ absl::StatusOr<std::vector<v1::TensorPlan>> PlanTensors(
     std::span<const v1::TensorDescriptor* const> tensors, uint64_t partition_bytes,
     PlannerJob* job);
 
+// A partition of a plan: who sums it, and what it costs there.
+struct PlannedPartition {
+  uint32_t index = 0;
+  ServerId server;
+  uint32_t shard = 0;
+  uint64_t payload_bytes = 0;
+  uint64_t accumulator_bytes = 0;
+  uint64_t elements = 0;
+  DType dtype = DType::kFloat32;
+};
+void ForEachPartition(const v1::TensorPlan& plan,
+                      const std::function<void(const PlannedPartition&)>& visit);
+
+struct PartitionPlace {
+  ServerId server;
+  uint32_t shard = 0;
+};
+// New owners for partitions whose owner is gone (and is not in `job` any more), in their order; the
+// others stay where they are. Adds what it assigns to the loads in `job`. Errors as PlanTensors.
+absl::StatusOr<std::vector<PartitionPlace>> ReassignPartitions(
+    std::span<const PlannedPartition> partitions, PlannerJob* job);
+
 // Why a tensor that PlanTensors refused has no room: its name, what it needs, what every server
 // has.
 absl::Status NoRoom(const v1::TensorDescriptor& tensor, uint64_t partition_bytes,
@@ -60,16 +82,5 @@ uint64_t ElementsOf(const v1::TensorDescriptor& tensor);
 uint64_t BytesOf(const v1::TensorDescriptor& tensor);
 // For people: "float32 [3,4] sum".
 std::string Describe(const v1::TensorDescriptor& tensor);
-
-// A partition of a plan: who sums it, and what it costs there.
-struct PlannedPartition {
-  uint32_t index = 0;
-  ServerId server;
-  uint32_t shard = 0;
-  uint64_t payload_bytes = 0;
-  uint64_t accumulator_bytes = 0;
-};
-void ForEachPartition(const v1::TensorPlan& plan,
-                      const std::function<void(const PlannedPartition&)>& visit);
 
 }  // namespace addend

@@ -323,6 +323,14 @@ grpc::ServerUnaryReactor* SchedulerService::ReportFailure(grpc::CallbackServerCo
   });
 }
 
+grpc::ServerUnaryReactor* SchedulerService::ReportServerLost(
+    grpc::CallbackServerContext* context, const v1::ReportServerLostRequest* request,
+    v1::ReportServerLostResponse*) {
+  return Answer(context, [&](Membership& membership, absl::Time now, Decision* decision) {
+    return membership.ReportServerLost(now, *request, decision);
+  });
+}
+
 grpc::ServerUnaryReactor* SchedulerService::GetStatus(grpc::CallbackServerContext* context,
                                                       const v1::GetStatusRequest* request,
                                                       v1::GetStatusResponse* response) {

@@ -76,6 +76,9 @@ class SchedulerService final : public v1::Scheduler::CallbackService {
   grpc::ServerUnaryReactor* ReportFailure(grpc::CallbackServerContext* context,
                                           const v1::ReportFailureRequest* request,
                                           v1::ReportFailureResponse* response) override;
+  grpc::ServerUnaryReactor* ReportServerLost(grpc::CallbackServerContext* context,
+                                             const v1::ReportServerLostRequest* request,
+                                             v1::ReportServerLostResponse* response) override;
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::GetStatusRequest* request,
                                       v1::GetStatusResponse* response) override;

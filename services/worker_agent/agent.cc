@@ -107,10 +107,10 @@ void Agent::Apply(const v1::NodeUpdate& update) {
   if (update.servers_size() > 0) {
     servers_.clear();
     for (const v1::ServerInfo& server : update.servers()) servers_[server.server_id()] = server;
+    CloseDeadLinks();
   }
   for (const uint32_t removed : update.removed()) by_id_.erase(TensorId(removed));
-  for (const v1::TensorPlan& plan : update.tensors())
-    ApplyPlan(plan, PlanVersion(update.plan_version()));
+  for (const v1::TensorPlan& plan : update.tensors()) ApplyPlan(plan);
   for (const v1::TensorError& error : update.errors()) {
     const auto it = by_name_.find(error.name());
     if (it == by_name_.end()) continue;
@@ -144,6 +144,7 @@ void Agent::BeginGeneration(Generation generation) {
     retired_links_.push_back(std::move(link));
   }
   links_.clear();
+  lost_servers_.clear();
   DropRetiredLinks();
   by_number_.clear();
   by_name_.clear();
@@ -159,20 +160,31 @@ void Agent::DropRetiredLinks() {
   std::erase_if(retired_links_, [](const auto& link) { return link->closed(); });
 }
 
-void Agent::ApplyPlan(const v1::TensorPlan& plan, PlanVersion version) {
+void Agent::ApplyPlan(const v1::TensorPlan& plan) {
+  if (!failure_.ok()) return;
+  if (const auto known = by_id_.find(TensorId(plan.tensor_id())); known != by_id_.end()) {
+    return FollowPlan(known->second, plan);
+  }
   const auto it = by_name_.find(plan.tensor().name());
-  if (it == by_name_.end() || by_id_.contains(TensorId(plan.tensor_id()))) return;
+  if (it == by_name_.end()) return;
   const std::shared_ptr<Tensor> tensor = it->second.tensors.front();
-  if (tensor->planned() || !tensor->declared_to_scheduler || !failure_.ok()) return;
+  if (tensor->planned() || !tensor->declared_to_scheduler) return;
   tensor->id = TensorId(plan.tensor_id());
-  tensor->plan_version = version;
   tensor->partition_elements = std::max<uint64_t>(plan.partition_elements(), 1);
   for (int i = 0; i < plan.servers_size(); ++i) {
     const auto link = LinkTo(plan.servers(i), plan.shards(i));
     if (!link.ok()) return FailJob(link.status(), "internal", /*report=*/true);
-    tensor->owners.push_back(*link);
+    const PlanVersion version(i < plan.versions_size() ? plan.versions(i) : 0);
+    // Another node's first round may have been with the first owner, so a later one asks this node
+    // too.
+    tensor->owners.push_back({*link, version, /*reported=*/version != PlanVersion()});
   }
   by_id_[tensor->id] = tensor;
+  for (uint32_t partition = 0; partition < tensor->partitions(); ++partition) {
+    if (tensor->owners[partition].reported) {
+      push_->SendReport(*tensor, partition, FrameType::kRecover);
+    }
+  }
   TryStart(tensor);
 }
 
@@ -181,8 +193,9 @@ absl::StatusOr<ServerLink*> Agent::LinkTo(uint32_t server, uint32_t shard) {
   if (const auto it = links_.find(key); it != links_.end()) return it->second.get();
   ServerEvents* const events = this;
   if (ServerId(server) == colocated_server_) {
-    auto& link = links_[key] = std::make_unique<ServerLink>(
-        inproc_.get(), &identity_, events, "the colocated summation server", shard);
+    auto& link = links_[key] =
+        std::make_unique<ServerLink>(inproc_.get(), &identity_, events, ServerId(server),
+                                     "the colocated summation server", shard);
     link->Connect({.host = Engine::InprocName(shard)}, options_.connect_timeout);
     return link.get();
   }
@@ -199,7 +212,7 @@ absl::StatusOr<ServerLink*> Agent::LinkTo(uint32_t server, uint32_t shard) {
                        : absl::StrFormat("summation server %d (%s)", server, info.hostname());
   ADDEND_RETURN_IF_ERROR(CheckReachable(where, endpoint));
   auto& link = links_[key] =
-      std::make_unique<ServerLink>(tcp_.get(), &identity_, events, where, shard);
+      std::make_unique<ServerLink>(tcp_.get(), &identity_, events, ServerId(server), where, shard);
   link->Connect({endpoint.host(), static_cast<uint16_t>(endpoint.port())},
                 options_.connect_timeout);
   return link.get();

@@ -16,6 +16,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,9 @@ class SchedulerReports {
   virtual void ReportIdle(Generation generation) = 0;
   virtual void ReportFailure(Generation generation, const absl::Status& why,
                              const std::string& kind) = 0;
+  // A CPU server that cannot be reached any more.
+  virtual void ReportServerLost(Generation generation, ServerId server,
+                                const absl::Status& why) = 0;
 };
 
 class Agent final : private TrainerEvents, private ServerEvents {
@@ -115,11 +119,12 @@ class Agent final : private TrainerEvents, private ServerEvents {
   void MaybeReportIdle(bool waited);
 
   // ServerEvents and rounds (agent_rounds.cc)
-  MutableBytes RoomForResult(const FrameHeader& header) override;
-  void OnResult(const FrameHeader& header, Bytes result) override;
-  void OnSendAgain(const FrameHeader& header) override;
-  void OnLinkLost(ServerLink* link, const absl::Status& why) override;
-  Tensor* Expecting(const FrameHeader& header);
+  MutableBytes RoomForResult(const ServerLink* link, const FrameHeader& header) override;
+  void OnResult(const ServerLink* link, const FrameHeader& header, Bytes result) override;
+  void OnSendAgain(const ServerLink* link, const FrameHeader& header) override;
+  // The tensor of a frame that its partition's owner has sent, or null.
+  std::shared_ptr<Tensor> FindOwned(const ServerLink* link, const FrameHeader& header) const;
+  Tensor* Expecting(const ServerLink* link, const FrameHeader& header) const;
   void TryStart(const std::shared_ptr<Tensor>& tensor);
   void Deliver(const Task& task);
   void Complete(Tensor* tensor);
@@ -127,10 +132,20 @@ class Agent final : private TrainerEvents, private ServerEvents {
   void CheckStalls();
   std::string DescribeStall(const Tensor& tensor) const;
 
+  // ServerEvents and new owners (agent_recovery.cc)
+  void OnRecovered(const ServerLink* link, const FrameHeader& header) override;
+  void OnLinkOpen(ServerLink* link, Incarnation server) override;
+  void OnLinkLost(ServerLink* link, const absl::Status& why) override;
+  void SendResult(const ServerLink* link, const FrameHeader& asked);
+  void Reconnect(const LinkKey& key);
+  void ReportLost(ServerLink* link, const absl::Status& why);
+  void CloseDeadLinks();
+  void FollowPlan(const std::shared_ptr<Tensor>& tensor, const v1::TensorPlan& plan);
+
   // The job and the plan (agent.cc)
   void Apply(const v1::NodeUpdate& update);
   void BeginGeneration(Generation generation);
-  void ApplyPlan(const v1::TensorPlan& plan, PlanVersion version);
+  void ApplyPlan(const v1::TensorPlan& plan);
   absl::StatusOr<ServerLink*> LinkTo(uint32_t server, uint32_t shard);
   absl::Status CheckReachable(const std::string& where, const v1::DataEndpoint& endpoint) const;
   void FailJob(const absl::Status& why, const std::string& kind, bool report);
@@ -155,6 +170,7 @@ class Agent final : private TrainerEvents, private ServerEvents {
   PlanVersion plan_version_;
   std::map<uint32_t, v1::ServerInfo> servers_;
   std::map<LinkKey, std::unique_ptr<ServerLink>> links_;
+  std::set<uint32_t> lost_servers_;  // that the scheduler has been told of, in this generation
   std::vector<std::unique_ptr<ServerLink>>
       retired_links_;  // of former generations, until they are closed
 

@@ -1,6 +1,5 @@
 // The agent's rounds: start, results, the end, and stalls.
 #include <cstring>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -35,25 +34,37 @@ void Agent::TryStart(const std::shared_ptr<Tensor>& tensor) {
   }
 }
 
-// The tensor that waits for exactly this result, or null.
-Tensor* Agent::Expecting(const FrameHeader& header) {
+// Only the owner is listened to: once this node has told a new owner what it holds, a result of the
+// former one would make that untrue (M_ANY_SERVER in spec/recovery.pml).
+std::shared_ptr<Tensor> Agent::FindOwned(const ServerLink* link, const FrameHeader& header) const {
   if (header.generation != identity_.generation || header.job != identity_.job) return nullptr;
   const auto it = by_id_.find(header.partition.tensor());
-  if (it == by_id_.end() || !it->second->rounds.Wants(header.partition.index(), header.round))
+  if (it == by_id_.end() || header.partition.index() >= it->second->partitions() ||
+      it->second->owners[header.partition.index()].link != link) {
     return nullptr;
-  return it->second.get();
+  }
+  return it->second;
 }
 
-MutableBytes Agent::RoomForResult(const FrameHeader& header) {
-  Tensor* const tensor = Expecting(header);
+// The tensor that waits for exactly this result, or null.
+Tensor* Agent::Expecting(const ServerLink* link, const FrameHeader& header) const {
+  const std::shared_ptr<Tensor> tensor = FindOwned(link, header);
+  if (tensor == nullptr || !tensor->rounds.Wants(header.partition.index(), header.round)) {
+    return nullptr;
+  }
+  return tensor.get();
+}
+
+MutableBytes Agent::RoomForResult(const ServerLink* link, const FrameHeader& header) {
+  Tensor* const tensor = Expecting(link, header);
   if (tensor == nullptr || header.payload_bytes != tensor->BytesOf(header.partition.index()))
     return {};
   return tensor->ResultSlot(tensor->rounds.round())
       .subspan(tensor->OffsetOf(header.partition.index()), header.payload_bytes);
 }
 
-void Agent::OnResult(const FrameHeader& header, Bytes result) {
-  const MutableBytes room = RoomForResult(header);
+void Agent::OnResult(const ServerLink* link, const FrameHeader& header, Bytes result) {
+  const MutableBytes room = RoomForResult(link, header);
   if (room.empty()) return;
   if (result.data() != room.data()) {
     std::memcpy(room.data(), result.data(), result.size());
@@ -62,8 +73,9 @@ void Agent::OnResult(const FrameHeader& header, Bytes result) {
   pull_->Arrived(header.partition);
 }
 
-void Agent::OnSendAgain(const FrameHeader& header) {
-  if (Expecting(header) == nullptr) return;
+void Agent::OnSendAgain(const ServerLink* link, const FrameHeader& header) {
+  if (header.flags & kFlagResult) return SendResult(link, header);
+  if (Expecting(link, header) == nullptr) return;
   const std::shared_ptr<Tensor>& tensor = by_id_.at(header.partition.tensor());
   // Everybody waits for it.
   push_->Send({.tensor = tensor,
@@ -71,17 +83,6 @@ void Agent::OnSendAgain(const FrameHeader& header) {
                .round = header.round,
                .priority = INT32_MAX,
                .stage = 0});
-}
-
-void Agent::OnLinkLost(ServerLink* link, const absl::Status& why) {
-  // A job that nobody uses is being released, or starts over: its links close then.
-  if (!failure_.ok() || !AnyTrainer()) return;
-  spdlog::debug("lost the link to {}", link->where());
-  const ExitCode code = ExitCodeOf(why);
-  const std::string kind = code == kExitMismatch  ? "mismatch"
-                           : code == kExitVersion ? "version"
-                                                  : "peer_lost";
-  FailJob(why, kind, /*report=*/true);
 }
 
 void Agent::Deliver(const Task& task) {

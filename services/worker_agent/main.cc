@@ -47,6 +47,9 @@ class MemberReports final : public SchedulerReports {
                      const std::string& kind) override {
     member_->ReportFailure(generation.value(), why, kind);
   }
+  void ReportServerLost(Generation generation, ServerId server, const absl::Status& why) override {
+    member_->ReportServerLost(generation.value(), server.value(), why);
+  }
 
  private:
   NodeMember* const member_;

@@ -33,26 +33,50 @@ void PushStage::Enter(Pipeline* pipeline, Task task) {
   pipeline->Leave(std::move(task));
 }
 
-void PushStage::Send(const Task& task) {
-  const Tensor& tensor = *task.tensor;
-  const Bytes payload = tensor.Contribution(task.partition);
+FrameHeader PushStage::HeaderFor(const Tensor& tensor, uint32_t partition, FrameType type) const {
   FrameHeader header;
-  header.type = FrameType::kContribution;
-  header.flags = tensor.contribution_is_empty ? kFlagEmpty : 0;
+  header.type = type;
   header.dtype = tensor.shape.dtype;
   header.op = tensor.shape.op;
   header.job = identity_->job;
   header.generation = identity_->generation;
   header.sender = identity_->node.value();
   header.incarnation = identity_->incarnation;
-  header.plan_version = tensor.plan_version;
-  header.partition = PartitionId(tensor.id, task.partition);
+  header.plan_version = tensor.owners[partition].version;
+  header.partition = PartitionId(tensor.id, partition);
+  return header;
+}
+
+void PushStage::Send(const Task& task) {
+  const Tensor& tensor = *task.tensor;
+  const PartitionOwner& owner = tensor.owners[task.partition];
+  if (owner.reported) return;
+  const Bytes payload = tensor.Contribution(task.partition);
+  FrameHeader header = HeaderFor(tensor, task.partition, FrameType::kContribution);
+  header.flags = tensor.contribution_is_empty ? kFlagEmpty : 0;
   header.round = task.round;
   header.priority = task.priority;
   header.contributors = 1;
   header.uncompressed_bytes = static_cast<uint32_t>(payload.size());
   // The tensor keeps the memory that is lent.
-  tensor.owners[task.partition]->Push(header, payload, [keep = task.tensor](absl::Status) {});
+  owner.link->Push(header, payload, [keep = task.tensor](absl::Status) {});
+}
+
+void PushStage::SendReport(const Tensor& tensor, uint32_t partition, FrameType type) {
+  FrameHeader header = HeaderFor(tensor, partition, type);
+  header.round = tensor.rounds.Held(partition);
+  header.priority = INT32_MAX;  // before any contribution
+  tensor.owners[partition].link->Push(header, {}, nullptr);
+}
+
+void PushStage::SendResult(const std::shared_ptr<Tensor>& tensor, uint32_t partition, Round round) {
+  const Bytes payload =
+      tensor->ResultSlot(round).subspan(tensor->OffsetOf(partition), tensor->BytesOf(partition));
+  FrameHeader header = HeaderFor(*tensor, partition, FrameType::kResult);
+  header.round = round;
+  header.priority = INT32_MAX;  // a node waits for it
+  header.uncompressed_bytes = static_cast<uint32_t>(payload.size());
+  tensor->owners[partition].link->Push(header, payload, [keep = tensor](absl::Status) {});
 }
 
 void PullStage::Enter(Pipeline* pipeline, Task task) {
@@ -64,6 +88,11 @@ void PullStage::Enter(Pipeline* pipeline, Task task) {
 void PullStage::Arrived(PartitionId partition) {
   auto node = waiting_.extract(partition);
   if (!node.empty()) pipeline_->Leave(std::move(node.mapped()));
+}
+
+const Task* PullStage::Find(PartitionId partition) const {
+  const auto it = waiting_.find(partition);
+  return it == waiting_.end() ? nullptr : &it->second;
 }
 
 }  // namespace addend

@@ -88,10 +88,17 @@ class PushStage final : public Stage {
  public:
   explicit PushStage(const NodeIdentity* identity) : identity_(identity) {}
   void Enter(Pipeline* pipeline, Task task) override;
-  // Also for a server that asks again.
+  // Also for a server that asks again. Does nothing while the owner has not said which round comes
+  // next.
   void Send(const Task& task);
+  // What this node holds of the partition, to its owner.
+  void SendReport(const Tensor& tensor, uint32_t partition, FrameType type);
+  // A result that this node holds, to the owner that has asked for it.
+  void SendResult(const std::shared_ptr<Tensor>& tensor, uint32_t partition, Round round);
 
  private:
+  FrameHeader HeaderFor(const Tensor& tensor, uint32_t partition, FrameType type) const;
+
   const NodeIdentity* const identity_;
 };
 
@@ -102,6 +109,8 @@ class PullStage final : public Stage {
   void Clear() override { waiting_.clear(); }
   // The partition's result is in its slot.
   void Arrived(PartitionId partition);
+  // The task that waits for the partition's result, or null.
+  const Task* Find(PartitionId partition) const;
 
  private:
   Pipeline* pipeline_ = nullptr;

@@ -10,16 +10,24 @@ namespace addend {
 
 void ServerLink::Connect(const Address& address, absl::Duration timeout) {
   connecting_ = true;
+  ++attempts_;
+  closed_ = false;
   transport_->Connect(address, shard_, this, timeout, [this](absl::StatusOr<Link*> link) {
     connecting_ = false;
     if (!link.ok()) {
       closed_ = true;
+      outbox_.Clear(link.status());
       return Lose(link.status());
     }
     link_ = *link;
     if (leaving_) return link_->Close(absl::CancelledError("the generation is over"));
     SayHello();
   });
+}
+
+void ServerLink::Push(const FrameHeader& header, Bytes payload, Done done) {
+  if (!leaving_) return outbox_.Push(header, payload, std::move(done));
+  if (done) done(absl::CancelledError("the link is closed"));
 }
 
 void ServerLink::SayHello() {
@@ -35,7 +43,7 @@ void ServerLink::SayHello() {
 }
 
 absl::StatusOr<MutableBytes> ServerLink::Place(const FrameHeader& header) {
-  if (header.type == FrameType::kResult) return events_->RoomForResult(header);
+  if (header.type == FrameType::kResult) return events_->RoomForResult(this, header);
   return absl::UnimplementedError(
       absl::StrFormat("an agent does not take a %s frame with a payload", Name(header.type)));
 }
@@ -45,15 +53,21 @@ absl::Status ServerLink::OnFrame(const FrameHeader& header, Payload payload) {
   switch (header.type) {
     case FrameType::kHello:
       open_ = true;
+      ++times_open_;
+      attempts_ = 0;
       outbox_.Attach(link_, transport_->traits().by_reference);
+      events_->OnLinkOpen(this, header.incarnation);
       return absl::OkStatus();
     case FrameType::kResult:
       // Dropped by Place(): nobody waits for it.
       if (payload.bytes().size() == header.payload_bytes)
-        events_->OnResult(header, payload.bytes());
+        events_->OnResult(this, header, payload.bytes());
       return absl::OkStatus();
     case FrameType::kSendAgain:
-      events_->OnSendAgain(header);
+      events_->OnSendAgain(this, header);
+      return absl::OkStatus();
+    case FrameType::kRecover:
+      events_->OnRecovered(this, header);
       return absl::OkStatus();
     case FrameType::kPing:
       return absl::OkStatus();

@@ -28,13 +28,18 @@ class ServerLink;
 class ServerEvents {
  public:
   virtual ~ServerEvents() = default;
-  // Where the result belongs; empty: nobody waits for it (a repetition, or of a round that is
-  // over).
-  virtual MutableBytes RoomForResult(const FrameHeader& header) = 0;
+  // Where the result belongs; empty: nobody waits for it (a repetition, of a round that is over, or
+  // from a server that is not the owner any more).
+  virtual MutableBytes RoomForResult(const ServerLink* link, const FrameHeader& header) = 0;
   // `result` may be the room given, the same memory written by the colocated server, or elsewhere.
-  virtual void OnResult(const FrameHeader& header, Bytes result) = 0;
-  virtual void OnSendAgain(const FrameHeader& header) = 0;
-  // The link could not be made, or is lost. The last event of a link.
+  virtual void OnResult(const ServerLink* link, const FrameHeader& header, Bytes result) = 0;
+  // The owner wants a contribution again, or a result that this node holds.
+  virtual void OnSendAgain(const ServerLink* link, const FrameHeader& header) = 0;
+  // The new owner of a partition knows where it stands.
+  virtual void OnRecovered(const ServerLink* link, const FrameHeader& header) = 0;
+  // The server has admitted this node.
+  virtual void OnLinkOpen(ServerLink* link, Incarnation server) = 0;
+  // The link could not be made, or is lost. Nothing comes any more until Connect() is called again.
   virtual void OnLinkLost(ServerLink* link, const absl::Status& why) = 0;
 };
 
@@ -42,23 +47,28 @@ class ServerLink final : public Sink {
  public:
   // All pointers outlive the link. `where` is for people: "summation server 2 at 10.0.0.7:7171".
   ServerLink(Transport* transport, const NodeIdentity* identity, ServerEvents* events,
-             std::string where, uint32_t shard)
+             ServerId server, std::string where, uint32_t shard)
       : transport_(transport),
         identity_(identity),
         events_(events),
+        server_(server),
         where_(std::move(where)),
         shard_(shard) {}
 
+  // Again after OnLinkLost: what was queued then is forgotten.
   void Connect(const Address& address, absl::Duration timeout);
   // `payload` is lent until the round has its result.
-  void Push(const FrameHeader& header, Bytes payload, Done done) {
-    outbox_.Push(header, payload, std::move(done));
-  }
-  // The generation is over: no more events, except that the link may be destroyed once closed() is
-  // true.
+  void Push(const FrameHeader& header, Bytes payload, Done done);
+  // The generation is over, or the server has been declared dead: no more events and nothing is
+  // sent any more; the link may be destroyed once closed() is true.
   void Close(const absl::Status& why);
   bool closed() const { return closed_; }
   bool open() const { return open_; }
+  // It was open before the present connection.
+  bool reopened() const { return times_open_ > 1; }
+  // Attempts to connect since it was last open.
+  int open_attempts() const { return attempts_; }
+  ServerId server() const { return server_; }
   const std::string& where() const { return where_; }
   uint32_t shard() const { return shard_; }
   size_t queued() const { return outbox_.queued(); }
@@ -76,6 +86,7 @@ class ServerLink final : public Sink {
   Transport* const transport_;
   const NodeIdentity* const identity_;
   ServerEvents* const events_;
+  const ServerId server_;
   const std::string where_;
   const uint32_t shard_;
   Link* link_ = nullptr;
@@ -83,8 +94,10 @@ class ServerLink final : public Sink {
   std::string token_;     // lent to the HELLO
   bool open_ = false;     // the server has admitted this node
   bool leaving_ = false;  // Close() was called
-  bool closed_ = false;
+  bool closed_ = false;   // there is no connection, and none is being made
   bool connecting_ = false;
+  int times_open_ = 0;
+  int attempts_ = 0;
 };
 
 }  // namespace addend

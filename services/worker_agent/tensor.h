@@ -34,6 +34,15 @@ struct TensorShape {
   std::string ToString() const;
 };
 
+// Who sums a partition, as this node knows it.
+struct PartitionOwner {
+  ServerLink* link = nullptr;
+  PlanVersion version;  // the plan that made it so; 0: the first
+  // This node has told the new owner what it holds, and waits to hear which round comes next: until
+  // then it sends it no contribution. (REPORTED in spec/recovery.pml.)
+  bool reported = false;
+};
+
 class Tensor {
  public:
   // Makes the segments. RESOURCE_EXHAUSTED when there is no memory for them.
@@ -60,9 +69,8 @@ class Tensor {
   // ---- the plan ----
   bool planned() const { return partition_elements != 0; }
   TensorId id;
-  PlanVersion plan_version;
   uint64_t partition_elements = 0;
-  std::vector<ServerLink*> owners;  // by partition
+  std::vector<PartitionOwner> owners;  // by partition
   uint32_t partitions() const { return static_cast<uint32_t>(owners.size()); }
   size_t OffsetOf(uint32_t partition) const {
     return partition * partition_elements * SizeOf(shape.dtype);

@@ -51,6 +51,11 @@ bool TensorRounds::Wants(uint32_t partition, [[maybe_unused]] Round round) const
 #endif
 }
 
+Round TensorRounds::Held(uint32_t partition) const {
+  const bool this_round = running_ && partition < held_.size() && held_[partition];
+  return this_round ? round_ : Round(round_.value() - 1);
+}
+
 bool TensorRounds::OnResult(uint32_t partition) {
   held_[partition] = true;
   ++held_count_;

@@ -35,6 +35,8 @@ class TensorRounds {
   bool running() const { return running_; }
   // Whether a result of (partition, round) is the one that is waited for.
   bool Wants(uint32_t partition, Round round) const;
+  // The last round whose result is there; 0: none yet.
+  Round Held(uint32_t partition) const;
   // It has arrived. Returns whether it was the last one of the round.
   bool OnResult(uint32_t partition);
   // Opens the next round.

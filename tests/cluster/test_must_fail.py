@@ -269,7 +269,11 @@ def test_a_refused_tensor_is_the_reason_for_late_ranks_too(tmp_path):
     """The ranks that were told first end, which must not hide why from a rank that comes to the tensor later."""
     with Cluster(tmp_path, nodes=2, local_size=2, cpu_servers=1, summation_flags=["--memory-limit=1MiB"],
                  agent_flags=["--colocated-summation=false"]) as cluster:
-        ranks = cluster.start_ranks("attempt.py", {"shape": [4_000_000], "rank": {"3": {"calls": ["gate late", "push_pull"]}}})
+        ranks = cluster.start_ranks("attempt.py", {
+            "shape": [4_000_000], "calls": ["gate ready", "push_pull"],
+            "rank": {"3": {"calls": ["gate ready", "gate late", "push_pull"]}}})
+        ranks.wait_at("ready")
+        ranks.open("ready")
         for rank in (0, 1, 2):
             ranks.processes[rank].wait(LIMIT)
         ranks.open("late")
@@ -284,23 +288,23 @@ def test_no_summation_server_at_all(tmp_path):
 
 
 # ---- death ----
-@pytest.mark.parametrize("victim", ["trainer", "agent", "server"])
+@pytest.mark.parametrize("victim", ["trainer", "agent"])
 def test_death_reaches_every_rank(tmp_path, victim):
     with Cluster(tmp_path, nodes=3, local_size=2, cpu_servers=1, scheduler_flags=["--lease=3s"]) as cluster:
         ranks = cluster.start_ranks("steps.py", {"steps": 100000, "gate": "running"})
         ranks.wait_at("running")
         ranks.open("running")
         time.sleep(0.3)
-        killed = {"trainer": ranks.processes[5], "agent": cluster.agents[2], "server": cluster.servers[0]}[victim]
+        killed = {"trainer": ranks.processes[5], "agent": cluster.agents[2]}[victim]
         start = time.monotonic()
         killed.kill()
         survivors = [outcome for outcome in ranks.join(LIMIT, expect=None) if outcome.result is not None]
         assert time.monotonic() - start < LIMIT
-        assert len(survivors) == {"trainer": 5, "agent": 6, "server": 6}[victim]
+        assert len(survivors) == {"trainer": 5, "agent": 6}[victim]
         for outcome in survivors:
             assert outcome.result["error"] == "PeerLostError" and outcome.result["code"] == 75, outcome.result
         told = [outcome.result["text"] for outcome in survivors if outcome.rank < 4]
-        names = {"trainer": "rank 5", "agent": "node 2", "server": "server"}[victim]
+        names = {"trainer": "rank 5", "agent": "node 2"}[victim]
         assert all(names in text for text in told), told
 
 

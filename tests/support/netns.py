@@ -62,6 +62,10 @@ class Network:
             _run("ip", "netns", "exec", namespace, "tc", "qdisc", "replace", "dev", device, "root", "tbf",
                  "rate", rate, "burst", "131072", "limit", "1000000")
 
+    def cut(self, host):
+        """Cuts a host off, without a word to anybody."""
+        _run("ip", "-n", self.namespace("bridge"), "link", "set", f"host{host}", "down")
+
     def _add_host(self, host):
         bridge, namespace = self.namespace("bridge"), self.namespace(host)
         _run("ip", "netns", "add", namespace)

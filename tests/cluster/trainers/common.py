@@ -19,6 +19,11 @@ def gate(name):
         time.sleep(0.005)
 
 
+def wants(name):
+    """Whether the test has opened the gate, without waiting."""
+    return (_FOLDER / f"{name}.open").exists()
+
+
 def file(name):
     """A path for anything larger than a result."""
     return _FOLDER / f"{name}.{RANK}"

@@ -27,6 +27,24 @@ v1::MemberId FakeServer::member() const {
   return member;
 }
 
+namespace {
+
+// Adds the partitions that are not held yet.
+void Merge(const v1::TensorReservation& added, v1::TensorReservation* held) {
+  if (held->partitions().empty()) {
+    *held = added;
+    return;
+  }
+  for (int i = 0; i < added.partitions_size(); ++i) {
+    const auto& known = held->partitions();
+    if (std::find(known.begin(), known.end(), added.partitions(i)) != known.end()) continue;
+    held->add_partitions(added.partitions(i));
+    held->add_shards(added.shards(i));
+  }
+}
+
+}  // namespace
+
 v1::AckReservationRequest FakeServer::Take(const v1::ServerUpdate& update) {
   if (update.full()) {
     std::map<uint64_t, HeldJob> kept;
@@ -56,10 +74,12 @@ v1::AckReservationRequest FakeServer::Take(const v1::ServerUpdate& update) {
       EXPECT_EQ(held.tensors.erase(tensor), 1u) << "released what it does not hold";
     }
     for (const v1::TensorReservation& tensor : job.reserve()) {
-      if (held.tensors.contains(tensor.tensor_id())) continue;
-      held.tensors[tensor.tensor_id()] = tensor;
+      v1::TensorReservation& known = held.tensors[tensor.tensor_id()];
+      const v1::TensorReservation before = known;
+      Merge(tensor, &known);
       if (held_bytes() <= capacity) continue;
-      held.tensors.erase(tensor.tensor_id());
+      known = before;
+      if (known.partitions().empty()) held.tensors.erase(tensor.tensor_id());
       v1::RefusedTensor* refused = answer.add_refused();
       refused->set_job_id(job.job_id());
       refused->set_tensor_id(tensor.tensor_id());
@@ -98,6 +118,7 @@ void FakeNode::Take(const v1::NodeUpdate& update) {
   for (const uint32_t id : update.removed()) {
     EXPECT_EQ(std::erase_if(plans, [id](const auto& p) { return p.second.tensor_id() == id; }), 1u);
   }
+  if (update.servers_size() > 0) servers.clear();
   for (const auto& server : update.servers()) servers[server.server_id()] = server;
   for (const auto& plan : update.tensors()) {
     for (const uint32_t server : plan.servers()) {
@@ -353,6 +374,48 @@ void ClusterTest::Pass(absl::Duration duration) {
     Decision decision;
     EXPECT_GT(membership_->Tick(now_, &decision), now_);
     Apply(std::move(decision));
+  }
+}
+
+void ClusterTest::DeclareAll(const std::vector<FakeNode*>& nodes,
+                             const std::vector<v1::TensorDescriptor>& tensors) {
+  for (const FakeNode* node : nodes) Declare(*node, tensors);
+}
+
+void ClusterTest::ReportLost(const FakeNode& node, const FakeServer& server) {
+  v1::ReportServerLostRequest request;
+  *request.mutable_member() = node.member();
+  request.set_generation(node.generation);
+  request.set_server_id(server.id);
+  request.set_reason("connection refused");
+  Decision decision;
+  ASSERT_TRUE(membership_->ReportServerLost(now_, request, &decision).ok());
+  Apply(std::move(decision));
+}
+
+void ClusterTest::ExpectHeld(const v1::TensorPlan& plan, uint64_t job_id) {
+  ASSERT_EQ(plan.servers_size(), plan.shards_size());
+  for (int i = 0; i < plan.servers_size(); ++i) {
+    int owners = 0;
+    for (const auto& server : servers_) {
+      if (server->watch == 0) continue;
+      const auto job = server->jobs.find(job_id);
+      const bool owner = plan.servers(i) == server->id;
+      owners += owner;
+      bool held = false;
+      if (job != server->jobs.end()) {
+        const auto tensor = job->second.tensors.find(plan.tensor_id());
+        if (tensor != job->second.tensors.end()) {
+          for (int j = 0; j < tensor->second.partitions_size(); ++j) {
+            if (tensor->second.partitions(j) != static_cast<uint32_t>(i)) continue;
+            held = true;
+            EXPECT_EQ(tensor->second.shards(j), plan.shards(i));
+          }
+        }
+      }
+      EXPECT_EQ(held, owner) << "partition " << i << " at server " << server->id;
+    }
+    EXPECT_EQ(owners, 1) << "partition " << i;
   }
 }
 

@@ -79,6 +79,8 @@ class ClusterTest : public testing::Test {
   static v1::TensorDescriptor Tensor(const std::string& name, std::vector<int64_t> shape,
                                      v1::DType dtype = v1::FLOAT32);
   void Declare(const FakeNode& node, const std::vector<v1::TensorDescriptor>& tensors);
+  void DeclareAll(const std::vector<FakeNode*>& nodes,
+                  const std::vector<v1::TensorDescriptor>& tensors);
   void Undeclare(const FakeNode& node, const std::string& name);
   void Idle(const FakeNode& node);
   void Fail(const FakeNode& node, const std::string& reason);
@@ -87,8 +89,12 @@ class ClusterTest : public testing::Test {
   // Its process is killed: the stream breaks, the heartbeats end.
   void Kill(FakeNode* node);
   void Kill(FakeServer* server);
+  void ReportLost(const FakeNode& node, const FakeServer& server);
   // Answers an update that an `answers == false` server has got, the last by default.
   void Answer(FakeServer* server);
+
+  // Every partition of a plan is held by exactly the living server and shard that the plan says.
+  void ExpectHeld(const v1::TensorPlan& plan, uint64_t job_id);
 
   // In steps of a heartbeat.
   void Pass(absl::Duration duration);

@@ -12,35 +12,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-class TensorsTest : public ClusterTest {
- protected:
-  void DeclareAll(const std::vector<FakeNode*>& nodes,
-                  const std::vector<v1::TensorDescriptor>& tensors) {
-    for (const FakeNode* node : nodes) Declare(*node, tensors);
-  }
-  // Every partition of a plan is held by exactly the server and shard that the plan says.
-  void ExpectHeld(const v1::TensorPlan& plan, uint64_t job_id) {
-    ASSERT_EQ(plan.servers_size(), plan.shards_size());
-    for (int i = 0; i < plan.servers_size(); ++i) {
-      for (const auto& server : servers_) {
-        const auto job = server->jobs.find(job_id);
-        const bool owner = plan.servers(i) == server->id;
-        bool held = false;
-        if (job != server->jobs.end()) {
-          const auto tensor = job->second.tensors.find(plan.tensor_id());
-          if (tensor != job->second.tensors.end()) {
-            for (int j = 0; j < tensor->second.partitions_size(); ++j) {
-              if (tensor->second.partitions(j) != static_cast<uint32_t>(i)) continue;
-              held = true;
-              EXPECT_EQ(tensor->second.shards(j), plan.shards(i));
-            }
-          }
-        }
-        EXPECT_EQ(held, owner) << "partition " << i << " at server " << server->id;
-      }
-    }
-  }
-};
+using TensorsTest = ClusterTest;
 
 TEST_F(TensorsTest, TensorIsPlannedWhenTheLastNodeHasDeclaredIt) {
   AddCpuServer();

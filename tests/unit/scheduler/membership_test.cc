@@ -340,15 +340,15 @@ TEST_F(MembershipTest, AbandonedJobTakesTheSettingsOfItsNextNode) {
   EXPECT_EQ(Status().jobs(0).settings().partition_bytes(), 8192u);
 }
 
-TEST_F(MembershipTest, LossOfAServerInUseFailsTheJobAndNamesIt) {
+TEST_F(MembershipTest, LossOfTheOnlyServerFailsTheJobAndNamesIt) {
   FakeServer& server = AddCpuServer();
-  const auto nodes = AddJob("a", 2);
+  const auto nodes = AddJob("a", 2, /*colocated=*/false);
   for (const FakeNode* node : nodes) Declare(*node, {Tensor("w", {1000000})});
   ASSERT_GT(server.held_bytes(), 0u);
   Kill(&server);
   Pass(absl::Seconds(6));
   EXPECT_EQ(nodes[0]->state, v1::FAILED);
-  EXPECT_EQ(nodes[0]->failed_kind, "peer_lost");
+  EXPECT_EQ(nodes[0]->exit_code, 75u);
   EXPECT_THAT(nodes[0]->reason, HasSubstr("server 1 (on cpu0) was lost"));
 }
 

@@ -151,6 +151,7 @@ class EngineTest : public testing::Test {
     for (uint32_t i = 0; i * partition_elements < elements; ++i) {
       spec.partitions.push_back(i);
       spec.shards.push_back(0);
+      spec.versions.emplace_back();
     }
     return engine_->Reserve(kJob, spec);
   }

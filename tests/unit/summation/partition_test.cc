@@ -34,7 +34,8 @@ class Summing {
                                                             .op = op,
                                                             .elements = elements,
                                                             .nodes = nodes,
-                                                            .divisor = divisor},
+                                                            .divisor = divisor,
+                                                            .version = PlanVersion()},
                                             std::move(memory));
   }
   template <typename T>

@@ -11,7 +11,7 @@ std::shared_ptr<Tensor> Make(ReduceOp op, uint32_t local_ranks, int64_t elements
   TensorShape shape{.name = "t", .dtype = DType::kFloat32, .op = op, .dims = {elements}};
   auto tensor = *Tensor::Create(1, shape, local_ranks);
   tensor->partition_elements = 64;
-  tensor->owners.resize((elements + 63) / 64, nullptr);
+  tensor->owners.resize((elements + 63) / 64);
   return tensor;
 }
 

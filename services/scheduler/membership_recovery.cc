@@ -1,0 +1,154 @@
+// Membership: the partitions of a server that is gone find new owners. The scheduler of
+// spec/recovery.pml: the new owner is told first (RECOVERING_OWNER), and when it has answered, the
+// nodes (RECOVERING_NODES); between the two nothing but the stored plan says so, which a restarted
+// scheduler repeats.
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/strings.h"
+#include "services/scheduler/membership_scope.h"
+
+namespace addend {
+namespace {
+
+using Stages = v1::AgreementRecord;
+
+}  // namespace
+
+// A server takes its partitions along: those that are published are recovered by others, those that
+// were only being reserved are planned anew. A colocated one has died with its node.
+void Membership::ServerGone(Job& job, const Server& server, const std::string& why) {
+  std::vector<uint64_t> reserving;
+  std::vector<uint64_t> published;
+  for (const auto& [agreement, tensor] : job.tensors) {
+    if (!tensor.owned.contains(server.id)) continue;
+    (tensor.stage == Stages::RESERVING ? reserving : published).push_back(agreement);
+  }
+  if (!published.empty() && server.colocated()) {
+    FailJob(job,
+            absl::StrFormat("%s, and with it the partitions it summed for %d tensors of job '%s'",
+                            why, published.size(), job.name),
+            kExitTemporary, "peer_lost");
+  } else if (!published.empty()) {
+    Recover(job, server.id, published, why);
+  }
+  for (const uint64_t agreement : reserving) {
+    const auto found = job.tensors.find(agreement);
+    if (found == job.tensors.end()) continue;
+    Tensor& tensor = found->second;
+    tensor.awaited.erase(server.id);
+    tensor.refusers.insert(server.id);
+    ServerAnswered(job, tensor);
+  }
+}
+
+void Membership::Recover(Job& job, ServerId dead, const std::vector<uint64_t>& agreements,
+                         const std::string& why) {
+  if (job.state != v1::READY) return;
+  PlannerJob view = ViewOf(job);
+  std::vector<PlannedPartition> lost;
+  std::vector<Tensor*> tensors;  // of `lost`
+  for (const uint64_t agreement : agreements) {
+    Tensor& tensor = job.tensors.at(agreement);
+    ForEachPartition(tensor.plan, [&](const PlannedPartition& partition) {
+      if (partition.server != dead) return;
+      lost.push_back(partition);
+      tensors.push_back(&tensor);
+    });
+  }
+  const auto owners = ReassignPartitions(lost, &view);
+  if (!owners.ok()) {
+    return FailJob(job,
+                   absl::StrFormat("%s, and nobody else can sum its %d partitions: %s", why,
+                                   lost.size(), Message(owners.status())),
+                   kExitTemporary, "resources");
+  }
+  job.plan_version = PlanVersion(job.plan_version.value() + 1);
+  event_.changed_jobs.insert(job.id);
+  for (const uint64_t agreement : agreements) {
+    Tensor& tensor = job.tensors.at(agreement);
+    tensor.owned.erase(dead);
+    tensor.recovering.erase(dead);
+    event_.changed_plans.insert({job.id, agreement});
+  }
+  for (size_t i = 0; i < lost.size(); ++i) {
+    MovePartition(job, *tensors[i], lost[i], (*owners)[i]);
+  }
+  for (const uint64_t agreement : agreements) AskNewOwners(job, job.tensors.at(agreement));
+  Say(absl::StrFormat("job '%s': %d partitions of %d tensors have new owners (plan version %d)",
+                      job.name, lost.size(), agreements.size(), job.plan_version.value()));
+}
+
+// In the books; nobody is told yet.
+void Membership::MovePartition(Job& job, Tensor& tensor, const PlannedPartition& partition,
+                               const PartitionPlace& to) {
+  v1::TensorPlan& plan = tensor.plan;
+  const int index = static_cast<int>(partition.index);
+  plan.mutable_versions()->Resize(plan.servers_size(), 0);
+  plan.set_servers(index, to.server.value());
+  plan.set_shards(index, to.shard);
+  plan.set_versions(index, job.plan_version.value());
+  Owned& owned = tensor.owned[to.server];
+  owned.partitions.push_back(partition.index);
+  owned.shards.push_back(to.shard);
+  owned.accumulator_bytes += partition.accumulator_bytes;
+  JobLoad& former = job.loads[partition.server];
+  former.bytes -= partition.payload_bytes;
+  former.shards[partition.shard] -= partition.payload_bytes;
+  JobLoad& load = job.loads[to.server];
+  load.bytes += partition.payload_bytes;
+  if (load.shards.size() <= to.shard) load.shards.resize(to.shard + 1, 0);
+  load.shards[to.shard] += partition.payload_bytes;
+  Server& server = servers_.at(to.server);
+  if (server.free_bytes != ServerLoad::kUnlimited) {
+    server.free_bytes -= std::min(server.free_bytes, partition.accumulator_bytes);
+  }
+  job.plan_servers.insert(to.server);
+}
+
+// Tells the servers that the latest plan has made owners of partitions of this tensor.
+void Membership::AskNewOwners(Job& job, Tensor& tensor) {
+  std::map<ServerId, Owned> added;
+  ForEachPartition(tensor.plan, [&](const PlannedPartition& partition) {
+    if (tensor.plan.versions(partition.index) != job.plan_version.value()) return;
+    added[partition.server].partitions.push_back(partition.index);
+    added[partition.server].shards.push_back(partition.shard);
+  });
+  for (const auto& [id, owned] : added) {
+    tensor.recovering.insert(id);
+    AddReservation(tensor, owned, ReservationFor(id, job));
+    event_.reserved[id].emplace_back(job.id, TensorId(tensor.plan.tensor_id()));
+  }
+}
+
+// A new owner is ready for the nodes' reports. When all of the tensor's are, the nodes are told.
+void Membership::NewOwnerAnswered(Job& job, Tensor& tensor, ServerId server) {
+  if (tensor.recovering.erase(server) == 0 || !tensor.recovering.empty()) return;
+  v1::NodeUpdate& update = Broadcast(job);
+  *update.add_tensors() = tensor.plan;
+  FillServers(job, &update);
+}
+
+absl::Status Membership::ReportServerLost(absl::Time now,
+                                          const v1::ReportServerLostRequest& request,
+                                          Decision* decision) {
+  Scope scope(this, now, decision);
+  Job* job = nullptr;
+  const Node* node = FindNode(request.member(), &job);
+  if (node == nullptr) return absl::NotFoundError("the scheduler does not know this node");
+  if (Generation(request.generation()) != job->generation) return absl::OkStatus();
+  const auto found = servers_.find(ServerId(request.server_id()));
+  // A colocated server lives as long as its node, which has a lease of its own.
+  if (found == servers_.end() || found->second.colocated()) return absl::OkStatus();
+  if (!job->plan_servers.contains(found->first)) return absl::OkStatus();
+  RemoveServer(found->first,
+               absl::StrFormat("%s was lost: %s cannot reach it (%s)", NameOf(found->second),
+                               NameOf(*node), request.reason()));
+  return absl::OkStatus();
+}
+
+}  // namespace addend

@@ -1,0 +1,138 @@
+// The agent when servers come and go: lost links, and partitions with new owners. The node of
+// spec/recovery.pml; every handler here is one of its steps.
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/log.h"
+#include "lib/base/strings.h"
+#include "services/worker_agent/agent.h"
+
+namespace addend {
+namespace {
+
+// A server that is there answers at once; one that is cut off is the lease's to judge.
+constexpr absl::Duration kReconnectTimeout = absl::Seconds(2);
+constexpr absl::Duration kBetweenAttempts = absl::Milliseconds(100);
+
+}  // namespace
+
+// A reset is not a death: the server may be there still. Disagreement is final, and the colocated
+// servers live as long as their nodes.
+void Agent::OnLinkLost(ServerLink* link, const absl::Status& why) {
+  // A job that nobody uses is being released, or starts over: its links close then.
+  if (!failure_.ok() || !AnyTrainer()) return;
+  spdlog::debug("lost the link to {}: {}", link->where(), Message(why));
+  const auto server = servers_.find(link->server().value());
+  if (server == servers_.end()) return;  // declared dead already
+  const ExitCode code = ExitCodeOf(why);
+  const bool disagreement = code == kExitMismatch || code == kExitVersion;
+  if (disagreement || server->second.colocated()) {
+    const std::string kind = code == kExitMismatch  ? "mismatch"
+                             : code == kExitVersion ? "version"
+                                                    : "peer_lost";
+    return FailJob(why, kind, /*report=*/true);
+  }
+  if (absl::IsUnauthenticated(why) || absl::IsFailedPrecondition(why)) {
+    return ReportLost(link, why);  // whoever answers there is not the server of the plan
+  }
+  const LinkKey key(link->server().value(), link->shard());
+  const Generation generation = identity_.generation;
+  const auto attempt = [this, key, generation] {
+    if (generation == identity_.generation && failure_.ok()) Reconnect(key);
+  };
+  if (link->open_attempts() == 0) {
+    loop_->Defer(attempt);
+  } else if (absl::IsUnavailable(why)) {
+    ReportLost(link, why);  // refused
+    loop_->RunAfter(kBetweenAttempts, attempt);
+  } else {
+    loop_->RunAfter(kBetweenAttempts, attempt);
+  }
+}
+
+// Harmless if it is not true: the server's partitions are summed elsewhere, with the same bits.
+void Agent::ReportLost(ServerLink* link, const absl::Status& why) {
+  if (reports_ == nullptr || !lost_servers_.insert(link->server().value()).second) return;
+  spdlog::warn("{}; the scheduler will give its partitions to others", Message(why));
+  reports_->ReportServerLost(identity_.generation, link->server(), why);
+}
+
+void Agent::Reconnect(const LinkKey& key) {
+  const auto link = links_.find(key);
+  const auto server = servers_.find(key.first);
+  if (link == links_.end() || server == servers_.end() || !link->second->closed()) return;
+  const v1::DataEndpoint& endpoint = server->second.endpoints(0);
+  link->second->Connect({endpoint.host(), static_cast<uint16_t>(endpoint.port())},
+                        kReconnectTimeout);
+}
+
+// On a link that was there before, both sides say where they stand.
+void Agent::OnLinkOpen(ServerLink* link, Incarnation incarnation) {
+  const auto server = servers_.find(link->server().value());
+  if (server != servers_.end() && server->second.incarnation() != incarnation.value()) {
+    return ReportLost(
+        link, absl::UnavailableError(absl::StrFormat("%s has been started anew", link->where())));
+  }
+  if (!link->reopened()) return;
+  spdlog::info("connected again to {}", link->where());
+  for (const auto& [id, tensor] : by_id_) {
+    for (uint32_t partition = 0; partition < tensor->partitions(); ++partition) {
+      const PartitionOwner& owner = tensor->owners[partition];
+      if (owner.link != link) continue;
+      push_->SendReport(*tensor, partition, owner.reported ? FrameType::kRecover : FrameType::kAck);
+      const Task* task = pull_->Find(PartitionId(id, partition));
+      if (task != nullptr) push_->Send(*task);
+    }
+  }
+}
+
+// Whoever is not in the plan any more has been declared dead, or has left. Its frames must not
+// arrive after those of the new owner.
+void Agent::CloseDeadLinks() {
+  for (auto& [key, link] : links_) {
+    if (servers_.contains(key.first) || ServerId(key.first) == colocated_server_) continue;
+    link->Close(absl::CancelledError("the server is not in the plan any more"));
+  }
+}
+
+// A tensor that is known has partitions with new owners: tells them what this node holds.
+void Agent::FollowPlan(const std::shared_ptr<Tensor>& tensor, const v1::TensorPlan& plan) {
+  if (plan.servers_size() != static_cast<int>(tensor->partitions())) return;
+  uint32_t moved = 0;
+  for (int i = 0; i < plan.versions_size(); ++i) {
+    PartitionOwner& owner = tensor->owners[i];
+    const PlanVersion version(plan.versions(i));
+    if (version <= owner.version) continue;
+    const auto link = LinkTo(plan.servers(i), plan.shards(i));
+    if (!link.ok()) return FailJob(link.status(), "internal", /*report=*/true);
+    owner = {*link, version, /*reported=*/true};
+    push_->SendReport(*tensor, i, FrameType::kRecover);
+    ++moved;
+  }
+  if (moved > 0) {
+    spdlog::info("{} partition{} of '{}' {} new owners (plan version {})", moved,
+                 moved == 1 ? "" : "s", tensor->shape.name, moved == 1 ? "has" : "have",
+                 plan_version_.value());
+  }
+}
+
+void Agent::OnRecovered(const ServerLink* link, const FrameHeader& header) {
+  const std::shared_ptr<Tensor> tensor = FindOwned(link, header);
+  if (tensor == nullptr) return;
+  PartitionOwner& owner = tensor->owners[header.partition.index()];
+  if (!owner.reported || header.plan_version != owner.version) return;
+  owner.reported = false;
+  // The newest round itself comes from a node that holds it.
+  const Task* task = pull_->Find(header.partition);
+  if (task != nullptr && task->round > header.round) push_->Send(*task);
+}
+
+// The newest result that this node reported, for a node that lacks it.
+void Agent::SendResult(const ServerLink* link, const FrameHeader& asked) {
+  const std::shared_ptr<Tensor> tensor = FindOwned(link, asked);
+  if (tensor == nullptr || tensor->rounds.Held(asked.partition.index()) != asked.round) return;
+  push_->SendResult(tensor, asked.partition.index(), asked.round);
+}
+
+}  // namespace addend

@@ -1,0 +1,94 @@
+"""Servers are killed, stopped, drained and added, and the scheduler is killed and restarted, at random moments while ranks push.
+
+After every round each rank compares its results with the reference, bit for bit. The seed is printed; the same seed gives
+the same events: pytest tests/chaos --chaos-seed=SEED --chaos-events=N
+"""
+import random
+import signal
+import time
+
+from tests.support.cluster import Cluster, PATIENCE
+from tests.support.processes import eventually
+
+LEASE_S = 2
+MAX_SERVERS = 4
+
+
+class Chaos:
+    def __init__(self, cluster, seed):
+        self.cluster, self.random = cluster, random.Random(seed)
+        self.servers = list(cluster.servers)  # that run, or are stopped
+        self.stopped = []
+        self.log = []
+
+    def event(self):
+        choices = [self.restart_scheduler]
+        running = [server for server in self.servers if server not in self.stopped]
+        if running:
+            choices += [self.kill, self.kill, self.drain, self.stop]
+        if self.stopped:
+            choices += [self.resume, self.resume]
+        if len(self.servers) < MAX_SERVERS:
+            choices += [self.add] * (4 - len(running))
+        event = self.random.choice(choices)
+        self.log.append(event.__name__)
+        event(running)
+
+    def kill(self, running):
+        victim = self.random.choice(running)
+        self.servers.remove(victim)
+        victim.kill()
+
+    def drain(self, running):
+        victim = self.random.choice(running)
+        self.servers.remove(victim)
+        victim.signal(signal.SIGTERM)
+
+    def stop(self, running):
+        victim = self.random.choice(running)
+        self.stopped.append(victim)
+        victim.signal(signal.SIGSTOP)
+
+    def resume(self, running):
+        del running
+        victim = self.random.choice(self.stopped)
+        self.stopped.remove(victim)
+        victim.signal(signal.SIGCONT)
+
+    def add(self, running):
+        del running
+        server = self.cluster.start_summation()
+        self.cluster.await_ports(server)
+        self.servers.append(server)
+
+    def restart_scheduler(self, running):
+        del running
+        self.cluster.scheduler.kill()
+        time.sleep(self.random.uniform(0, 0.3))
+        self.cluster.start_scheduler()
+
+
+def rounds(ranks):
+    return min(int((ranks.folder / f"rounds.{rank}").read_text() or 0) for rank in ranks.processes)
+
+
+def test_the_same_bits_whatever_happens(tmp_path, chaos_seed, chaos_events):
+    print(f"seed {chaos_seed}")
+    with Cluster(tmp_path, nodes=4, cpu_servers=2, shards=2, store=f"sqlite:{tmp_path}/scheduler.db",
+                 scheduler_flags=[f"--lease={LEASE_S * PATIENCE}s"]) as cluster:
+        ranks = cluster.start_ranks("rounds.py")
+        ranks.wait_at("running")
+        ranks.open("running")
+        chaos = Chaos(cluster, chaos_seed)
+        for number in range(chaos_events):
+            chaos.event()
+            time.sleep(chaos.random.choice([0, 0.05, 0.3]))  # the next event may come in the middle of the recovery
+            if number % 3 == 2:
+                before = rounds(ranks)
+                eventually(lambda: rounds(ranks) >= before + 3, 20 * PATIENCE,
+                           f"further rounds on every rank after {chaos.log[-6:]} (seed {chaos_seed}, event {number})")
+        ranks.open("stop")
+        for outcome in ranks.join(60):
+            assert outcome.result["error"] is None, (chaos_seed, chaos.log[-6:], outcome.result)
+            assert outcome.result["wrong"] == [], f"(round, tensor) with other bits than the reference; seed {chaos_seed}"
+        print(f"{chaos_events} events, {rounds(ranks)} rounds, no wrong bit")

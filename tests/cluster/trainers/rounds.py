@@ -1,0 +1,52 @@
+"""Pushes random tensors round after round and compares every result with the reference, until the gate "stop" is open."""
+import os
+
+import numpy as np
+
+import addend
+from common import RANK, file, finish, gate, outcome, parameters, wants
+from tests.support import reference
+
+TENSORS = [("float32", "Sum", 100_003), ("float16", "Average", 5_001), ("int64", "Sum", 1), ("float32", "Average", 40_000)]
+VARIANTS = 5  # of the values, in turn
+SIZE, LOCAL_SIZE = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
+
+
+def contribution(tensor, variant, rank):
+    dtype, _, size = TENSORS[tensor]
+    return reference.random_values(dtype, size, [tensor, variant, rank])
+
+
+def expected(tensor, variant):
+    dtype, op, _ = TENSORS[tensor]
+    nodes = [[contribution(tensor, variant, rank) for rank in range(node, node + LOCAL_SIZE)] for node in range(0, SIZE, LOCAL_SIZE)]
+    return reference.push_pull(op, dtype, nodes)
+
+
+def main():
+    p = parameters()
+    mine = [[contribution(t, v, RANK) for v in range(VARIANTS)] for t in range(len(TENSORS))]
+    right = [[expected(t, v).tobytes() for v in range(VARIANTS)] for t in range(len(TENSORS))]
+    report = {"rounds": 0, "wrong": []}
+
+    def run():
+        addend.init()
+        stop = False
+        while not stop:
+            variant = report["rounds"] % VARIANTS
+            handles = [addend.push_pull_async(mine[t][variant], f"tensor{t}", op=getattr(addend, op), priority=t)
+                       for t, (_, op, _) in enumerate(TENSORS)]
+            stop = addend.push_pull(np.array([wants("stop")], np.int32), "stop", op=addend.Max)[0]  # all in the same round
+            for t, handle in enumerate(handles):
+                if addend.synchronize(handle).tobytes() != right[t][variant]:
+                    report["wrong"].append([report["rounds"], t])
+            report["rounds"] += 1
+            file("rounds").write_text(str(report["rounds"]))
+            if report["rounds"] == p.get("gate_after", 3):
+                gate("running")
+        addend.shutdown()
+
+    finish({**outcome(run), **report})
+
+
+main()

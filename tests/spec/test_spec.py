@@ -1,0 +1,78 @@
+"""Spin explores spec/recovery.pml: no error within the bounds, and an error as soon as one rule is taken out.
+
+Run with -s to see the numbers of states.
+"""
+import re
+import subprocess
+
+import pytest
+
+from tests.support.cluster import ROOT
+
+MODEL = ROOT / "spec" / "recovery.pml"
+BOUND = {"ROUNDS": 2}
+
+# What may happen in one run, or less of it. With SLOTS, results are written into the nodes' memory by the servers.
+SHORT = [
+    {"CHANGES": 2, "EXIT": 1}, {"DEATHS": 2},
+    {"CHANGES": 1, "DEATHS": 1}, {"CHANGES": 1, "FALSE_DEATHS": 1}, {"DEATHS": 1, "FALSE_DEATHS": 1},
+    {"CHANGES": 1, "RESETS": 1}, {"DEATHS": 1, "RESETS": 1}, {"CHANGES": 1, "RESTARTS": 1}, {"DEATHS": 1, "RESTARTS": 1},
+]
+FULL = [
+    {"CHANGES": 1, "DEATHS": 1, "ROUNDS": 3}, {"CHANGES": 2, "RESTARTS": 1}, {"CHANGES": 2, "DEATHS": 1},
+    {"CHANGES": 1, "DEATHS": 1, "RESETS": 1}, {"CHANGES": 1, "FALSE_DEATHS": 1, "RESETS": 1},
+    {"DEATHS": 1, "RESETS": 1, "RESTARTS": 1},
+]
+# The rule that is missing, what has to happen to need it, and what is then violated.
+MUTATIONS = [
+    ("M_MID_ROUND", {"CHANGES": 1}, "held"),
+    ("M_DROP_RESULT", {"DEATHS": 1}, "slot"),
+    ("M_REPORT_SENT", {"DEATHS": 1}, "held"),
+    ("M_LATE_WRITE", {"FALSE_DEATHS": 1, "ROUNDS": 3, "SLOTS": 1}, "r=="),
+    ("M_ANY_VERSION", {"CHANGES": 1, "DEATHS": 1}, "held"),
+    ("M_ANY_SERVER", {"CHANGES": 1, "FALSE_DEATHS": 1, "RESETS": 1}, "held"),
+    ("M_MOVED_OVERTAKES", {"CHANGES": 1, "RESETS": 1}, "held"),
+    ("M_NODES_FIRST", {"DEATHS": 1}, "held"),
+]
+
+
+def name_of(case):
+    return " ".join(f"{key.lower()}={value}" for key, value in case.items())
+
+
+def explore(folder, definitions, timeout, optimize="-O0"):
+    """Builds the verifier and runs it to the end; returns what it prints. To compile it well takes longer than a short run."""
+    flags = [f"-D{key}={value}" for key, value in {**BOUND, **definitions}.items()]
+    for command in (["spin", *flags, "-a", MODEL],
+                    ["gcc", optimize, "-DSAFETY", "-DCOLLAPSE", "-DVECTORSZ=4096", "-DMEMLIM=8000", "-o", "pan", "pan.c"]):
+        built = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        assert built.returncode == 0, built.stdout + built.stderr
+    return subprocess.run(["./pan", "-m1000000", "-w22"], cwd=folder, capture_output=True, text=True, timeout=timeout).stdout
+
+
+def check(folder, definitions, timeout, optimize="-O0"):
+    output = explore(folder, definitions, timeout, optimize)
+    assert "errors: 0" in output, output
+    assert "max search depth too small" not in output and "reached -DMEMLIM" not in output, output
+    states = re.search(r"(\d+) states, stored", output)[1]
+    print(f"{name_of(definitions)}: {states} states, no error")
+
+
+@pytest.mark.parametrize("slots", [{}, {"SLOTS": 1}], ids=["frames", "slots"])
+@pytest.mark.parametrize("case", SHORT, ids=name_of)
+def test_no_error_within_the_bounds(tmp_path, case, slots):
+    check(tmp_path, {**case, **slots}, timeout=60)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("slots", [{}, {"SLOTS": 1}], ids=["frames", "slots"])
+@pytest.mark.parametrize("case", FULL, ids=name_of)
+def test_no_error_within_larger_bounds(tmp_path, case, slots):
+    check(tmp_path, {**case, **slots}, timeout=300, optimize="-O2")
+
+
+@pytest.mark.parametrize("mutation,case,violated", MUTATIONS, ids=[mutation for mutation, _, _ in MUTATIONS])
+def test_every_rule_is_needed(tmp_path, mutation, case, violated):
+    output = explore(tmp_path, {**case, mutation: 1}, timeout=60)
+    error = re.search(r"assertion violated (.*) \(at depth", output)
+    assert error and violated in error[1], output

@@ -1,0 +1,151 @@
+// Servers that are lost in the middle of a job: their partitions find new owners.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "tests/unit/scheduler/cluster_fixture.h"
+
+namespace addend {
+namespace {
+
+using testing::HasSubstr;
+
+class RecoveryTest : public ClusterTest {
+ protected:
+  // A job of two nodes that has planned one tensor.
+  const v1::TensorPlan& Begin() {
+    nodes_of_ = AddJob("a", 2);
+    DeclareAll(nodes_of_, {Tensor("w", {100000})});
+    return plan();
+  }
+  const v1::TensorPlan& plan(int node = 0) const { return nodes_of_[node]->plans.at("w"); }
+  static int PartitionsOf(const v1::TensorPlan& plan, uint32_t server) {
+    return static_cast<int>(std::count(plan.servers().begin(), plan.servers().end(), server));
+  }
+
+  std::vector<FakeNode*> nodes_of_;
+};
+
+TEST_F(RecoveryTest, PartitionsOfALostServerGoToOthersAndAllOthersStay) {
+  FakeServer& lost = AddCpuServer();
+  AddCpuServer();
+  const v1::TensorPlan before = Begin();
+  const uint64_t version = nodes_of_[0]->plan_version;
+  ASSERT_GT(PartitionsOf(before, lost.id), 0);
+  Kill(&lost);
+  Pass(absl::Seconds(6));
+  EXPECT_EQ(nodes_of_[0]->state, v1::READY);
+  EXPECT_GT(nodes_of_[0]->plan_version, version);
+  EXPECT_EQ(PartitionsOf(plan(), lost.id), 0);
+  EXPECT_EQ(plan(0).SerializeAsString(), plan(1).SerializeAsString());
+  for (int i = 0; i < before.servers_size(); ++i) {
+    const bool moved = before.servers(i) == lost.id;
+    EXPECT_EQ(plan().versions(i), moved ? nodes_of_[0]->plan_version : 0) << "partition " << i;
+    if (!moved) {
+      EXPECT_EQ(plan().servers(i), before.servers(i));
+      EXPECT_EQ(plan().shards(i), before.shards(i));
+    }
+  }
+  EXPECT_FALSE(nodes_of_[0]->servers.contains(lost.id)) << "so that its link is closed";
+  ExpectHeld(plan(), nodes_of_[0]->job_id);
+}
+
+TEST_F(RecoveryTest, NodesAreToldWhenEveryNewOwnerHasAnswered) {
+  FakeServer& lost = AddCpuServer();
+  Begin();
+  FakeServer& slow = *ServerOf(*nodes_of_[1]);
+  slow.answers = false;
+  Kill(&lost);
+  Pass(absl::Seconds(6));
+  EXPECT_GT(PartitionsOf(plan(), lost.id), 0);
+  slow.answers = true;
+  Answer(&slow);
+  EXPECT_EQ(PartitionsOf(plan(), lost.id), 0);
+}
+
+TEST_F(RecoveryTest, NewOwnerThatIsLostBeforeItAnswersIsReplaced) {
+  FakeServer& lost = AddCpuServer();
+  Begin();
+  FakeServer& next = AddCpuServer();
+  next.answers = false;
+  Kill(&lost);
+  Pass(absl::Seconds(6));
+  ASSERT_FALSE(next.updates.back().jobs(0).reserve().empty());
+  Kill(&next);
+  Pass(absl::Seconds(6));
+  EXPECT_EQ(nodes_of_[0]->state, v1::READY);
+  EXPECT_EQ(PartitionsOf(plan(), lost.id) + PartitionsOf(plan(), next.id), 0);
+  ExpectHeld(plan(), nodes_of_[0]->job_id);
+}
+
+TEST_F(RecoveryTest, RestartedSchedulerRepeatsTheRecoveryThatItWasIn) {
+  FakeServer& lost = AddCpuServer();
+  Begin();
+  FakeServer& slow = *ServerOf(*nodes_of_[1]);
+  slow.answers = false;
+  Kill(&lost);
+  Pass(absl::Seconds(6));
+  ASSERT_GT(PartitionsOf(plan(), lost.id), 0);
+  slow.answers = true;
+  Restart();
+  EXPECT_EQ(PartitionsOf(plan(0), lost.id), 0);
+  EXPECT_EQ(plan(0).SerializeAsString(), plan(1).SerializeAsString());
+  ExpectHeld(plan(), nodes_of_[0]->job_id);
+}
+
+TEST_F(RecoveryTest, NodeThatCannotReachAServerNeedNotWaitForItsLease) {
+  FakeServer& lost = AddCpuServer();
+  Begin();
+  lost.silent = true;
+  ReportLost(*nodes_of_[1], lost);
+  EXPECT_EQ(PartitionsOf(plan(), lost.id), 0);
+  EXPECT_THAT(Reasons(), HasSubstr("node 1 (on"));
+  ReportLost(*nodes_of_[0], lost);  // the other node's report comes too late to matter
+  EXPECT_EQ(nodes_of_[0]->state, v1::READY);
+}
+
+TEST_F(RecoveryTest, ColocatedServerIsNotLostByReport) {
+  Begin();
+  ReportLost(*nodes_of_[1], *ServerOf(*nodes_of_[0]));
+  EXPECT_EQ(nodes_of_[0]->state, v1::READY);
+  EXPECT_GT(PartitionsOf(plan(), ServerOf(*nodes_of_[0])->id), 0);
+}
+
+TEST_F(RecoveryTest, LostServerWithoutASubstituteFailsTheJobAndNamesIt) {
+  FakeServer& lost = AddCpuServer();
+  FakeServer& small = AddCpuServer(/*memory_limit=*/8192);
+  nodes_of_ = AddJob("a", 2, /*colocated=*/false);
+  DeclareAll(nodes_of_, {Tensor("w", {20000})});
+  ASSERT_TRUE(nodes_of_[0]->plans.contains("w"));
+  Kill(&lost);
+  Pass(absl::Seconds(6));
+  EXPECT_EQ(nodes_of_[0]->state, v1::FAILED);
+  EXPECT_EQ(nodes_of_[0]->failed_kind, "resources");
+  EXPECT_THAT(nodes_of_[0]->reason, HasSubstr("server 1 (on cpu0) was lost"));
+  EXPECT_GT(small.id, 0u);
+}
+
+TEST_F(RecoveryTest, LoadsFollowThePartitions) {
+  FakeServer& lost = AddCpuServer();
+  Begin();
+  Kill(&lost);
+  Pass(absl::Seconds(6));
+  double assigned = 0;
+  const v1::GetStatusResponse status = Status();
+  for (const auto& share : status.jobs(0).shares()) {
+    EXPECT_NE(share.server_id(), lost.id);
+    EXPECT_NEAR(share.assigned(), share.share(), 0.03) << "one partition is 1 %";
+    assigned += share.assigned();
+  }
+  EXPECT_NEAR(assigned, 1, 1e-9);
+  // The books are right to the end: nothing is left when the tensor goes.
+  for (const FakeNode* node : nodes_of_) Undeclare(*node, "w");
+  for (const auto& server : servers_) {
+    if (server->watch != 0) {
+      EXPECT_EQ(server->held_bytes(), 0u);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace addend
