@@ -87,6 +87,8 @@ def test_the_same_bits_whatever_happens(tmp_path, chaos_seed, chaos_events):
                 before = rounds(ranks)
                 eventually(lambda: rounds(ranks) >= before + 3, 20 * PATIENCE,
                            f"further rounds on every rank after {chaos.log[-6:]} (seed {chaos_seed}, event {number})")
+        for server in chaos.stopped:
+            server.signal(signal.SIGCONT)
         ranks.open("stop")
         for outcome in ranks.join(60):
             assert outcome.result["error"] is None, (chaos_seed, chaos.log[-6:], outcome.result)

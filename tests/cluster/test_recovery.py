@@ -50,6 +50,8 @@ def test_a_server_is_lost(tmp_path, nodes, local_size, shards, number):
         cluster.servers[0].signal(number)
         goes_on(ranks)
         finish(ranks)
+        if number == signal.SIGSTOP:
+            cluster.servers[0].signal(signal.SIGCONT)  # so that it ends with the cluster
 
 
 def test_all_cpu_servers_are_lost_one_after_the_other(tmp_path):
