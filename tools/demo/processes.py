@@ -27,6 +27,7 @@ class Process:
     def __init__(self, name, command, folder, env=None):
         self.name = name
         self.log = folder / (name.replace(" ", "-") + ".log")
+        self.killed = False  # on purpose, by the demo
         with open(self.log, "wb") as log:
             self._popen = subprocess.Popen(
                 [str(word) for word in command],
@@ -46,6 +47,10 @@ class Process:
     def ask_to_end(self):
         if self.status is None:
             self._popen.terminate()
+
+    def kill_on_purpose(self):
+        self.killed = True
+        self.kill()
 
     def kill(self):
         """Ends the process and whatever it started."""
@@ -107,7 +112,7 @@ class Processes:
     def check(self):
         """A child that ended, other than well at its own time, ends the demo."""
         for process in self.all:
-            if process.status not in (None, 0):
+            if process.status not in (None, 0) and not process.killed:
                 raise DemoError(
                     f"{process.name} ended with status {process.status}; its last lines:\n"
                     + process.tail()

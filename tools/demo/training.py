@@ -25,18 +25,25 @@ def free_port():
 
 
 class Training:
-    """`nodes` agents with a trainer each, and `cpu_servers` summation servers beside them."""
+    """`nodes` agents with a trainer each, and `cpu_servers` summation servers beside them.
 
-    def __init__(self, folder, nodes, cpu_servers, steps, checkpoint_step=None):
+    After step `kill_step` the first of the CPU servers is killed; `killed_after` then says after which step.
+    """
+
+    def __init__(self, folder, nodes, cpu_servers, steps, checkpoint_step=None, kill_step=None):
         folder.mkdir()
         self.folder = folder
         self.nodes = nodes
         self.cpu_servers = cpu_servers
         self.steps = steps
         self.checkpoint_step = checkpoint_step
+        self.kill_step = kill_step
+        self.killed_after = None
         self.progress = []  # rank 0's lines
         self.servers = []  # of addendctl status
         self._scheduler = None
+        self._cpu_servers = []  # their processes
+        self._cpu_names = {}  # by server_id
         self._progress_file = folder / "progress"
         self._checksum_file = folder / "checksum"
         self._read = 0
@@ -64,12 +71,10 @@ class Training:
             "--advertise=127.0.0.1",
             "--shards=1",
         ]
-        started = [
-            processes.start_service(f"server {i}", [BIN / "addend-summation", *common])
-            for i in range(self.cpu_servers)
-        ]
-        for service in started:
+        for i in range(self.cpu_servers):  # one after the other, so that their ids are in this order
+            service = processes.start_service(f"server {i}", [BIN / "addend-summation", *common])
             processes.await_ports(*service)
+            self._cpu_servers.append(service[0])
         started = [
             processes.start_service(f"agent {node}", [BIN / "addend-agent", *common, *own])
             for node, own in enumerate(map(self._agent_flags, range(self.nodes)))
@@ -127,6 +132,7 @@ class Training:
             now = time.monotonic()
             if self._read_progress():
                 last_step = now
+                self._kill_a_server()
                 on_change(self)
             if now - last_step > _STEP_LIMIT_S:
                 logs = "\n".join(f"{p.name}:\n{p.tail(3)}" for p in processes.all)
@@ -140,6 +146,12 @@ class Training:
         self._read_status()
         self._read_progress()
         on_change(self)
+
+    def _kill_a_server(self):
+        done = self.progress[-1]["step"]
+        if self.killed_after is None and self._cpu_servers and self.kill_step and done >= self.kill_step:
+            self._cpu_servers[0].kill_on_purpose()
+            self.killed_after = done
 
     def _read_progress(self):
         """True when rank 0 has written whole new lines."""
@@ -160,15 +172,16 @@ class Training:
             raise DemoError(f"addendctl status failed: {result.stderr.strip()}")
         servers = json.loads(result.stdout)["servers"]
         self.servers = sorted(servers, key=lambda s: (s["colocated"], s["node_rank"] or 0, s["server_id"]))
+        for server in self.servers:
+            if not server["colocated"]:
+                self._cpu_names.setdefault(server["server_id"], f"CPU server {len(self._cpu_names)}")
 
     def traffic(self):
-        """[(who, share of all summed bytes)], the CPU servers first."""
+        """[(who, share of the bytes that the present servers have summed)], the CPU servers first."""
         names = []
-        cpu = 0
         for server in self.servers:
             if server["colocated"]:
                 names.append(f"node {server['node_rank']}")
             else:
-                names.append(f"CPU server {cpu}")
-                cpu += 1
+                names.append(self._cpu_names[server["server_id"]])
         return list(zip(names, (server["traffic_share"] for server in self.servers)))

@@ -27,6 +27,10 @@ def traffic_text(training):
     return "sums: " + ", ".join(f"{name} {share:.0%}" for name, share in shares)
 
 
+def killed_text(training):
+    return f"CPU server 0 was killed after step {training.killed_after}; the others take over what it summed."
+
+
 def _state(training):
     last = training.progress[-1]
     recent = [line["steps_per_s"] for line in training.progress[-10:]]
@@ -39,8 +43,14 @@ class LiveView:
 
     def __init__(self):
         self._drawn = False
+        self._told = False
 
     def show(self, training):
+        if training.killed_after is not None and not self._told:
+            self._told = True
+            sys.stdout.write("\x1b[2A\r\x1b[K" if self._drawn else "")
+            print(killed_text(training))
+            self._drawn = False
         width = shutil.get_terminal_size().columns - 1
         if training.progress:
             step, loss, rate = _state(training)
@@ -61,10 +71,14 @@ class PlainView:
 
     def __init__(self):
         self._next = 0
+        self._told = False
 
     def show(self, training):
         if not training.progress:
             return
+        if training.killed_after is not None and not self._told:
+            self._told = True
+            print(killed_text(training), flush=True)
         step, loss, rate = _state(training)
         if step < self._next and step != training.steps or step < 1:
             return
