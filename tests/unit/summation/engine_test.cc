@@ -6,6 +6,7 @@
 #include <cstring>
 #include <list>
 #include <map>
+#include <optional>
 
 #include "lib/transport/tcp/factory.h"
 
@@ -48,6 +49,35 @@ class Node : public Sink {
       link_->Send(header, std::as_bytes(std::span<const float>(kept)), nullptr);
     });
   }
+  // To a new owner of `version`: `round` is the last whose result this node holds.
+  void Report(uint64_t version, uint64_t round) {
+    loop_->Run([&] {
+      FrameHeader header = Header(FrameType::kRecover);
+      header.partition = PartitionId(kTensor, 0);
+      header.plan_version = PlanVersion(version);
+      header.round = Round(round);
+      link_->Send(header, {}, nullptr);
+    });
+  }
+  // The result of `round`, for the owner that has asked for it.
+  void Supply(const std::vector<float>& values, uint64_t round) {
+    sent_.push_back(values);
+    const std::vector<float>& kept = sent_.back();
+    loop_->Run([&] {
+      FrameHeader header = Header(FrameType::kResult);
+      header.partition = PartitionId(kTensor, 0);
+      header.round = Round(round);
+      link_->Send(header, std::as_bytes(std::span<const float>(kept)), nullptr);
+    });
+  }
+  // The newest round that the new owner has learnt of.
+  Round WaitForRecovered() {
+    Wait([this] { return recovered.has_value() || closed; });
+    return recovered.value_or(Round(~uint64_t{0}));
+  }
+  bool WaitForRequest(uint64_t round) {
+    return Wait([this, round] { return wanted == Round(round) || closed; }) && !closed;
+  }
   std::vector<float> WaitForResult(uint64_t round, uint32_t partition = 0) {
     std::vector<float>* found = nullptr;
     Wait([&] {
@@ -72,7 +102,9 @@ class Node : public Sink {
   absl::Status OnFrame(const FrameHeader& header, Payload payload) override {
     MutexLock lock(&mu_);
     if (header.type == FrameType::kHello) greeted = true;
-    if (header.type == FrameType::kSendAgain) ++asked_again;
+    if (header.type == FrameType::kSendAgain && header.flags & kFlagResult) wanted = header.round;
+    if (header.type == FrameType::kSendAgain && !(header.flags & kFlagResult)) ++asked_again;
+    if (header.type == FrameType::kRecover) recovered = header.round;
     if (header.type == FrameType::kResult) {
       std::vector<float> values(header.payload_bytes / sizeof(float));
       std::memcpy(values.data(), payload.bytes().data(), header.payload_bytes);
@@ -93,6 +125,8 @@ class Node : public Sink {
   bool greeted = false;
   bool closed = false;
   int asked_again = 0;
+  Round wanted;
+  std::optional<Round> recovered;
   absl::Status why;
   std::map<std::pair<uint32_t, uint64_t>, std::vector<float>> results;
 
@@ -142,7 +176,8 @@ class EngineTest : public testing::Test {
     loop_ = *EventLoop::Start("nodes");
     loop_->Run([this] { transport_ = MakeTcpTransport(loop_.get()); });
   }
-  absl::Status Reserve(uint64_t elements, uint64_t partition_elements, TensorId id = kTensor) {
+  absl::Status Reserve(uint64_t elements, uint64_t partition_elements, TensorId id = kTensor,
+                       uint64_t version = 0) {
     TensorSpec spec;
     spec.id = id;
     spec.name = "tensor";
@@ -151,7 +186,7 @@ class EngineTest : public testing::Test {
     for (uint32_t i = 0; i * partition_elements < elements; ++i) {
       spec.partitions.push_back(i);
       spec.shards.push_back(0);
-      spec.versions.emplace_back();
+      spec.versions.emplace_back(version);
     }
     return engine_->Reserve(kJob, spec);
   }
@@ -221,6 +256,58 @@ TEST_F(EngineTest, AResultIsSentAgainToANodeThatRepeatsItsContribution) {
   node->Push({3.0f}, 1);
   EXPECT_EQ(node->WaitForResult(1), std::vector<float>{3.0f});
   EXPECT_EQ(engine_->stats().partitions_sealed, 1u);
+}
+
+TEST_F(EngineTest, ALaterOwnerLearnsFromTheNodesWhereThePartitionStands) {
+  Start(2);
+  ASSERT_TRUE(Reserve(1, 64, kTensor, /*version=*/5).ok());
+  Node* nodes[] = {Join(0), Join(1)};
+  for (Node* node : nodes) ASSERT_TRUE(node->WaitForHello());
+  nodes[0]->Push({100.0f}, 5);  // before the reports: dropped, and sent again later
+  nodes[0]->Report(4, 9);       // of another plan
+  nodes[0]->Report(5, 4);
+  nodes[1]->Report(5, 3);
+  for (Node* node : nodes) EXPECT_EQ(node->WaitForRecovered(), Round(4));
+  ASSERT_TRUE(nodes[0]->WaitForRequest(4));
+  nodes[0]->Supply({42.0f}, 4);
+  EXPECT_EQ(nodes[1]->WaitForResult(4), std::vector<float>{42.0f});
+  EXPECT_EQ(nodes[1]->wanted, Round()) << "it has nothing to give";
+  nodes[1]->Push({2.0f}, 5);
+  nodes[0]->Push({1.0f}, 5);
+  for (Node* node : nodes) EXPECT_EQ(node->WaitForResult(5), std::vector<float>{3.0f});
+}
+
+TEST_F(EngineTest, AnOwnerThatRecoversGivesWhatItHasSealedItself) {
+  Start(2);
+  ASSERT_TRUE(Reserve(1, 64).ok());
+  Node* nodes[] = {Join(0), Join(1)};
+  for (Node* node : nodes) ASSERT_TRUE(node->WaitForHello());
+  for (Node* node : nodes) node->Push({1.5f}, 1);
+  for (Node* node : nodes) EXPECT_EQ(node->WaitForResult(1), std::vector<float>{3.0f});
+  nodes[0]->Push({7.0f}, 2);  // forgotten by the recovery
+  while (engine_->RollCall(kJob, 10).empty()) {
+  }
+  const uint64_t reserved = engine_->stats().memory_used_bytes;
+  ASSERT_TRUE(Reserve(1, 64, kTensor, /*version=*/9).ok());
+  EXPECT_EQ(engine_->stats().memory_used_bytes, reserved) << "it is held already";
+  nodes[1]->results.clear();
+  nodes[0]->Report(9, 1);
+  nodes[1]->Report(9, 0);
+  EXPECT_EQ(nodes[1]->WaitForResult(1), std::vector<float>{3.0f});
+  nodes[0]->Push({1.0f}, 2);
+  nodes[1]->Push({2.0f}, 2);
+  for (Node* node : nodes) EXPECT_EQ(node->WaitForResult(2), std::vector<float>{3.0f});
+}
+
+TEST_F(EngineTest, WhatIsAboutAPartitionOfAnotherServerIsDropped) {
+  Start(1);
+  ASSERT_TRUE(Reserve(1, 64).ok());
+  Node* node = Join(0);
+  ASSERT_TRUE(node->WaitForHello());
+  node->Push({1.0f}, 1, /*partition=*/7);
+  node->Push({1.0f}, 1, 0, TensorId(99));
+  node->Push({4.0f}, 1);
+  EXPECT_EQ(node->WaitForResult(1), std::vector<float>{4.0f});
 }
 
 TEST_F(EngineTest, AWrongTokenIsRefusedBeforeAnythingIsAllocated) {

@@ -1,0 +1,32 @@
+"""A rank of bench/failover: pushes one tensor round after round and notes when each round ended."""
+import pathlib
+import sys
+import time
+
+import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "cluster" / "trainers"))
+import addend
+from common import finish, gate, outcome, parameters, wants
+
+
+def main():
+    values = np.ones(parameters()["bytes"] // 4, np.float32)
+    ends = []
+
+    def run():
+        addend.init()
+        stop = False
+        while not stop:
+            handle = addend.push_pull_async(values, "tensor", op=addend.Sum)
+            stop = addend.push_pull(np.array([wants("stop")], np.int32), "stop", op=addend.Max)[0]  # all in the same round
+            addend.synchronize(handle)
+            ends.append(time.monotonic())
+            if len(ends) == 3:
+                gate("running")
+        addend.shutdown()
+
+    finish({**outcome(run), "ends": ends})
+
+
+main()
