@@ -146,8 +146,10 @@ end:
        slot[SLOT(n, held[n])] = 0;
 #endif
        PUSH(n) }
-  :: atomic { order[n]?PLAN,v,o,dead -> /* it connects to the owner to be */
+  :: atomic { order[n]?PLAN,v,o,dead -> /* it connects to the owner to be, but grants it nothing before it follows it */
+#ifdef M_GRANT_EARLY
        if :: v > version[n] -> GRANT(n, o) :: else -> skip fi;
+#endif
        if :: v == plan -> acks = acks | (1 << n) :: else -> skip fi; v = 0; o = 0 }
   :: atomic { order[n]?RECOVER,v,o,dead ->
        if

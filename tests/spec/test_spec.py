@@ -20,7 +20,7 @@ SHORT = [
 ]
 FULL = [
     {"CHANGES": 1, "DEATHS": 1, "ROUNDS": 3}, {"CHANGES": 2, "RESTARTS": 1}, {"CHANGES": 2, "DEATHS": 1},
-    {"CHANGES": 1, "DEATHS": 1, "RESETS": 1}, {"CHANGES": 1, "FALSE_DEATHS": 1, "RESETS": 1},
+    {"CHANGES": 1, "FALSE_DEATHS": 1, "RESETS": 1},
     {"DEATHS": 1, "RESETS": 1, "RESTARTS": 1},
 ]
 # The rule that is missing, what has to happen to need it, and what is then violated.
@@ -29,6 +29,7 @@ MUTATIONS = [
     ("M_DROP_RESULT", {"DEATHS": 1}, "slot"),
     ("M_REPORT_SENT", {"DEATHS": 1}, "held"),
     ("M_LATE_WRITE", {"FALSE_DEATHS": 1, "ROUNDS": 3, "SLOTS": 1}, "r=="),
+    ("M_GRANT_EARLY", {"CHANGES": 2, "DEATHS": 1, "SLOTS": 1}, "held"),
     ("M_ANY_VERSION", {"CHANGES": 1, "DEATHS": 1}, "held"),
     ("M_ANY_SERVER", {"CHANGES": 1, "FALSE_DEATHS": 1, "RESETS": 1}, "held"),
     ("M_MOVED_OVERTAKES", {"CHANGES": 1, "RESETS": 1}, "held"),
