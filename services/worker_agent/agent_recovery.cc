@@ -15,6 +15,12 @@ namespace {
 constexpr absl::Duration kReconnectTimeout = absl::Seconds(2);
 constexpr absl::Duration kBetweenAttempts = absl::Milliseconds(100);
 
+// The connection broke, or was closed because its end stops.
+bool IsTransient(const absl::Status& why) {
+  return absl::IsUnavailable(why) || absl::IsCancelled(why) || absl::IsAborted(why) ||
+         absl::IsDeadlineExceeded(why) || absl::IsDataLoss(why);
+}
+
 }  // namespace
 
 // A reset is not a death: the server may be there still. Disagreement is final, and the colocated
@@ -33,7 +39,10 @@ void Agent::OnLinkLost(ServerLink* link, const absl::Status& why) {
                                                     : "peer_lost";
     return FailJob(why, kind, /*report=*/true);
   }
-  if (absl::IsUnauthenticated(why) || absl::IsFailedPrecondition(why)) {
+  if (!IsTransient(why) && !absl::IsUnauthenticated(why) && !absl::IsFailedPrecondition(why)) {
+    return FailJob(why, "internal", /*report=*/true);  // it would be refused again
+  }
+  if (!IsTransient(why)) {
     return ReportLost(link, why);  // whoever answers there is not the server of the plan
   }
   const LinkKey key(link->server().value(), link->shard());
@@ -41,11 +50,9 @@ void Agent::OnLinkLost(ServerLink* link, const absl::Status& why) {
   const auto attempt = [this, key, generation] {
     if (generation == identity_.generation && failure_.ok()) Reconnect(key);
   };
-  if (link->open_attempts() == 0) {
+  if (link->open_attempts() > 0 && absl::IsUnavailable(why)) ReportLost(link, why);  // refused
+  if (link->open_attempts() == 0 && !link->reopened()) {
     loop_->Defer(attempt);
-  } else if (absl::IsUnavailable(why)) {
-    ReportLost(link, why);  // refused
-    loop_->RunAfter(kBetweenAttempts, attempt);
   } else {
     loop_->RunAfter(kBetweenAttempts, attempt);
   }

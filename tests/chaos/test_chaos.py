@@ -8,7 +8,7 @@ import signal
 import time
 
 from tests.support.cluster import Cluster, PATIENCE
-from tests.support.processes import eventually
+from tests.support.rounds import completed, finish, goes_on, running
 
 LEASE_S = 2
 MAX_SERVERS = 4
@@ -68,29 +68,18 @@ class Chaos:
         self.cluster.start_scheduler()
 
 
-def rounds(ranks):
-    return min(int((ranks.folder / f"rounds.{rank}").read_text() or 0) for rank in ranks.processes)
-
-
 def test_the_same_bits_whatever_happens(tmp_path, chaos_seed, chaos_events):
     print(f"seed {chaos_seed}")
     with Cluster(tmp_path, nodes=4, cpu_servers=2, shards=2, store=f"sqlite:{tmp_path}/scheduler.db",
                  scheduler_flags=[f"--lease={LEASE_S * PATIENCE}s"]) as cluster:
-        ranks = cluster.start_ranks("rounds.py")
-        ranks.wait_at("running")
-        ranks.open("running")
+        ranks = running(cluster)
         chaos = Chaos(cluster, chaos_seed)
         for number in range(chaos_events):
             chaos.event()
             time.sleep(chaos.random.choice([0, 0.05, 0.3]))  # the next event may come in the middle of the recovery
             if number % 3 == 2:
-                before = rounds(ranks)
-                eventually(lambda: rounds(ranks) >= before + 3, 20 * PATIENCE,
-                           f"further rounds on every rank after {chaos.log[-6:]} (seed {chaos_seed}, event {number})")
+                goes_on(ranks, 3, 20, f"further rounds after {chaos.log[-6:]} (seed {chaos_seed}, event {number})")
         for server in chaos.stopped:
             server.signal(signal.SIGCONT)
-        ranks.open("stop")
-        for outcome in ranks.join(60):
-            assert outcome.result["error"] is None, (chaos_seed, chaos.log[-6:], outcome.result)
-            assert outcome.result["wrong"] == [], f"(round, tensor) with other bits than the reference; seed {chaos_seed}"
-        print(f"{chaos_events} events, {rounds(ranks)} rounds, no wrong bit")
+        finish(ranks)
+        print(f"{chaos_events} events, {completed(ranks)} rounds, no wrong bit")

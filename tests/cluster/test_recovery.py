@@ -6,35 +6,9 @@ import pytest
 from tests.support import netns
 from tests.support.cluster import Cluster, PATIENCE
 from tests.support.processes import eventually
+from tests.support.rounds import finish, goes_on, running
 
 LEASE = ["--lease=2s"]
-
-
-def running(cluster):
-    """Ranks that push, and compare every result with the reference, round after round until finish()."""
-    ranks = cluster.start_ranks("rounds.py")
-    ranks.wait_at("running")
-    ranks.open("running")
-    return ranks
-
-
-def finish(ranks):
-    ranks.open("stop")
-    results = ranks.join(60)
-    for outcome in results:
-        assert outcome.result["error"] is None, outcome.result
-        assert outcome.result["wrong"] == [], "(round, tensor) with other bits than the reference"
-    return results
-
-
-def rounds(ranks):
-    return min(int((ranks.folder / f"rounds.{rank}").read_text() or 0) for rank in ranks.processes)
-
-
-def goes_on(ranks, timeout=10):
-    """All ranks complete further rounds."""
-    before = rounds(ranks)
-    eventually(lambda: rounds(ranks) >= before + 5, timeout * PATIENCE, "further rounds on every rank")
 
 
 def cpu_servers(cluster):

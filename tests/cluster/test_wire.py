@@ -1,5 +1,6 @@
 """What a service does with frames that it should never get: refuse them politely, and harm nobody else."""
 import contextlib
+import itertools
 import socket
 import struct
 
@@ -8,6 +9,7 @@ import pytest
 from tests.support import wire
 from tests.support.cluster import Cluster, PATIENCE
 from tests.support.processes import eventually
+from tests.support.rounds import finish, goes_on, running
 
 
 def answer_to(port, data):
@@ -73,6 +75,35 @@ def test_server_of_another_version_is_an_error_on_every_rank(tmp_path):
             error = outcome.result["push_pull"]
             assert error["error"] is not None and error["code"] == 66, error
             assert "version" in error["text"] and error["seconds"] < 10 * PATIENCE
+
+
+@pytest.mark.parametrize("every", [97, 1000])
+def test_a_link_that_is_reset_is_no_death(tmp_path, every):
+    """The proxy breaks a connection at every so many frames, whatever they are; what was lost is sent again."""
+    frames = itertools.count(1)
+
+    def rewrite(to_server, fields, frame):
+        if next(frames) % every == 0:
+            raise ConnectionResetError
+        return frame
+
+    with cluster_behind_proxy(tmp_path, rewrite) as cluster:
+        ranks = running(cluster)
+        goes_on(ranks, rounds=60, timeout=60)
+        server, = cluster.addendctl("status")["servers"]
+        assert server["server_id"] == 1, "it was not declared dead"
+        finish(ranks)
+
+
+def test_a_server_that_refuses_a_frame_is_an_error_and_no_reset(tmp_path):
+    def rewrite(to_server, fields, frame):
+        if not to_server or fields["type"] != wire.CONTRIBUTION:
+            return frame
+        return wire.encode(**{**fields, "op": 99 if fields["op"] else 1})[:wire.HEADER.size] + frame[wire.HEADER.size:]
+
+    with cluster_behind_proxy(tmp_path, rewrite) as cluster:
+        for outcome in cluster.run_ranks("attempt.py", timeout=10):
+            assert outcome.result["push_pull"]["error"] is not None
 
 
 def test_result_of_an_old_round_is_not_accepted(tmp_path):

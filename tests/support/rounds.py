@@ -1,0 +1,27 @@
+"""Ranks that push, and compare every result with the reference, round after round until finish() (trainers/rounds.py)."""
+from tests.support.cluster import PATIENCE
+from tests.support.processes import eventually
+
+
+def running(cluster):
+    ranks = cluster.start_ranks("rounds.py")
+    ranks.wait_at("running")
+    ranks.open("running")
+    return ranks
+
+
+def completed(ranks):
+    """Rounds that every rank has completed."""
+    return min(int((ranks.folder / f"rounds.{rank}").read_text() or 0) for rank in ranks.processes)
+
+
+def goes_on(ranks, rounds=5, timeout=10, what="further rounds on every rank"):
+    before = completed(ranks)
+    eventually(lambda: completed(ranks) >= before + rounds, timeout * PATIENCE, what)
+
+
+def finish(ranks):
+    ranks.open("stop")
+    for outcome in ranks.join(60):
+        assert outcome.result["error"] is None, outcome.result
+        assert outcome.result["wrong"] == [], "(round, tensor) with other bits than the reference"
