@@ -13,6 +13,11 @@
 #include "lib/summation/engine.h"
 
 namespace addend {
+namespace {
+
+constexpr int kMaxOpenListed = 1000;
+
+}  // namespace
 
 uint32_t TrainerCode(const absl::Status& why, const std::string& kind) {
   if (ExitCodeOf(why) == kExitVersion) return ADDEND_ERROR_VERSION;
@@ -302,6 +307,19 @@ std::string Agent::Activity() {
   return text;
 }
 
+void Agent::DescribeOpen(v1::GetAgentResponse* response) const {
+  const absl::Time now = absl::Now();
+  for (const auto& [number, tensor] : by_number_) {
+    if (!tensor->rounds.AnyPushed() || response->open_size() >= kMaxOpenListed) continue;
+    v1::OpenTensor* open = response->add_open();
+    open->set_name(tensor->shape.name);
+    open->set_round(tensor->rounds.round().value());
+    open->set_open_s(absl::ToDoubleSeconds(now - std::min(now, tensor->open_since)));
+    for (const uint32_t rank : tensor->rounds.Missing()) open->add_missing(rank);
+    open->set_planned(tensor->planned());
+  }
+}
+
 v1::GetAgentResponse Agent::Snapshot() {
   v1::GetAgentResponse response;
   loop_->Run([&] {
@@ -328,6 +346,7 @@ v1::GetAgentResponse Agent::Snapshot() {
       info->set_in_flight(static_cast<uint32_t>(link->queued()));
     }
     response.set_tensors(static_cast<uint32_t>(by_number_.size()));
+    DescribeOpen(&response);
     for (const auto& [number, tensor] : by_number_) {
       if (tensor->rounds.AnyPushed()) response.set_open_rounds(response.open_rounds() + 1);
       uint64_t bytes = tensor->results->memory().size();

@@ -150,6 +150,7 @@ class Agent final : private TrainerEvents, private ServerEvents {
   absl::Status CheckReachable(const std::string& where, const v1::DataEndpoint& endpoint) const;
   void FailJob(const absl::Status& why, const std::string& kind, bool report);
   void DropRetiredLinks();
+  void DescribeOpen(v1::GetAgentResponse* response) const;
 
   const Options options_;
   std::unique_ptr<EventLoop> loop_;

@@ -8,6 +8,7 @@ import pytest
 from tests.support import netns
 from tests.support.cluster import Cluster, PATIENCE, run_binary
 from tests.support.grpc_proxy import GrpcProxy
+from tests.support.processes import eventually
 
 SERVICES = ("addend-scheduler", "addend-summation", "addend-agent")
 AGENT = ["--scheduler=127.0.0.1:9", "--job=j", "--node-rank=0", "--num-nodes=1", "--local-size=1"]
@@ -332,6 +333,28 @@ def test_a_node_that_does_not_push_is_an_error_on_every_rank(tmp_path, rounds_be
         for outcome in ranks.join(LIMIT):
             report = outcome.result["push_pull"]
             assert report["error"] == "StalledError" and report["code"] == 78 and "'w'" in report["text"]
+
+
+@pytest.mark.parametrize("rounds_before", [0, 1])
+def test_addendctl_why_names_whom_a_job_waits_for(tmp_path, rounds_before):
+    calls = ["push_pull"] * rounds_before
+    late = {"calls": [*calls, "gate sleep", "push_pull"]}
+    with Cluster(tmp_path, nodes=3, local_size=2, cpu_servers=1) as cluster:
+        ranks = cluster.start_ranks("attempt.py", {
+            "calls": [*calls, "gate there", "push_pull"], "rank": {"3": late, "4": late, "5": late}})
+        ranks.open("there")
+
+        def asked():
+            answer = cluster.addendctl("why", "job")
+            late = answer["nodes"] == [2] and answer["ranks"] == [3] and answer["round"] == rounds_before + 1
+            return late and answer
+        answer = eventually(asked, 10 * PATIENCE, "node 2 and rank 3 in the roll-call")
+        assert answer["tensor"] == "w" and answer["open_s"] > 0
+        assert "node 2" in answer["waits_for"] and "rank 3" in answer["waits_for"]
+        ranks.open("sleep")
+        ranks.join()
+    result = run_binary("addendctl", "why")
+    assert "JOB" in last_sentence(result, status=64)
 
 
 def test_a_local_rank_that_does_not_push_is_named(tmp_path):

@@ -19,7 +19,7 @@ SHORT = [
     {"CHANGES": 1, "RESETS": 1}, {"DEATHS": 1, "RESETS": 1}, {"CHANGES": 1, "RESTARTS": 1}, {"DEATHS": 1, "RESTARTS": 1},
 ]
 FULL = [
-    {"CHANGES": 1, "DEATHS": 1, "ROUNDS": 3}, {"CHANGES": 2, "RESTARTS": 1}, {"CHANGES": 2, "DEATHS": 1},
+    {"CHANGES": 1, "DEATHS": 1, "ROUNDS": 3}, {"CHANGES": 2, "DEATHS": 1},
     {"CHANGES": 1, "FALSE_DEATHS": 1, "RESETS": 1},
     {"DEATHS": 1, "RESETS": 1, "RESTARTS": 1},
 ]

@@ -16,11 +16,12 @@
 #include "tools/addendctl/plan_command.h"
 #include "tools/addendctl/status_json.h"
 #include "tools/addendctl/status_table.h"
+#include "tools/addendctl/why_command.h"
 
 namespace addend {
 namespace {
 
-constexpr char kCommands[] = "plan, status, jobs, nodes or help";
+constexpr char kCommands[] = "plan, status, jobs, nodes, why or help";
 
 constexpr char kHelp[] =
     R"(Asks a running Addend cluster what it does, and the planner what it would do.
@@ -31,6 +32,8 @@ constexpr char kHelp[] =
       The scheduler, the summation servers with their traffic, the jobs with their plan.
   addendctl jobs | addendctl nodes
       One line for every job, or every node of every job.
+  addendctl why JOB
+      Whom the job waits for, in one sentence: asks its agents and its summation servers.
 
 --json prints one line of JSON instead. Names end with their unit (_s, _bytes, _bps); shares are fractions of all
 tensors' bytes; null has no meaning or is not known.
@@ -43,6 +46,8 @@ tensors' bytes; null has no meaning or is not known.
           tensor_bytes, uptime_s, t_opt_s, shares [{server_id, share, assigned}], nodes (as below, without job)}]
   nodes   [{job, node_rank, connected, hostname, control_address, incarnation, bandwidth_bps, last_seen_s, activity,
           traffic}]
+  why     {job, state, waits_for (the sentence), tensor, round, open_s, nodes [rank], ranks [rank]}; nodes of which nobody
+          has pushed, and single ranks of the others
   traffic {network_bytes_sent, network_bytes_received, local_bytes, copied_bytes, partitions_sealed,
           payload_bytes_summed}; traffic_share is a server's part of all payload_bytes_summed
 
@@ -80,13 +85,30 @@ absl::StatusOr<v1::GetStatusResponse> AskScheduler(const std::string& scheduler)
   return response;
 }
 
-absl::StatusOr<std::string> Answer(const std::string& command) {
-  if (command == "plan") return Plan();
-  if (command == "help") return absl::StrFormat("%s\n", kHelp);
-  if (command != "status" && command != "jobs" && command != "nodes") {
+absl::StatusOr<std::string> Why(const std::vector<std::string>& arguments) {
+  if (arguments.size() != 2) {
+    return absl::InvalidArgumentError("addendctl why needs the name of one job: addendctl why JOB");
+  }
+  ADDEND_ASSIGN_OR_RETURN(const v1::GetStatusResponse status,
+                          AskScheduler(absl::GetFlag(FLAGS_scheduler).ToString()));
+  return AnswerWhy(status, arguments[1], absl::GetFlag(FLAGS_timeout), absl::GetFlag(FLAGS_json));
+}
+
+absl::StatusOr<std::string> Answer(const std::vector<std::string>& arguments) {
+  const std::string& command = arguments.front();
+  if (command == "why") return Why(arguments);
+  const bool asks = command == "status" || command == "jobs" || command == "nodes";
+  if (!asks && command != "plan" && command != "help") {
     return absl::InvalidArgumentError(
         absl::StrFormat("'%s' is not a command of addendctl: use %s", command, kCommands));
   }
+  if (arguments.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("'%s' on the command line is not expected: addendctl %s takes no argument",
+                        arguments[1], command));
+  }
+  if (command == "plan") return Plan();
+  if (command == "help") return absl::StrFormat("%s\n", kHelp);
   const std::string scheduler = absl::GetFlag(FLAGS_scheduler).ToString();
   const bool json = absl::GetFlag(FLAGS_json);
   ADDEND_ASSIGN_OR_RETURN(const v1::GetStatusResponse status, AskScheduler(scheduler));
@@ -100,11 +122,7 @@ absl::Status Run(const std::vector<std::string>& arguments) {
   if (arguments.empty()) {
     return absl::InvalidArgumentError(absl::StrFormat("addendctl needs a command: %s", kCommands));
   }
-  if (arguments.size() > 1) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "'%s' on the command line is not expected: addendctl takes one command", arguments[1]));
-  }
-  ADDEND_ASSIGN_OR_RETURN(const std::string text, Answer(arguments.front()));
+  ADDEND_ASSIGN_OR_RETURN(const std::string text, Answer(arguments));
   std::fputs(text.c_str(), stdout);
   return absl::OkStatus();
 }
