@@ -132,7 +132,10 @@ std::string Agent::DescribeStall(const Tensor& tensor) const {
            absl::StrFormat("rank %s of this node has not pushed it", absl::StrJoin(ranks, ", "));
   }
   if (!tensor.planned()) return head + "another node has not declared it";
-  return head + "this node has pushed it, and another node has not";
+  return head +
+         absl::StrFormat(
+             "this node has pushed it, and another node has not ('addendctl why %s' names it)",
+             options_.job);
 }
 
 void Agent::CheckStalls() {

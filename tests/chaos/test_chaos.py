@@ -10,7 +10,7 @@ import time
 from tests.support.cluster import Cluster, PATIENCE
 from tests.support.rounds import completed, finish, goes_on, running
 
-LEASE_S = 2
+LEASE_S = 4
 MAX_SERVERS = 4
 
 
@@ -78,7 +78,7 @@ def test_the_same_bits_whatever_happens(tmp_path, chaos_seed, chaos_events):
             chaos.event()
             time.sleep(chaos.random.choice([0, 0.05, 0.3]))  # the next event may come in the middle of the recovery
             if number % 3 == 2:
-                goes_on(ranks, 3, 20, f"further rounds after {chaos.log[-6:]} (seed {chaos_seed}, event {number})")
+                goes_on(ranks, 3, 40, f"further rounds after {chaos.log[-6:]} (seed {chaos_seed}, event {number})")
         for server in chaos.stopped:
             server.signal(signal.SIGCONT)
         finish(ranks)

@@ -8,7 +8,7 @@ from tests.support.cluster import Cluster, PATIENCE
 from tests.support.processes import eventually
 from tests.support.rounds import finish, goes_on, running
 
-LEASE = ["--lease=2s"]
+LEASE = ["--lease=3s"]
 
 
 def cpu_servers(cluster):

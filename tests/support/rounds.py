@@ -15,7 +15,7 @@ def completed(ranks):
     return min(int((ranks.folder / f"rounds.{rank}").read_text() or 0) for rank in ranks.processes)
 
 
-def goes_on(ranks, rounds=5, timeout=10, what="further rounds on every rank"):
+def goes_on(ranks, rounds=5, timeout=20, what="further rounds on every rank"):
     before = completed(ranks)
     eventually(lambda: completed(ranks) >= before + rounds, timeout * PATIENCE, what)
 
