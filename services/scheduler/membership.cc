@@ -439,4 +439,22 @@ absl::Status Membership::ReportFailure(absl::Time now, const v1::ReportFailureRe
   return absl::OkStatus();
 }
 
+absl::Status Membership::ReportServerLost(absl::Time now,
+                                          const v1::ReportServerLostRequest& request,
+                                          Decision* decision) {
+  Scope scope(this, now, decision);
+  Job* job = nullptr;
+  const Node* node = FindNode(request.member(), &job);
+  if (node == nullptr) return Unknown(request.member());
+  if (Generation(request.generation()) != job->generation) return absl::OkStatus();
+  const auto found = servers_.find(ServerId(request.server_id()));
+  // A colocated server lives as long as its node, which has a lease of its own.
+  if (found == servers_.end() || found->second.colocated()) return absl::OkStatus();
+  if (!job->plan_servers.contains(found->first)) return absl::OkStatus();
+  RemoveServer(found->first,
+               absl::StrFormat("%s was lost: %s cannot reach it (%s)", NameOf(found->second),
+                               NameOf(*node), request.reason()));
+  return absl::OkStatus();
+}
+
 }  // namespace addend

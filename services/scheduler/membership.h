@@ -191,6 +191,8 @@ class Membership {
   void PlanOne(Job& job, Tensor& tensor);
   void Reserve(Job& job, Tensor& tensor, v1::TensorPlan plan);
   void TakeLoad(Job& job, Tensor& tensor);
+  void TakePartition(Job& job, Tensor& tensor, const PlannedPartition& partition);
+  void DropLoad(Job& job, const PlannedPartition& partition);
   void Publish(Job& job, Tensor& tensor);
   void Refuse(Job& job, Tensor& tensor, std::string kind, uint32_t exit_code, std::string message);
   void Unreserve(Job& job, Tensor& tensor, const std::set<ServerId>& except);

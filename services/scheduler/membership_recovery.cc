@@ -92,21 +92,11 @@ void Membership::MovePartition(Job& job, Tensor& tensor, const PlannedPartition&
   plan.set_servers(index, to.server.value());
   plan.set_shards(index, to.shard);
   plan.set_versions(index, job.plan_version.value());
-  Owned& owned = tensor.owned[to.server];
-  owned.partitions.push_back(partition.index);
-  owned.shards.push_back(to.shard);
-  owned.accumulator_bytes += partition.accumulator_bytes;
-  JobLoad& former = job.loads[partition.server];
-  former.bytes -= partition.payload_bytes;
-  former.shards[partition.shard] -= partition.payload_bytes;
-  JobLoad& load = job.loads[to.server];
-  load.bytes += partition.payload_bytes;
-  if (load.shards.size() <= to.shard) load.shards.resize(to.shard + 1, 0);
-  load.shards[to.shard] += partition.payload_bytes;
-  Server& server = servers_.at(to.server);
-  if (server.free_bytes != ServerLoad::kUnlimited) {
-    server.free_bytes -= std::min(server.free_bytes, partition.accumulator_bytes);
-  }
+  DropLoad(job, partition);
+  PlannedPartition moved = partition;
+  moved.server = to.server;
+  moved.shard = to.shard;
+  TakePartition(job, tensor, moved);
   job.plan_servers.insert(to.server);
 }
 
@@ -131,24 +121,6 @@ void Membership::NewOwnerAnswered(Job& job, Tensor& tensor, ServerId server) {
   v1::NodeUpdate& update = Broadcast(job);
   *update.add_tensors() = tensor.plan;
   FillServers(job, &update);
-}
-
-absl::Status Membership::ReportServerLost(absl::Time now,
-                                          const v1::ReportServerLostRequest& request,
-                                          Decision* decision) {
-  Scope scope(this, now, decision);
-  Job* job = nullptr;
-  const Node* node = FindNode(request.member(), &job);
-  if (node == nullptr) return absl::NotFoundError("the scheduler does not know this node");
-  if (Generation(request.generation()) != job->generation) return absl::OkStatus();
-  const auto found = servers_.find(ServerId(request.server_id()));
-  // A colocated server lives as long as its node, which has a lease of its own.
-  if (found == servers_.end() || found->second.colocated()) return absl::OkStatus();
-  if (!job->plan_servers.contains(found->first)) return absl::OkStatus();
-  RemoveServer(found->first,
-               absl::StrFormat("%s was lost: %s cannot reach it (%s)", NameOf(found->second),
-                               NameOf(*node), request.reason()));
-  return absl::OkStatus();
 }
 
 }  // namespace addend

@@ -230,30 +230,35 @@ void Membership::Reserve(Job& job, Tensor& tensor, v1::TensorPlan plan) {
 void Membership::TakeLoad(Job& job, Tensor& tensor) {
   tensor.owned.clear();
   ForEachPartition(tensor.plan, [&](const PlannedPartition& partition) {
-    Owned& owned = tensor.owned[partition.server];
-    owned.partitions.push_back(partition.index);
-    owned.shards.push_back(partition.shard);
-    owned.accumulator_bytes += partition.accumulator_bytes;
-    JobLoad& load = job.loads[partition.server];
-    load.bytes += partition.payload_bytes;
-    if (load.shards.size() <= partition.shard) load.shards.resize(partition.shard + 1, 0);
-    load.shards[partition.shard] += partition.payload_bytes;
+    TakePartition(job, tensor, partition);
   });
-  for (const auto& [id, owned] : tensor.owned) {
-    const auto server = servers_.find(id);
-    if (server == servers_.end() || server->second.free_bytes == ServerLoad::kUnlimited) continue;
-    uint64_t& free = server->second.free_bytes;
-    free -= std::min(free, owned.accumulator_bytes);
-  }
+}
+
+void Membership::TakePartition(Job& job, Tensor& tensor, const PlannedPartition& partition) {
+  Owned& owned = tensor.owned[partition.server];
+  owned.partitions.push_back(partition.index);
+  owned.shards.push_back(partition.shard);
+  owned.accumulator_bytes += partition.accumulator_bytes;
+  JobLoad& load = job.loads[partition.server];
+  load.bytes += partition.payload_bytes;
+  if (load.shards.size() <= partition.shard) load.shards.resize(partition.shard + 1, 0);
+  load.shards[partition.shard] += partition.payload_bytes;
+  const auto server = servers_.find(partition.server);
+  if (server == servers_.end() || server->second.free_bytes == ServerLoad::kUnlimited) return;
+  uint64_t& free = server->second.free_bytes;
+  free -= std::min(free, partition.accumulator_bytes);
+}
+
+void Membership::DropLoad(Job& job, const PlannedPartition& partition) {
+  JobLoad& load = job.loads[partition.server];
+  load.bytes -= partition.payload_bytes;
+  load.shards[partition.shard] -= partition.payload_bytes;
 }
 
 // Takes it out of the books again; the servers that have it are told, unless they are in `except`.
 void Membership::Unreserve(Job& job, Tensor& tensor, const std::set<ServerId>& except) {
-  ForEachPartition(tensor.plan, [&job](const PlannedPartition& partition) {
-    JobLoad& load = job.loads[partition.server];
-    load.bytes -= partition.payload_bytes;
-    load.shards[partition.shard] -= partition.payload_bytes;
-  });
+  ForEachPartition(tensor.plan,
+                   [&](const PlannedPartition& partition) { DropLoad(job, partition); });
   for (const auto& [id, owned] : tensor.owned) {
     const auto server = servers_.find(id);
     if (server == servers_.end() || except.contains(id)) continue;
@@ -290,7 +295,10 @@ void Membership::TakeAnswer(Server& server, const v1::AckReservationRequest& ans
     if (const auto why = refused.find(key); why != refused.end()) {
       NoteRefusal(servers_.at(id), job->second, *tensor, why->second);
     }
-    if (tensor->stage == Stages::PLANNED) NewOwnerAnswered(job->second, *tensor, id);
+    // A later update may make it the owner of more of this tensor: then this is not yet the answer.
+    if (tensor->stage == Stages::PLANNED && !server.Awaits(key)) {
+      NewOwnerAnswered(job->second, *tensor, id);
+    }
     if (tensor->stage != Stages::RESERVING) continue;
     tensor->awaited.erase(id);
     ServerAnswered(job->second, *tensor);

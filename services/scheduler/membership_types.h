@@ -2,6 +2,7 @@
 // it and keeps its invariants.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -48,6 +49,11 @@ struct Server {
   std::map<uint64_t, std::vector<std::pair<JobId, TensorId>>> unanswered;
 
   bool colocated() const { return !info.colocated_job().empty(); }
+  bool Awaits(const std::pair<JobId, TensorId>& asked) const {
+    return std::any_of(unanswered.begin(), unanswered.end(), [&asked](const auto& update) {
+      return std::find(update.second.begin(), update.second.end(), asked) != update.second.end();
+    });
+  }
 };
 
 struct Node {

@@ -18,6 +18,16 @@ class RecoveryTest : public ClusterTest {
     DeclareAll(nodes_of_, {Tensor("w", {100000})});
     return plan();
   }
+  // Begins, and loses the server; one of the new owners, node 1's, does not answer.
+  FakeServer& LoseWithASlowHeir(FakeServer* lost) {
+    Begin();
+    FakeServer& slow = *ServerOf(*nodes_of_[1]);
+    slow.answers = false;
+    Kill(lost);
+    Pass(absl::Seconds(6));
+    EXPECT_GT(PartitionsOf(plan(), lost->id), 0);
+    return slow;
+  }
   const v1::TensorPlan& plan(int node = 0) const { return nodes_of_[node]->plans.at("w"); }
   static int PartitionsOf(const v1::TensorPlan& plan, uint32_t server) {
     return static_cast<int>(std::count(plan.servers().begin(), plan.servers().end(), server));
@@ -52,15 +62,32 @@ TEST_F(RecoveryTest, PartitionsOfALostServerGoToOthersAndAllOthersStay) {
 
 TEST_F(RecoveryTest, NodesAreToldWhenEveryNewOwnerHasAnswered) {
   FakeServer& lost = AddCpuServer();
-  Begin();
-  FakeServer& slow = *ServerOf(*nodes_of_[1]);
-  slow.answers = false;
-  Kill(&lost);
-  Pass(absl::Seconds(6));
-  EXPECT_GT(PartitionsOf(plan(), lost.id), 0);
+  FakeServer& slow = LoseWithASlowHeir(&lost);
   slow.answers = true;
   Answer(&slow);
   EXPECT_EQ(PartitionsOf(plan(), lost.id), 0);
+}
+
+TEST_F(RecoveryTest, AnswerToAnEarlierRecoveryIsNotTheAnswerToALaterOne) {
+  FakeServer& first = AddCpuServer();
+  FakeServer& second = AddCpuServer();
+  Begin();
+  FakeServer& heir = *ServerOf(*nodes_of_[1]);
+  heir.answers = false;
+  const size_t before = heir.updates.size();
+  ReportLost(*nodes_of_[0], first);
+  ReportLost(*nodes_of_[0], second);
+  ASSERT_GE(heir.updates.size(), before + 2);
+  for (size_t i = before; i < heir.updates.size(); ++i) {
+    EXPECT_GT(PartitionsOf(plan(), second.id), 0) << "told before update " << i << " was answered";
+    v1::AckReservationRequest answer = heir.Take(heir.updates[i]);
+    *answer.mutable_member() = heir.member();
+    Decision decision;
+    ASSERT_TRUE(membership_->AckReservation(now_, answer, &decision).ok());
+    Apply(std::move(decision));
+  }
+  EXPECT_EQ(PartitionsOf(plan(), first.id) + PartitionsOf(plan(), second.id), 0);
+  ExpectHeld(plan(), nodes_of_[0]->job_id);
 }
 
 TEST_F(RecoveryTest, NewOwnerThatIsLostBeforeItAnswersIsReplaced) {
@@ -80,12 +107,7 @@ TEST_F(RecoveryTest, NewOwnerThatIsLostBeforeItAnswersIsReplaced) {
 
 TEST_F(RecoveryTest, RestartedSchedulerRepeatsTheRecoveryThatItWasIn) {
   FakeServer& lost = AddCpuServer();
-  Begin();
-  FakeServer& slow = *ServerOf(*nodes_of_[1]);
-  slow.answers = false;
-  Kill(&lost);
-  Pass(absl::Seconds(6));
-  ASSERT_GT(PartitionsOf(plan(), lost.id), 0);
+  FakeServer& slow = LoseWithASlowHeir(&lost);
   slow.answers = true;
   Restart();
   EXPECT_EQ(PartitionsOf(plan(0), lost.id), 0);
