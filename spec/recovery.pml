@@ -216,10 +216,13 @@ end:
 #define MAY_CLOSE(s) 1
 #define TELL_MOVED(s) skip
 #else
-#define MAY_CLOSE(s) BETWEEN_ROUNDS(s)
+#define MAY_CLOSE(s) (!server[s].lacking && BETWEEN_ROUNDS(s))
 #define TELL_MOVED(s) SEND_MOVED(s, 0); SEND_MOVED(s, 1)
 #endif
 #define CLOSE(s) server[s].state = CLOSED; TELL_MOVED(s)
+#define CLOSE_IF_DUE(s) if :: server[s].state == CLOSING && MAY_CLOSE(s) -> CLOSE(s) :: else -> skip fi
+/* Sent when the server was the owner in a former time: it must not tell a fresh owner where the partition stands. */
+#define OUTDATED(s, v) ((v) < server[s].version)
 #define IS_OWNER(s) (server[s].state == OPEN || server[s].state == CLOSING)
 #define ACCEPT(s, n, r) server[s].contributed[(r) % 2 * 2 + n] = r
 #define COMPLETE(s, r) (server[s].contributed[(r) % 2 * 2] == (r) && server[s].contributed[(r) % 2 * 2 + 1] == (r))
@@ -239,9 +242,11 @@ end:
        if :: v == plan -> acks = acks | 4 :: else -> skip fi; v = 0; o = 0; dead = 0 }
   :: atomic { alive[s] && order[2 + s]?[HAND_OVER,v,o,dead] -> order[2 + s]?HAND_OVER,v,o,dead;
        if
-       :: server[s].state == OPEN && v > server[s].version ->
+       :: (server[s].state == OPEN || server[s].state == RECOVERING) && v > server[s].version ->
           server[s].next_version = v; server[s].next_owner = o;
-          if :: MAY_CLOSE(s) -> CLOSE(s) :: else -> server[s].state = CLOSING fi
+          if :: server[s].state == OPEN -> server[s].state = CLOSING; CLOSE_IF_DUE(s)
+             :: else -> skip /* when it has recovered */
+          fi
        :: else -> skip
        fi; v = 0; o = 0; dead = 0 }
   :: atomic { alive[s] && order[2 + s]?[RECOVER,v,o,dead] -> order[2 + s]?RECOVER,v,o,dead;
@@ -258,10 +263,10 @@ end:
        if
        :: up[LINK(n, s)]?CONTRIBUTION,v,r ->
           if
-          :: server[s].state == ABSENT -> skip
-          :: server[s].state != ABSENT && HOLDS(s, r) -> SEND_RESULT(s, n, r)
-          :: server[s].state == CLOSED && !HOLDS(s, r) -> SEND_MOVED(s, n)
-          :: IS_OWNER(s) && !HOLDS(s, r) ->
+          :: server[s].state == ABSENT || OUTDATED(s, v) -> skip
+          :: server[s].state != ABSENT && !OUTDATED(s, v) && HOLDS(s, r) -> SEND_RESULT(s, n, r)
+          :: server[s].state == CLOSED && !OUTDATED(s, v) && !HOLDS(s, r) -> SEND_MOVED(s, n)
+          :: IS_OWNER(s) && !OUTDATED(s, v) && !HOLDS(s, r) ->
              assert(r > server[s].last || server[s].lacking);                /* KNOWN */
              if
              :: r > server[s].last ->
@@ -270,12 +275,12 @@ end:
                 :: COMPLETE(s, r) ->
                    server[s].sealed[r % 2] = r; server[s].last = r;
                    SEND_RESULT(s, 0, r); SEND_RESULT(s, 1, r);
-                   if :: server[s].state == CLOSING -> CLOSE(s) :: else -> skip fi
+                   CLOSE_IF_DUE(s)
                 :: else -> skip
                 fi
              :: else -> skip /* result r is on its way from the node that holds it */
              fi
-          :: server[s].state == RECOVERING && !HOLDS(s, r) -> skip /* it will be sent again after RECOVERED */
+          :: server[s].state == RECOVERING && !OUTDATED(s, v) && !HOLDS(s, r) -> skip /* it will be sent again after RECOVERED */
           fi
        :: up[LINK(n, s)]?SYNC,v,r -> /* after a reset: what the node follows and holds */
           if
@@ -292,7 +297,8 @@ end:
              server[s].reports = server[s].reports | (1 << n); server[s].report[n] = r;
              if
              :: server[s].reports == 3 ->
-                server[s].state = OPEN; server[s].newest = MAX(server[s].report[0], server[s].report[1]);
+                server[s].state = (server[s].next_version > server[s].version -> CLOSING : OPEN);
+                server[s].newest = MAX(server[s].report[0], server[s].report[1]);
                 server[s].last = MAX(server[s].last, server[s].newest);
                 assert(server[s].report[0] + 1 >= server[s].newest && server[s].report[1] + 1 >= server[s].newest);
                 n = 0;
@@ -307,7 +313,8 @@ end:
                    fi;
                    n++
                 :: else -> break
-                od
+                od;
+                CLOSE_IF_DUE(s)
              :: else -> skip
              fi
           :: v == server[s].recovery && server[s].state != RECOVERING -> /* repeated */
@@ -320,7 +327,8 @@ end:
           :: server[s].lacking && server[s].newest == r ->
              server[s].sealed[r % 2] = r;
              if :: server[s].lacking & 1 -> SEND_RESULT(s, 0, r) :: else -> SEND_RESULT(s, 1, r) fi;
-             server[s].lacking = 0
+             server[s].lacking = 0;
+             CLOSE_IF_DUE(s)
           :: else -> skip
           fi
        fi; n = 0; v = 0; r = 0 }
@@ -344,8 +352,6 @@ byte next;
 #else
 #define START_RECOVERY() acks = 0; phase = RECOVERING_OWNER; TELL_SERVER(owner, RECOVER)
 #endif
-/* The new owner has all reports, and every node has what the others hold. */
-#define RECOVERY_DONE (server[owner].recovery == plan && server[owner].state != RECOVERING && !server[owner].lacking)
 #define MAY_DECLARE(s) (!declared[s] && !gone[s] && (!alive[s] || false_deaths < FALSE_DEATHS))
 
 proctype Scheduler() {
@@ -376,7 +382,7 @@ end:
           :: else -> skip fi;
        s = 0 }
   :: atomic { phase == RECOVERING_OWNER && acks == 4 && CAN_TELL -> phase = RECOVERING_NODES; TELL_NODES(RECOVER) }
-  :: atomic { phase == RECOVERING_NODES && RECOVERY_DONE -> phase = STABLE; acks = 0 }
+  :: atomic { phase == RECOVERING_NODES -> phase = STABLE; acks = 0 } /* it need not know when the owner has recovered */
   :: atomic { restarts < RESTARTS && phase != STABLE && CAN_TELL -> /* it repeats the change that it was in */
        restarts++;
        if

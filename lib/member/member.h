@@ -32,6 +32,9 @@ struct MemberOptions {
   // The member cannot come back (its re-registration was refused): the process should stop. Called
   // at most once, from a thread of the member. It must not be null.
   std::function<void(absl::Status)> on_fatal;
+  // Servers only: the scheduler has given all partitions of this server to others, asked by Drain()
+  // or by somebody else. Perhaps called several times, from a thread of the member. May be null.
+  std::function<void()> on_drained = nullptr;
 };
 
 // Adds what only the member knows to a heartbeat: traffic, activity, memory. `member` is already
@@ -57,6 +60,10 @@ class ServerMember {
   // A CPU server whose lease had ended may be given another number when it comes back. From any
   // thread.
   uint32_t server_id() const;
+  // Asks the scheduler to give this server's partitions to others, again and again while it does
+  // not answer, and waits until it says that nobody needs the server any more. False if that took
+  // longer than `timeout`. Watch and lease go on meanwhile.
+  bool Drain(absl::Duration timeout);
   // Ends the threads, then tells the scheduler, for at most 2 s. A second call does nothing.
   void Leave();
 
@@ -90,6 +97,8 @@ class NodeMember {
   void ReportFailure(uint32_t generation, absl::Status reason, std::string kind);
   // A CPU server that could be reached before cannot be reached any more.
   void ReportServerLost(uint32_t generation, uint32_t server, const absl::Status& why);
+  // As AckChangeRequest.
+  void AckChange(uint32_t generation, uint64_t change, bool following);
   // Waits until all that was queued is answered; false if that took longer than `timeout`.
   bool Flush(absl::Duration timeout);
 

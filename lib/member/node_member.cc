@@ -106,6 +106,12 @@ grpc::Status Send(v1::Scheduler::Stub* stub, grpc::ClientContext* context,
   return stub->ReportServerLost(context, request, &response);
 }
 
+grpc::Status Send(v1::Scheduler::Stub* stub, grpc::ClientContext* context,
+                  const v1::AckChangeRequest& request) {
+  v1::AckChangeResponse response;
+  return stub->AckChange(context, request, &response);
+}
+
 }  // namespace
 
 void NodeMember::Impl::RunSender() {
@@ -202,6 +208,14 @@ void NodeMember::ReportServerLost(uint32_t generation, uint32_t server, const ab
   request.set_generation(generation);
   request.set_server_id(server);
   request.set_reason(Message(why));
+  impl_->reports.Add(std::move(request));
+}
+
+void NodeMember::AckChange(uint32_t generation, uint64_t change, bool following) {
+  v1::AckChangeRequest request;
+  request.set_generation(generation);
+  request.set_change(change);
+  request.set_following(following);
   impl_->reports.Add(std::move(request));
 }
 

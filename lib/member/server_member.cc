@@ -3,8 +3,12 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "lib/base/exit_codes.h"
+#include "lib/base/log.h"
+#include "lib/base/mutex.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
 #include "lib/member/member.h"
 #include "lib/member/session.h"
 #include "lib/rpc/status.h"
@@ -13,17 +17,38 @@ namespace addend {
 
 using internal::Session;
 
+namespace {
+
+constexpr absl::Duration kDrainInterval = absl::Seconds(1);
+constexpr absl::Duration kDrainPoll = absl::Milliseconds(20);
+
+}  // namespace
+
 struct ServerMember::Impl {
   Impl(const MemberOptions& options, v1::RegisterServerRequest request, UpdateFn on_update)
-      : request(std::move(request)), on_update(std::move(on_update)), session(options) {}
+      : request(std::move(request)),
+        on_update(std::move(on_update)),
+        on_drained(options.on_drained),
+        session(options) {}
 
   absl::StatusOr<Session::Registered> Register(grpc::ClientContext* context,
                                                const v1::MemberId* previous);
   absl::Status Watch(const v1::MemberId& id, grpc::ClientContext* context);
   absl::Status Acknowledge(const v1::MemberId& id, const v1::ServerUpdate& update);
+  bool WaitUntilDrained(absl::Duration timeout) {
+    MutexLock lock(&mu);
+    const auto deadline = std::chrono::steady_clock::now() + absl::ToChronoMicroseconds(timeout);
+    while (!drained && changed.WaitUntil(&mu, deadline)) {
+    }
+    return drained;
+  }
 
   const v1::RegisterServerRequest request;
   const UpdateFn on_update;
+  const std::function<void()> on_drained;
+  Mutex mu;
+  CondVar changed;
+  bool drained ABSL_GUARDED_BY(mu) = false;
   Session session;  // last: its threads use the others
 };
 
@@ -69,6 +94,12 @@ absl::Status ServerMember::Impl::Acknowledge(const v1::MemberId& id,
   v1::AckReservationRequest ack = on_update(update);
   *ack.mutable_member() = id;
   ack.set_update_id(update.update_id());
+  if (update.drained()) {
+    MutexLock lock(&mu);
+    drained = true;
+    changed.NotifyAll();
+  }
+  if (update.drained() && on_drained) on_drained();
   return session.Call(absl::Seconds(5), [&](grpc::ClientContext* context) {
     v1::AckReservationResponse response;
     return session.stub()->AckReservation(context, ack, &response);
@@ -91,6 +122,26 @@ absl::StatusOr<std::unique_ptr<ServerMember>> ServerMember::Join(const MemberOpt
        .watch = [impl = impl.get()](const auto& id,
                                     auto* context) { return impl->Watch(id, context); }}));
   return std::unique_ptr<ServerMember>(new ServerMember(std::move(impl)));
+}
+
+bool ServerMember::Drain(absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  absl::Time ask = absl::InfinitePast();
+  while (absl::Now() < deadline) {
+    // The answer is not waited for; a scheduler that has lost its state is told again.
+    if (absl::Now() - ask > kDrainInterval) {
+      ask = absl::Now();
+      v1::DrainRequest request;
+      request.set_server_id(server_id());
+      const absl::Status status = impl_->session.Call(kDrainInterval, [&](auto* context) {
+        v1::DrainResponse response;
+        return impl_->session.stub()->Drain(context, request, &response);
+      });
+      if (!status.ok()) spdlog::debug("cannot drain yet: {}", Message(status));
+    }
+    if (impl_->WaitUntilDrained(kDrainPoll)) return true;
+  }
+  return false;
 }
 
 uint32_t ServerMember::server_id() const { return impl_->session.id().server_id(); }

@@ -1,8 +1,10 @@
 #include "lib/memory/arena.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 
 #include "absl/strings/str_format.h"
@@ -19,6 +21,13 @@ absl::StatusOr<std::shared_ptr<Arena>> Arena::Create(size_t bytes) {
         "cannot map %s of memory: %s", FormatByteSize(bytes), std::strerror(errno)));
   }
   return std::shared_ptr<Arena>(new Arena(MutableBytes(static_cast<std::byte*>(memory), bytes)));
+}
+
+void Arena::Discard(MutableBytes part) {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<uintptr_t>(part.data()) + page - 1) / page * page;
+  const auto end = reinterpret_cast<uintptr_t>(part.data() + part.size()) / page * page;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
 Arena::~Arena() {

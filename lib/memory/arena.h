@@ -18,6 +18,9 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
 
   MutableBytes memory() const { return memory_; }
+  // Gives the whole pages of a part that nobody uses any more back to the machine; they read as
+  // zeros then.
+  static void Discard(MutableBytes part);
 
  private:
   explicit Arena(MutableBytes memory) : memory_(memory) {}

@@ -46,7 +46,15 @@ absl::StatusOr<TensorSpec> ToTensorSpec(const v1::TensorReservation& tensor) {
   for (int i = 0; i < tensor.versions_size() && i < tensor.partitions_size(); ++i) {
     spec.versions[i] = PlanVersion(tensor.versions(i));
   }
+  spec.handed_over.resize(spec.partitions.size());
+  for (int i = 0; i < tensor.handed_over_size() && i < tensor.partitions_size(); ++i) {
+    spec.handed_over[i] = tensor.handed_over(i);
+  }
   return spec;
+}
+
+std::set<uint32_t> IndicesOf(const v1::PartitionSet& set) {
+  return {set.partitions().begin(), set.partitions().end()};
 }
 
 absl::Status Reserve(Engine* engine, JobId job, const v1::TensorReservation& tensor) {
@@ -85,7 +93,7 @@ absl::StatusOr<std::unique_ptr<SummationMember>> SummationMember::Join(
 
 v1::AckReservationRequest SummationMember::OnUpdate(const v1::ServerUpdate& update) {
   v1::AckReservationRequest ack;
-  std::map<JobId, std::set<TensorId>> wanted;
+  Engine::Holdings wanted;
   for (const v1::JobReservation& job : update.jobs()) {
     const JobId id(job.job_id());
     if (job.release_all()) {
@@ -94,9 +102,13 @@ v1::AckReservationRequest SummationMember::OnUpdate(const v1::ServerUpdate& upda
     }
     engine_->SetJob(ToJobSpec(job));
     for (const uint32_t tensor : job.release_tensors()) engine_->Release(id, TensorId(tensor));
-    std::set<TensorId>& tensors = wanted[id];
+    for (const v1::PartitionSet& set : job.release_partitions()) {
+      engine_->Release(id, TensorId(set.tensor_id()), IndicesOf(set));
+    }
+    auto& tensors = wanted[id];
     for (const v1::TensorReservation& tensor : job.reserve()) {
-      tensors.insert(TensorId(tensor.tensor_id()));
+      tensors[TensorId(tensor.tensor_id())].insert(tensor.partitions().begin(),
+                                                   tensor.partitions().end());
       const absl::Status status = Reserve(engine_, id, tensor);
       if (status.ok()) continue;
       spdlog::warn("refused: {}", Message(status));
@@ -104,6 +116,10 @@ v1::AckReservationRequest SummationMember::OnUpdate(const v1::ServerUpdate& upda
       refused->set_job_id(job.job_id());
       refused->set_tensor_id(tensor.tensor_id());
       refused->set_reason(Message(status));
+    }
+    for (const v1::HandOver& order : job.hand_over()) {
+      engine_->HandOver(id, TensorId(order.partitions().tensor_id()), IndicesOf(order.partitions()),
+                        PlanVersion(order.version()));
     }
   }
   if (update.full()) engine_->RetainOnly(wanted);

@@ -22,6 +22,8 @@ class SummationMember {
                                                                v1::RegisterServerRequest request,
                                                                Engine* engine);
   uint32_t server_id() const { return member_->server_id(); }
+  // As ServerMember::Drain.
+  bool Drain(absl::Duration timeout) { return member_->Drain(timeout); }
   void Leave() { member_->Leave(); }
 
  private:

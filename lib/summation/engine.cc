@@ -44,6 +44,15 @@ PartitionMemory Layout(const TensorSpec& tensor, uint32_t partition, std::byte* 
   return memory;
 }
 
+// The arena is shared by the partitions that were reserved together, which may be released one by
+// one.
+std::shared_ptr<void> KeepAlive(std::shared_ptr<Arena> arena, MutableBytes part,
+                                const std::optional<ExternalSlots>& external) {
+  std::shared_ptr<void> slots = external ? external->keep_alive : nullptr;
+  return std::shared_ptr<void>(part.data(), [arena = std::move(arena), slots = std::move(slots),
+                                             part](void*) { Arena::Discard(part); });
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Options options) {
@@ -104,7 +113,8 @@ void Engine::SetJob(const JobSpec& spec) {
 
 absl::Status Engine::CheckTensor(const TensorSpec& tensor) const {
   if (tensor.partitions.size() != tensor.shards.size() ||
-      tensor.partitions.size() != tensor.versions.size() || tensor.partition_elements == 0) {
+      tensor.partitions.size() != tensor.versions.size() ||
+      tensor.partitions.size() != tensor.handed_over.size() || tensor.partition_elements == 0) {
     return absl::InvalidArgumentError(
         absl::StrFormat("the reservation of '%s' is malformed", tensor.name));
   }
@@ -121,7 +131,7 @@ absl::Status Engine::CheckTensor(const TensorSpec& tensor) const {
 }
 
 absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(
-    const JobSpec& job, const TensorSpec& tensor, uint64_t* reserved_bytes) {
+    const JobSpec& job, const TensorSpec& tensor, HeldTensor* held) {
   std::optional<ExternalSlots> external;
   if (options_.external_slots)
     external = options_.external_slots(job.id, job.generation, tensor.name);
@@ -141,17 +151,15 @@ absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(
     budget_.Release(bytes);
     return arena.status();
   }
-  *reserved_bytes = bytes;
   std::vector<std::shared_ptr<Partition>> partitions;
   std::byte* own = (*arena)->memory().data();
   for (size_t i = 0; i < tensor.partitions.size(); ++i) {
     const uint32_t index = tensor.partitions[i];
+    const MutableBytes part(own, OwnBytes(tensor, index, external.has_value()));
     PartitionMemory memory = Layout(tensor, index, own, external);
-    own += OwnBytes(tensor, index, external.has_value());
-    memory.keep_alive =
-        external ? std::make_shared<std::pair<std::shared_ptr<Arena>, std::shared_ptr<void>>>(
-                       *arena, external->keep_alive)
-                 : std::static_pointer_cast<void>(*arena);
+    own += part.size();
+    (*held)[index] = part.size();
+    memory.keep_alive = KeepAlive(*arena, part, external);
     partitions.push_back(
         std::make_shared<Partition>(Partition::Spec{.id = PartitionId(tensor.id, index),
                                                     .name = tensor.name,
@@ -160,7 +168,8 @@ absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(
                                                     .elements = tensor.ElementsOf(index),
                                                     .nodes = job.num_nodes,
                                                     .divisor = job.num_nodes * job.local_size,
-                                                    .version = tensor.versions[i]},
+                                                    .version = tensor.versions[i],
+                                                    .handed_over = tensor.handed_over[i]},
                                     std::move(memory)));
   }
   return partitions;
@@ -178,22 +187,26 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
   added.partitions.clear();
   added.shards.clear();
   added.versions.clear();
+  added.handed_over.clear();
   const auto known = held.tensors.find(tensor.id);
   for (size_t i = 0; i < tensor.partitions.size(); ++i) {
     const uint32_t index = tensor.partitions[i];
-    if (known == held.tensors.end() || !known->second.partitions.contains(index)) {
+    if (known == held.tensors.end() || !known->second.contains(index)) {
       added.partitions.push_back(index);
       added.shards.push_back(tensor.shards[i]);
       added.versions.push_back(tensor.versions[i]);
+      added.handed_over.push_back(tensor.handed_over[i]);
     } else if (tensor.versions[i] != PlanVersion()) {
       Shard* const shard = shards_[tensor.shards[i]].get();
-      shard->loop()->Run(
-          [&] { shard->RecoverPartition(job, PartitionId(tensor.id, index), tensor.versions[i]); });
+      shard->loop()->Run([&] {
+        shard->TakeOver(job, PartitionId(tensor.id, index), tensor.versions[i],
+                        tensor.handed_over[i]);
+      });
     }
   }
   if (known != held.tensors.end() && added.partitions.empty()) return absl::OkStatus();
-  uint64_t reserved_bytes = 0;
-  ADDEND_ASSIGN_OR_RETURN(auto partitions, MakePartitions(held.spec, added, &reserved_bytes));
+  HeldTensor reserved;
+  ADDEND_ASSIGN_OR_RETURN(auto partitions, MakePartitions(held.spec, added, &reserved));
   for (uint32_t s = 0; s < shards_.size(); ++s) {
     Shard* const shard = shards_[s].get();
     shard->loop()->Run([&] {
@@ -202,9 +215,7 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
       }
     });
   }
-  HeldTensor& record = held.tensors[tensor.id];
-  record.reserved_bytes += reserved_bytes;
-  record.partitions.insert(added.partitions.begin(), added.partitions.end());
+  held.tensors[tensor.id].merge(reserved);
   if (budget_.over_limit()) OnShards([](Shard* shard) { shard->DropEarly(); });
   // Early contributions that are gone leave free pages in the heap, which would count beside the
   // new accumulators.
@@ -212,19 +223,42 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
   return absl::OkStatus();
 }
 
+void Engine::HandOver(JobId job, TensorId tensor, const std::set<uint32_t>& partitions,
+                      PlanVersion next) {
+  MutexLock lock(&mu_);
+  OnShards([&](Shard* shard) { shard->HandOver(job, tensor, partitions, next); });
+}
+
 void Engine::Release(JobId job, TensorId tensor) {
+  std::set<uint32_t> partitions;
+  {
+    MutexLock lock(&mu_);
+    const auto it = jobs_.find(job);
+    if (it == jobs_.end()) return;
+    for (const auto& [index, bytes] : it->second.tensors[tensor]) partitions.insert(index);
+  }
+  Release(job, tensor, partitions);
+}
+
+void Engine::Release(JobId job, TensorId tensor, const std::set<uint32_t>& partitions) {
   MutexLock lock(&mu_);
   const auto it = jobs_.find(job);
   if (it == jobs_.end()) return;
-  const auto held = it->second.tensors.find(tensor);
-  if (held == it->second.tensors.end()) return;
-  OnShards([&](Shard* shard) { shard->DropTensor(job, tensor); });
-  budget_.Release(held->second.reserved_bytes);
-  it->second.tensors.erase(held);
+  OnShards([&](Shard* shard) { shard->DropPartitions(job, tensor, partitions); });
+  HeldTensor& held = it->second.tensors[tensor];
+  for (const uint32_t index : partitions) {
+    const auto partition = held.find(index);
+    if (partition == held.end()) continue;
+    budget_.Release(partition->second);
+    held.erase(partition);
+  }
+  if (held.empty()) it->second.tensors.erase(tensor);
 }
 
 void Engine::ForgetTensors(HeldJob* job) {
-  for (const auto& [id, tensor] : job->tensors) budget_.Release(tensor.reserved_bytes);
+  for (const auto& [id, tensor] : job->tensors) {
+    for (const auto& [index, bytes] : tensor) budget_.Release(bytes);
+  }
   job->tensors.clear();
 }
 
@@ -237,9 +271,9 @@ void Engine::ReleaseJob(JobId job) {
   jobs_.erase(it);
 }
 
-void Engine::RetainOnly(const std::map<JobId, std::set<TensorId>>& wanted) {
+void Engine::RetainOnly(const Holdings& wanted) {
   std::vector<JobId> jobs;
-  std::vector<std::pair<JobId, TensorId>> tensors;
+  Holdings partitions;
   {
     MutexLock lock(&mu_);
     for (const auto& [id, job] : jobs_) {
@@ -249,12 +283,18 @@ void Engine::RetainOnly(const std::map<JobId, std::set<TensorId>>& wanted) {
         continue;
       }
       for (const auto& [tensor, held] : job.tensors) {
-        if (!keep->second.contains(tensor)) tensors.emplace_back(id, tensor);
+        const auto kept = keep->second.find(tensor);
+        for (const auto& [index, bytes] : held) {
+          if (kept != keep->second.end() && kept->second.contains(index)) continue;
+          partitions[id][tensor].insert(index);
+        }
       }
     }
   }
   for (const JobId job : jobs) ReleaseJob(job);
-  for (const auto& [job, tensor] : tensors) Release(job, tensor);
+  for (const auto& [job, tensors] : partitions) {
+    for (const auto& [tensor, indices] : tensors) Release(job, tensor, indices);
+  }
 }
 
 std::vector<OpenRoundInfo> Engine::RollCall(JobId job, size_t limit) const {

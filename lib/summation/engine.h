@@ -64,20 +64,23 @@ class Engine {
   // RESOURCE_EXHAUSTED (with the numbers) when the memory limit has no room, INVALID_ARGUMENT for a
   // bad spec.
   absl::Status Reserve(JobId job, const TensorSpec& tensor);
+  // Another server owns these partitions from the plan version `next` on. Each is closed between
+  // two rounds, which the nodes are told; it is held until it is released.
+  void HandOver(JobId job, TensorId tensor, const std::set<uint32_t>& partitions, PlanVersion next);
   void Release(JobId job, TensorId tensor);
+  void Release(JobId job, TensorId tensor, const std::set<uint32_t>& partitions);
   void ReleaseJob(JobId job);
   // Forgets whatever is not named.
-  void RetainOnly(const std::map<JobId, std::set<TensorId>>& wanted);
+  using Holdings = std::map<JobId, std::map<TensorId, std::set<uint32_t>>>;
+  void RetainOnly(const Holdings& wanted);
 
   std::vector<OpenRoundInfo> RollCall(JobId job, size_t limit) const;
   EngineStats stats() const;
   uint64_t free_bytes() const { return budget_.free(); }
 
  private:
-  struct HeldTensor {
-    uint64_t reserved_bytes = 0;
-    std::set<uint32_t> partitions;
-  };
+  // The bytes that each partition has reserved.
+  using HeldTensor = std::map<uint32_t, uint64_t>;
   struct HeldJob {
     JobSpec spec;
     std::map<TensorId, HeldTensor> tensors;
@@ -87,7 +90,7 @@ class Engine {
   absl::Status CheckTensor(const TensorSpec& tensor) const;
   absl::StatusOr<std::vector<std::shared_ptr<Partition>>> MakePartitions(const JobSpec& job,
                                                                          const TensorSpec& tensor,
-                                                                         uint64_t* reserved_bytes);
+                                                                         HeldTensor* held);
   void ForgetTensors(HeldJob* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnShards(absl::FunctionRef<void(Shard*)> task) const;
 

@@ -8,6 +8,15 @@
 #include "lib/summation/shard.h"
 
 namespace addend {
+namespace {
+
+// Sent when this server was the owner in a former time: the node sends it again when it has heard
+// of the plan that the partition is under.
+bool IsOutdated(const FrameHeader& header, const Partition& partition) {
+  return header.plan_version < partition.ownership().version();
+}
+
+}  // namespace
 
 absl::StatusOr<MutableBytes> NodeLink::Place(const FrameHeader& header) {
   if (header.type == FrameType::kHello) {
@@ -26,7 +35,8 @@ absl::StatusOr<MutableBytes> NodeLink::Place(const FrameHeader& header) {
     return header.round == receiving_->ownership().newest() ? receiving_->RoomForNewest()
                                                             : MutableBytes();
   }
-  if (receiving_->ownership().state() != Ownership::State::kOpen) return MutableBytes();
+  if (!receiving_->ownership().Sums() || IsOutdated(header, *receiving_)) return MutableBytes();
+  receiving_->Meet(header.round);
   switch (receiving_->collector().Classify(node_, header.round)) {
     case Collector::Standing::kItsTurn: {
       if (const MutableBytes room = receiving_->DirectRoom(); !room.empty()) return room;
@@ -126,10 +136,28 @@ absl::Status NodeLink::OnContribution(const FrameHeader& header, Payload payload
     ADDEND_ASSIGN_OR_RETURN(partition, Find(header));
   }
   // What comes before the reports are complete, or after the partition has gone, is sent again.
-  if (partition == nullptr || partition->ownership().state() != Ownership::State::kOpen) {
+  if (partition == nullptr || IsOutdated(header, *partition) ||
+      partition->ownership().state() == Ownership::State::kRecovering) {
     early_room_.reset();
     return absl::OkStatus();
   }
+  if (partition->ownership().state() == Ownership::State::kClosed) {
+    early_room_.reset();
+    if (partition->Holds(header.round)) {
+      shard_->SendResult(this, *partition);
+    } else {
+      shard_->SendMoved(this, *partition);
+    }
+    return absl::OkStatus();
+  }
+  const absl::Status taken = TakeContribution(partition.get(), header, std::move(payload));
+  shard_->CloseIfDue(job_, partition.get());
+  return taken;
+}
+
+absl::Status NodeLink::TakeContribution(Partition* partition, const FrameHeader& header,
+                                        Payload payload) {
+  partition->Meet(header.round);
   partition->Touch(absl::Now(), header.priority);
   switch (partition->collector().Classify(node_, header.round)) {
     case Collector::Standing::kItsTurn: {
@@ -137,12 +165,12 @@ absl::Status NodeLink::OnContribution(const FrameHeader& header, Payload payload
       // Its turn came while it was received, but there had been no room for it.
       if (payload.bytes().size() != header.payload_bytes) {
         partition->collector().Drop(node_);
-        return shard_->Advance(job_, partition.get());
+        return shard_->Advance(job_, partition);
       }
-      return OnItsTurn(partition.get(), header, std::move(payload));
+      return OnItsTurn(partition, header, std::move(payload));
     }
     case Collector::Standing::kEarly:
-      return OnEarly(partition.get(), header, std::move(payload));
+      return OnEarly(partition, header, std::move(payload));
     case Collector::Standing::kSealed:
       // Else it is on its way from a node that holds it.
       if (partition->Holds(header.round)) shard_->SendResult(this, *partition);
@@ -164,7 +192,7 @@ absl::Status NodeLink::OnReport(const FrameHeader& header) {
   if (partition == nullptr || header.plan_version != partition->ownership().version()) {
     return absl::OkStatus();
   }
-  if (partition->ownership().state() == Ownership::State::kOpen) {  // repeated
+  if (partition->ownership().state() != Ownership::State::kRecovering) {  // repeated
     shard_->SendRecovered(this, *partition);
     if (partition->Holds(Next(header.round))) shard_->SendResult(this, *partition);
     return absl::OkStatus();
@@ -177,8 +205,12 @@ absl::Status NodeLink::OnSync(const FrameHeader& header) {
   ADDEND_ASSIGN_OR_RETURN(const auto partition, Find(header));
   if (partition == nullptr) return absl::OkStatus();
   const Ownership& ownership = partition->ownership();
-  if (ownership.state() == Ownership::State::kOpen && ownership.AnyLacks() &&
-      !ownership.Lacks(node_)) {
+  if (ownership.state() == Ownership::State::kClosed &&
+      header.plan_version < ownership.next_version()) {
+    if (partition->Holds(Next(header.round))) shard_->SendResult(this, *partition);
+    shard_->SendMoved(this, *partition);
+  }
+  if (ownership.Sums() && ownership.AnyLacks() && !ownership.Lacks(node_)) {
     shard_->AskForNewest(this, *partition);
   }
   return absl::OkStatus();

@@ -43,6 +43,7 @@ class NodeLink final : public Sink {
  private:
   absl::Status OnHello(const FrameHeader& header, Bytes token);
   absl::Status OnContribution(const FrameHeader& header, Payload payload);
+  absl::Status TakeContribution(Partition* partition, const FrameHeader& header, Payload payload);
   absl::Status OnReport(const FrameHeader& header);
   absl::Status OnSync(const FrameHeader& header);
   absl::Status OnSupplied(const FrameHeader& header, Payload payload);

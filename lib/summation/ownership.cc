@@ -4,19 +4,32 @@
 
 namespace addend {
 
-Ownership::Ownership(uint32_t nodes, PlanVersion version)
-    : state_(version == PlanVersion() ? State::kOpen : State::kRecovering),
+Ownership::Ownership(uint32_t nodes, PlanVersion version, bool handed_over)
+    : state_(version == PlanVersion() || handed_over ? State::kOpen : State::kRecovering),
       version_(version),
       reports_(nodes),
       lacking_(nodes, false) {}
 
-bool Ownership::Recover(PlanVersion version) {
+bool Ownership::TakeOver(PlanVersion version, bool handed_over) {
   if (version <= version_) return false;
   version_ = version;
-  state_ = State::kRecovering;
+  state_ = handed_over ? State::kOpen : State::kRecovering;
   newest_ = Round();
   std::fill(reports_.begin(), reports_.end(), std::nullopt);
   std::fill(lacking_.begin(), lacking_.end(), false);
+  return true;
+}
+
+bool Ownership::HandOver(PlanVersion next) {
+  if (next <= version_ || (state_ != State::kOpen && state_ != State::kRecovering)) return false;
+  next_version_ = next;
+  if (state_ == State::kOpen) state_ = State::kClosing;
+  return true;
+}
+
+bool Ownership::CloseIfDue(bool between_rounds) {
+  if (state_ != State::kClosing || AnyLacks() || !between_rounds) return false;
+  state_ = State::kClosed;
   return true;
 }
 
@@ -26,7 +39,7 @@ bool Ownership::OnReport(NodeId node, Round held) {
   if (std::any_of(reports_.begin(), reports_.end(), [](const auto& r) { return !r.has_value(); })) {
     return false;
   }
-  state_ = State::kOpen;
+  state_ = next_version_ > version_ ? State::kClosing : State::kOpen;
   for (const auto& report : reports_) newest_ = std::max(newest_, *report);
   for (size_t i = 0; i < reports_.size(); ++i) lacking_[i] = *reports_[i] < newest_;
   return true;

@@ -1,13 +1,16 @@
-// What this server is to one of its partitions: the owner, or the owner-to-be that first has to
-// learn from the nodes where the partition stands. Pure: no bytes, link, thread or clock.
+// What this server is to one of its partitions: the owner, one that first has to learn from the
+// nodes where the partition stands, or one that hands it over. Pure: no bytes, link, thread or
+// clock.
 //
-// Server states of spec/recovery.pml (OPEN, RECOVERING), with the same transitions; a partition
-// that is not held at all is ABSENT there.
+// Server states of spec/recovery.pml, with the same transitions; a partition that is not held at
+// all is ABSENT there.
 //
 // Invariants
-//  1. An owner that takes over sums nothing before every node has reported what it holds.
+//  1. An owner that recovers sums nothing before every node has reported what it holds.
 //  2. The newest round that a node holds is never summed again: who lacks it gets it from one that
 //     has it.
+//  3. An owner that hands over has sealed every round of which it has accepted a contribution, and
+//     accepts none of a later one.
 #pragma once
 
 #include <cstdint>
@@ -22,19 +25,32 @@ class Ownership {
  public:
   enum class State : uint8_t {
     kOpen,        // contributions are summed
+    kClosing,     // the same, until the round is sealed that has begun
+    kClosed,      // no longer the owner: kept until every node follows the new one
     kRecovering,  // waits for the nodes' reports
   };
 
-  // `version` 0: the owner from the tensor's first round on. Else another server was it before.
-  Ownership(uint32_t nodes, PlanVersion version);
+  // `version` 0: the owner from the tensor's first round on. Else another server was it before; one
+  // that lives and has `handed_over` closes between two rounds, so the nodes have nothing to
+  // report.
+  Ownership(uint32_t nodes, PlanVersion version, bool handed_over);
 
   State state() const { return state_; }
   // The plan version that made this server the owner.
   PlanVersion version() const { return version_; }
+  bool Sums() const { return state_ == State::kOpen || state_ == State::kClosing; }
 
   // The scheduler makes this server the owner once more, because somebody else was meanwhile, or
   // may have been. False: old news.
-  bool Recover(PlanVersion version);
+  bool TakeOver(PlanVersion version, bool handed_over);
+
+  // The scheduler makes another server the owner from `next` on. False: old news.
+  bool HandOver(PlanVersion next);
+  // The plan version of the next owner, once HandOver() was called.
+  PlanVersion next_version() const { return next_version_; }
+  // To be called whenever it may be time to close. True: now it is kClosed. `between_rounds`:
+  // nothing of the round after the last sealed one has come.
+  bool CloseIfDue(bool between_rounds);
 
   // A node tells the last round whose result it holds. True for the report that completes them.
   bool OnReport(NodeId node, Round held);
@@ -52,6 +68,7 @@ class Ownership {
  private:
   State state_;
   PlanVersion version_;
+  PlanVersion next_version_;
   std::vector<std::optional<Round>> reports_;  // by node
   Round newest_;
   std::vector<bool> lacking_;  // by node: it holds only the round before the newest

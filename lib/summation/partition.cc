@@ -28,7 +28,8 @@ Partition::Partition(Spec spec, PartitionMemory memory)
     : spec_(std::move(spec)),
       memory_(std::move(memory)),
       collector_(spec_.nodes),
-      ownership_(spec_.nodes, spec_.version),
+      ownership_(spec_.nodes, spec_.version, spec_.handed_over),
+      fresh_(spec_.handed_over),
       early_(spec_.nodes) {}
 
 MutableBytes Partition::DirectRoom() {
@@ -125,8 +126,9 @@ absl::Status Partition::SumBroadcast(Bytes payload, bool empty) {
   return absl::OkStatus();
 }
 
-void Partition::Recover(PlanVersion version) {
-  if (!ownership_.Recover(version)) return;
+void Partition::TakeOver(PlanVersion version, bool handed_over) {
+  if (!ownership_.TakeOver(version, handed_over)) return;
+  fresh_ = handed_over;
   for (auto& early : early_) early.reset();
   first_ = Payload();
   has_data_ = false;
@@ -134,12 +136,21 @@ void Partition::Recover(PlanVersion version) {
   collector_.Restart(Round());
 }
 
+void Partition::Meet(Round round) {
+  if (!fresh_) return;
+  fresh_ = false;
+  GoOnWith(round);
+}
+
 bool Partition::OnReport(NodeId node, Round held) {
   if (!ownership_.OnReport(node, held)) return false;
-  const Round next = addend::Next(ownership_.newest());
+  GoOnWith(addend::Next(ownership_.newest()));
+  return true;
+}
+
+void Partition::GoOnWith(Round next) {
   if (next > collector_.round()) holds_last_ = false;
   collector_.Restart(next);
-  return true;
 }
 
 MutableBytes Partition::RoomForNewest() {

@@ -62,8 +62,9 @@ class Partition {
     ReduceOp op = ReduceOp::kSum;
     uint64_t elements = 0;
     uint32_t nodes = 1;
-    uint32_t divisor = 1;  // ranks of the job
-    PlanVersion version;   // 0: the owner from the first round on
+    uint32_t divisor = 1;      // ranks of the job
+    PlanVersion version;       // 0: the owner from the first round on
+    bool handed_over = false;  // by the former owner: the first contribution tells the round
   };
   Partition(Spec spec, PartitionMemory memory);
 
@@ -73,9 +74,21 @@ class Partition {
   const Collector& collector() const { return collector_; }
   const Ownership& ownership() const { return ownership_; }
 
+  // ---- handing over to another owner ----
+  bool HandOver(PlanVersion next) { return ownership_.HandOver(next); }
+  // `receiving`: a contribution is on its way in. True: it is closed now, the nodes have to be
+  // told.
+  bool CloseIfDue(bool receiving) {
+    return ownership_.CloseIfDue(!receiving && !collector_.IsOpen());
+  }
+
   // ---- taking over from another owner ----
-  // Forgets the open round and waits for the nodes' reports; does nothing if the version is old.
-  void Recover(PlanVersion version);
+  // Forgets the open round, and waits for the nodes' reports unless the former owner `handed_over`;
+  // does nothing if the version is old.
+  void TakeOver(PlanVersion version, bool handed_over);
+  // A contribution of this round has come. After a hand-over the first one tells where the
+  // partition stands, since a node follows the new owner only with all results of the former one.
+  void Meet(Round round);
   // True for the report that completes them: contributions of the rounds after newest() may come.
   bool OnReport(NodeId node, Round held);
   // Where a node's copy of the newest result belongs, while somebody lacks it.
@@ -97,6 +110,8 @@ class Partition {
   // The result of the round before the open one. Only if Holds() that round.
   Bytes LastResult() const;
   bool Holds(Round round) const { return holds_last_ && Next(round) == collector_.round(); }
+  // The round before the open one; 0 before the first.
+  Round LastRound() const { return Round(collector_.round().value() - 1); }
   int32_t priority() const { return priority_; }
 
   void KeepEarly(NodeId node, std::unique_ptr<EarlyContribution> early);
@@ -116,6 +131,8 @@ class Partition {
   void SumFirst(Bytes data, Payload* lent);
   void FinishWithoutData();
   absl::Status SumBroadcast(Bytes data, bool empty);
+  // The next round is `next`, or a later one that this server has reached itself.
+  void GoOnWith(Round next);
   // Where the sum so far is: the accumulator, or the first contribution's own memory.
   const std::byte* SumSoFar() const;
   bool widened() const { return SizeOf(spec_.dtype) != AccumulatorSizeOf(spec_.dtype); }
@@ -125,6 +142,7 @@ class Partition {
   const PartitionMemory memory_;
   Collector collector_;
   Ownership ownership_;
+  bool fresh_;               // handed over, and nothing has come yet
   bool holds_last_ = false;  // LastResult() is there
   bool has_data_ = false;    // a contribution of this round was not empty
   Payload first_;            // the only one so far, if it is not in the accumulator

@@ -1,5 +1,6 @@
 #include "lib/summation/shard.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -77,11 +78,10 @@ void Shard::AddPartition(JobId job, std::shared_ptr<Partition> partition) {
   jobs_.at(job)->partitions.emplace(id, std::move(partition));
 }
 
-void Shard::DropTensor(JobId job, TensorId tensor) {
+void Shard::DropPartitions(JobId job, TensorId tensor, const std::set<uint32_t>& partitions) {
   const auto it = jobs_.find(job);
   if (it == jobs_.end()) return;
-  absl::erase_if(it->second->partitions,
-                 [tensor](const auto& entry) { return entry.first.tensor() == tensor; });
+  for (const uint32_t index : partitions) it->second->partitions.erase(PartitionId(tensor, index));
 }
 
 void Shard::DropJob(JobId job, const absl::Status& why) {
@@ -221,7 +221,39 @@ FrameHeader Shard::HeaderFor(const ShardJob& job, const Partition& partition,
   return header;
 }
 
-void Shard::RecoverPartition(JobId job_id, PartitionId id, PlanVersion version) {
+bool Shard::IsReceiving(const Partition& partition) const {
+  return std::any_of(links_.begin(), links_.end(),
+                     [&](const auto& link) { return link->IsReceiving(partition); });
+}
+
+void Shard::HandOver(JobId job_id, TensorId tensor, const std::set<uint32_t>& partitions,
+                     PlanVersion next) {
+  const auto job = jobs_.find(job_id);
+  if (job == jobs_.end()) return;
+  for (const uint32_t index : partitions) {
+    const auto it = job->second->partitions.find(PartitionId(tensor, index));
+    if (it == job->second->partitions.end() || !it->second->HandOver(next)) continue;
+    CloseIfDue(job->second.get(), it->second.get());
+  }
+}
+
+void Shard::CloseIfDue(ShardJob* job, Partition* partition) {
+  if (partition->ownership().state() != Ownership::State::kClosing) return;
+  if (!partition->CloseIfDue(IsReceiving(*partition))) return;
+  for (NodeLink* link : job->links) {
+    if (link != nullptr) SendMoved(link, *partition);
+  }
+}
+
+void Shard::SendMoved(NodeLink* link, const Partition& partition) {
+  FrameHeader header = HeaderFor(*link->job(), partition, FrameType::kMoved);
+  header.plan_version = partition.ownership().next_version();
+  header.round = partition.LastRound();
+  header.priority = partition.priority();  // behind the result of that round
+  link->outbox().Push(header, {}, nullptr);
+}
+
+void Shard::TakeOver(JobId job_id, PartitionId id, PlanVersion version, bool handed_over) {
   const auto job = jobs_.find(job_id);
   if (job == jobs_.end()) return;
   const auto it = job->second->partitions.find(id);
@@ -232,7 +264,7 @@ void Shard::RecoverPartition(JobId job_id, PartitionId id, PlanVersion version) 
       link->link()->Close(absl::UnavailableError("the partition is being recovered"));
     }
   }
-  it->second->Recover(version);
+  it->second->TakeOver(version, handed_over);
 }
 
 void Shard::EndRecovery(ShardJob* job, Partition* partition) {
@@ -240,7 +272,7 @@ void Shard::EndRecovery(ShardJob* job, Partition* partition) {
   for (NodeLink* link : job->links) {
     if (link != nullptr) SendRecovered(link, *partition);
   }
-  if (!ownership.AnyLacks()) return;
+  if (!ownership.AnyLacks()) return CloseIfDue(job, partition);
   if (partition->Holds(ownership.newest())) return Relay(job, partition);
   // A node whose link is broken says what it holds when it is back.
   if (NodeLink* holder = job->links[ownership.Holder().value()]; holder != nullptr) {
@@ -272,12 +304,13 @@ void Shard::Relay(ShardJob* job, Partition* partition) {
     }
   }
   partition->Supplied();
+  CloseIfDue(job, partition);
 }
 
 void Shard::SendResult(NodeLink* link, const Partition& partition) {
   const ShardJob& job = *link->job();
   FrameHeader header = HeaderFor(job, partition, FrameType::kResult);
-  header.round = Round(partition.collector().round().value() - 1);
+  header.round = partition.LastRound();
   header.priority = partition.priority();
   header.contributors = job.spec.num_nodes;
   const auto it = job.partitions.find(header.partition);
@@ -295,7 +328,10 @@ void Shard::OnLinkClosed(NodeLink* link, const absl::Status& why) {
     if (job->links[link->node().value()] == link) job->links[link->node().value()] = nullptr;
     for (auto& [id, partition] : job->partitions) partition->ForgetReferences(link->node());
   }
+  ShardJob* const job = link->job();
   links_.remove_if([link](const auto& other) { return other.get() == link; });
+  if (job == nullptr) return;
+  for (auto& [id, partition] : job->partitions) CloseIfDue(job, partition.get());
 }
 
 }  // namespace addend

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <list>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -59,10 +60,13 @@ class Shard {
   // ---- control, on the loop ----
   void SetJob(const JobSpec& spec);  // a larger generation drops all of the former one
   void AddPartition(JobId job, std::shared_ptr<Partition> partition);
-  // The partition had another owner: its nodes have to report. Only if it is here, and the version
-  // is newer than its own.
-  void RecoverPartition(JobId job, PartitionId partition, PlanVersion version);
-  void DropTensor(JobId job, TensorId tensor);
+  // The partition had another owner, which hands it over, or its nodes have to report. Only if it
+  // is here, and the version is newer than its own.
+  void TakeOver(JobId job, PartitionId partition, PlanVersion version, bool handed_over);
+  // Others own these from `next` on: those that are here are closed between two rounds, and the
+  // nodes told.
+  void HandOver(JobId job, TensorId tensor, const std::set<uint32_t>& partitions, PlanVersion next);
+  void DropPartitions(JobId job, TensorId tensor, const std::set<uint32_t>& partitions);
   void DropJob(JobId job, const absl::Status& why);
   // Makes room for accumulators: what was kept before its turn is asked for again at its turn.
   void DropEarly();
@@ -83,6 +87,10 @@ class Shard {
   // node gets that.
   void EndRecovery(ShardJob* job, Partition* partition);
   void SendRecovered(NodeLink* link, const Partition& partition);
+  // Another server is the owner, from the round after the last sealed one on.
+  void SendMoved(NodeLink* link, const Partition& partition);
+  // Hands it over, if that was asked for and no round is open.
+  void CloseIfDue(ShardJob* job, Partition* partition);
   void AskForNewest(NodeLink* link, const Partition& partition);
   // Sends the newest result to the nodes that lack it.
   void Relay(ShardJob* job, Partition* partition);
@@ -91,6 +99,8 @@ class Shard {
  private:
   Shard(MemoryBudget* budget, const ServerIdentity* identity)
       : budget_(budget), identity_(identity) {}
+  // A contribution to this partition, or a repetition of one, has come in part.
+  bool IsReceiving(const Partition& partition) const;
   void AskAgain(ShardJob* job, const Partition& partition, NodeId node);
   // A header about this partition, to one of the job's nodes.
   FrameHeader HeaderFor(const ShardJob& job, const Partition& partition, FrameType type) const;

@@ -34,6 +34,7 @@ struct TensorSpec {
   std::vector<uint32_t> partitions;   // indices of those that this server owns
   std::vector<uint32_t> shards;       // the shard of each
   std::vector<PlanVersion> versions;  // of each; 0: this server is its first owner
+  std::vector<bool> handed_over;      // of each: the former owner lives, and closes between rounds
 
   uint64_t FirstElement(uint32_t partition) const { return partition * partition_elements; }
   uint64_t ElementsOf(uint32_t partition) const {

@@ -218,6 +218,9 @@ absl::Status Membership::WatchServer(absl::Time now, const v1::MemberId& member,
   Server* server = FindServer(member);
   if (server == nullptr) return Unknown(member);
   server->lease.last_seen = now;
+  if (!server->lease.has_watched && !server->colocated()) {
+    for (auto& [id, job] : jobs_) job.rebalance = true;
+  }
   StartWatch(&server->lease, watch, {server->id, JobId(), NodeId()});
   // A full update is built from the state at the end of the event, so only its address is noted.
   event_.server_updates[server->id].set_full(true);

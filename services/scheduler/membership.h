@@ -92,6 +92,7 @@ class Membership {
                                                         Decision* decision);
   // NOT_FOUND, here and below: this member is not known (any more); it should register again.
   absl::Status Heartbeat(absl::Time now, const v1::HeartbeatRequest& request);
+  absl::Status Drain(absl::Time now, const v1::DrainRequest& request, Decision* decision);
   absl::Status Leave(absl::Time now, const v1::MemberId& member, Decision* decision);
 
   // `watch` is new and not 0. The decision's first update for it is a full one. A former watch of
@@ -116,6 +117,7 @@ class Membership {
   // servers, and for those that the node's job does not use.
   absl::Status ReportServerLost(absl::Time now, const v1::ReportServerLostRequest& request,
                                 Decision* decision);
+  absl::Status AckChange(absl::Time now, const v1::AckChangeRequest& request, Decision* decision);
 
   // Ends the leases that are over. Returns when to call it next at the latest.
   absl::Time Tick(absl::Time now, Decision* decision);
@@ -192,6 +194,8 @@ class Membership {
   void Reserve(Job& job, Tensor& tensor, v1::TensorPlan plan);
   void TakeLoad(Job& job, Tensor& tensor);
   void TakePartition(Job& job, Tensor& tensor, const PlannedPartition& partition);
+  void Hold(Tensor& tensor, const PlannedPartition& partition);
+  void AddLoad(Job& job, const PlannedPartition& partition);
   void DropLoad(Job& job, const PlannedPartition& partition);
   void Publish(Job& job, Tensor& tensor);
   void Refuse(Job& job, Tensor& tensor, std::string kind, uint32_t exit_code, std::string message);
@@ -211,8 +215,31 @@ class Membership {
                const std::string& why);
   void MovePartition(Job& job, Tensor& tensor, const PlannedPartition& partition,
                      const PartitionPlace& to);
+  void KeepAtSurvivors(Job& job, Tensor& tensor, const std::set<uint32_t>& partitions,
+                       ServerId dead);
   void AskNewOwners(Job& job, Tensor& tensor);
   void NewOwnerAnswered(Job& job, Tensor& tensor, ServerId server);
+
+  // membership_change.cc: planned changes
+  void AdvanceChanges();
+  void AdvanceChange(Job& job);
+  bool AllNodes(const Job& job, const std::set<NodeId>& nodes) const;
+  void PlanChange(Job& job);
+  std::vector<PlannedPartition> PartitionsOf(const Job& job,
+                                             std::vector<uint64_t>* agreements) const;
+  void AddMove(Job& job, Tensor& tensor, const PlannedPartition& partition,
+               const PartitionPlace& to);
+  void AskOwnersToBe(Job& job, Tensor& tensor);
+  void Announce(Job& job);
+  void AddHandOvers(const Job& job, const Tensor& tensor, ServerId owner,
+                    v1::JobReservation* reservation) const;
+  void TellToHandOver(Job& job);
+  void FinishChange(Job& job);
+  void CancelMoves(Job& job, Tensor& tensor, ServerId to);
+  void LetGo(Job& job, Tensor& tensor, ServerId from, const std::set<uint32_t>& partitions);
+  v1::TensorPlan PlanForNodes(const Job& job, const Tensor& tensor) const;
+  bool Drained(const Server& server) const;
+  void TellDrained();
 
   // membership_status.cc
   v1::JobStatus StatusOfJob(const Job& job, absl::Time now) const;
@@ -231,7 +258,7 @@ class Membership {
   std::shared_ptr<const v1::NodeUpdate> IdleUpdate(const Job& job, bool full) const;
   void SendTo(const Node& node, std::shared_ptr<const v1::NodeUpdate> update);
   v1::JobReservation* ReservationFor(ServerId server, const Job& job);
-  void ReleaseAt(ServerId server, const Job& job, TensorId tensor);
+  v1::JobReservation* ReleasesFor(ServerId server, const Job& job);
   void DescribeJob(const Job& job, v1::JobReservation* reservation) const;
   void Say(std::string reason);
   v1::NodeUpdate& Broadcast(const Job& job);

@@ -3,6 +3,7 @@
 // nodes (RECOVERING_NODES); between the two nothing but the stored plan says so, which a restarted
 // scheduler repeats.
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,13 +52,22 @@ void Membership::Recover(Job& job, ServerId dead, const std::vector<uint64_t>& a
   if (job.state != v1::READY) return;
   PlannerJob view = ViewOf(job);
   std::vector<PlannedPartition> lost;
-  std::vector<Tensor*> tensors;  // of `lost`
+  std::vector<Tensor*> tensors;                      // of `lost`
+  std::map<uint64_t, std::set<uint32_t>> half_lost;  // by agreement
+  size_t half_lost_count = 0;
   for (const uint64_t agreement : agreements) {
     Tensor& tensor = job.tensors.at(agreement);
+    const std::map<uint32_t, v1::PartitionMove> moves = MovesOf(tensor);
     ForEachPartition(tensor.plan, [&](const PlannedPartition& partition) {
-      if (partition.server != dead) return;
-      lost.push_back(partition);
-      tensors.push_back(&tensor);
+      const auto move = moves.find(partition.index);
+      if (move != moves.end() &&
+          (partition.server == dead || move->second.server() == dead.value())) {
+        half_lost[agreement].insert(partition.index);
+        ++half_lost_count;
+      } else if (partition.server == dead) {
+        lost.push_back(partition);
+        tensors.push_back(&tensor);
+      }
     });
   }
   const auto owners = ReassignPartitions(lost, &view);
@@ -78,9 +88,17 @@ void Membership::Recover(Job& job, ServerId dead, const std::vector<uint64_t>& a
   for (size_t i = 0; i < lost.size(); ++i) {
     MovePartition(job, *tensors[i], lost[i], (*owners)[i]);
   }
+  for (const auto& [agreement, partitions] : half_lost) {
+    KeepAtSurvivors(job, job.tensors.at(agreement), partitions, dead);
+  }
+  job.loads.erase(dead);
+  job.change.awaited.erase(dead);
+  // What was under way for a server that drains, or has joined, may have to be planned again.
+  job.rebalance = job.rebalance || !half_lost.empty();
   for (const uint64_t agreement : agreements) AskNewOwners(job, job.tensors.at(agreement));
   Say(absl::StrFormat("job '%s': %d partitions of %d tensors have new owners (plan version %d)",
-                      job.name, lost.size(), agreements.size(), job.plan_version.value()));
+                      job.name, lost.size() + half_lost_count, agreements.size(),
+                      job.plan_version.value()));
 }
 
 // In the books; nobody is told yet.
@@ -100,6 +118,31 @@ void Membership::MovePartition(Job& job, Tensor& tensor, const PlannedPartition&
   job.plan_servers.insert(to.server);
 }
 
+// One end of a move that was under way is lost. The other has the partition, though perhaps not all
+// nodes know: it recovers. It must not be a third one: a colocated server that lives may still sum
+// in its node's memory, and only its own recovery makes it start over.
+void Membership::KeepAtSurvivors(Job& job, Tensor& tensor, const std::set<uint32_t>& partitions,
+                                 ServerId dead) {
+  v1::TensorPlan& plan = tensor.plan;
+  plan.mutable_versions()->Resize(plan.servers_size(), 0);
+  std::map<uint32_t, v1::PartitionMove> moves = MovesOf(tensor);
+  ForEachPartition(plan, [&](const PlannedPartition& partition) {
+    if (!partitions.contains(partition.index)) return;
+    const int i = static_cast<int>(partition.index);
+    const v1::PartitionMove& move = moves.at(partition.index);
+    if (partition.server == dead) {
+      plan.set_servers(i, move.server());
+      plan.set_shards(i, move.shard());
+    } else {
+      AddLoad(job, partition);
+    }
+    plan.set_versions(i, job.plan_version.value());
+    moves.erase(partition.index);
+  });
+  plan.clear_moves();
+  for (const auto& [index, move] : moves) *plan.add_moves() = move;
+}
+
 // Tells the servers that the latest plan has made owners of partitions of this tensor.
 void Membership::AskNewOwners(Job& job, Tensor& tensor) {
   std::map<ServerId, Owned> added;
@@ -110,7 +153,7 @@ void Membership::AskNewOwners(Job& job, Tensor& tensor) {
   });
   for (const auto& [id, owned] : added) {
     tensor.recovering.insert(id);
-    AddReservation(tensor, owned, ReservationFor(id, job));
+    AddReservation(tensor, id, owned, ReservationFor(id, job));
     event_.reserved[id].emplace_back(job.id, TensorId(tensor.plan.tensor_id()));
   }
 }
@@ -119,7 +162,7 @@ void Membership::AskNewOwners(Job& job, Tensor& tensor) {
 void Membership::NewOwnerAnswered(Job& job, Tensor& tensor, ServerId server) {
   if (tensor.recovering.erase(server) == 0 || !tensor.recovering.empty()) return;
   v1::NodeUpdate& update = Broadcast(job);
-  *update.add_tensors() = tensor.plan;
+  *update.add_tensors() = PlanForNodes(job, tensor);
   FillServers(job, &update);
 }
 

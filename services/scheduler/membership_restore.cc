@@ -70,6 +70,7 @@ absl::Status Membership::RestoreOne(const StoreEntry& entry) {
       server.lease.unwatched_since = event_.now;
       const uint64_t limit = server.info.memory_limit_bytes();
       if (limit != 0) server.free_bytes = limit;
+      server.draining = record.draining();
       AddServer(std::move(server));
       return absl::OkStatus();
     });
@@ -101,6 +102,7 @@ absl::Status Membership::RestoreJob(const v1::JobRecord& record) {
   job.failed_kind = record.failed_kind();
   job.next_tensor = record.next_tensor_id();
   job.next_agreement = record.next_agreement();
+  job.rebalance = true;  // what had been due is not stored
   job.created = absl::UnixEpoch() + absl::Seconds(record.created_unix_s());
   // Until a node's record says otherwise.
   job.empty_since = event_.now;
@@ -159,6 +161,12 @@ absl::Status Membership::RestorePlan(const v1::PlanRecord& record) {
     for (const auto& [server, owned] : tensor.owned) tensor.awaited.insert(server);
   } else {
     for (const auto& [server, owned] : tensor.owned) job->second.plan_servers.insert(server);
+    for (const v1::PartitionMove& move : tensor.plan.moves()) {
+      Change& change = job->second.change;
+      change.version = std::max(change.version, PlanVersion(move.version()));
+      change.restored = true;
+      change.awaited.insert(ServerId(move.server()));
+    }
     // Which of the new owners had answered, and whether the nodes were told, is not stored.
     for (int i = 0; i < tensor.plan.versions_size(); ++i) {
       if (tensor.plan.versions(i) != 0) tensor.recovering.insert(ServerId(tensor.plan.servers(i)));

@@ -1,6 +1,7 @@
 // Internal to Membership's source files.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "absl/strings/str_format.h"
@@ -15,7 +16,10 @@ class Membership::Scope {
     membership_.event_.now = now;
     membership_.event_.decision = decision;
   }
-  ~Scope() { membership_.Flush(); }
+  ~Scope() {
+    membership_.AdvanceChanges();
+    membership_.Flush();
+  }
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
 
@@ -35,7 +39,10 @@ inline std::string NameOf(const Node& node) {
 }
 
 // What `owned` of a tensor asks of a server.
-void AddReservation(const Tensor& tensor, const Owned& owned, v1::JobReservation* job);
+void AddReservation(const Tensor& tensor, ServerId server, const Owned& owned,
+                    v1::JobReservation* job);
+// The moves of the tensor's plan, by partition.
+std::map<uint32_t, v1::PartitionMove> MovesOf(const Tensor& tensor);
 
 // Fields that every server or job of this version has to fill in, checked where they arrive.
 absl::Status CheckServerRequest(const v1::RegisterServerRequest& request);

@@ -40,6 +40,7 @@ v1::ServerStatus StatusOf(const Server& server, absl::Time now) {
   status.set_last_seen_s(absl::ToDoubleSeconds(now - server.lease.last_seen));
   *status.mutable_traffic() = server.beat.traffic();
   status.set_activity(server.beat.activity());
+  status.set_draining(server.draining);
   return status;
 }
 

@@ -98,7 +98,7 @@ void Membership::Repeat(Job& job, NodeId node, const Tensor& tensor,
   } else if (tensor.stage == Stages::PLANNED && tensor.recovering.empty()) {
     v1::NodeUpdate& update = Single(job, node);
     FillServers(job, &update);
-    *update.add_tensors() = tensor.plan;
+    *update.add_tensors() = PlanForNodes(job, tensor);
   }
 }
 
@@ -136,6 +136,7 @@ PlannerJob Membership::ViewOf(const Job& job) const {
     }
   }
   for (const Server* server : EligibleServers(job)) {
+    if (server->draining) continue;
     PlannerServer seen;
     seen.id = server->id;
     seen.name = NameOf(*server);
@@ -217,7 +218,7 @@ void Membership::Reserve(Job& job, Tensor& tensor, v1::TensorPlan plan) {
   tensor.awaited.clear();
   for (const auto& [server, owned] : tensor.owned) {
     tensor.awaited.insert(server);
-    AddReservation(tensor, owned, ReservationFor(server, job));
+    AddReservation(tensor, server, owned, ReservationFor(server, job));
     event_.reserved[server].emplace_back(job.id, id);
   }
   event_.changed_agreements.insert({job.id, tensor.agreement});
@@ -229,20 +230,33 @@ void Membership::Reserve(Job& job, Tensor& tensor, v1::TensorPlan plan) {
 // Adds the tensor's plan to the books: what each server owns, and its load and memory.
 void Membership::TakeLoad(Job& job, Tensor& tensor) {
   tensor.owned.clear();
+  const std::map<uint32_t, v1::PartitionMove> moves = MovesOf(tensor);
   ForEachPartition(tensor.plan, [&](const PlannedPartition& partition) {
-    TakePartition(job, tensor, partition);
+    const auto move = moves.find(partition.index);
+    if (move == moves.end()) return TakePartition(job, tensor, partition);
+    Hold(tensor, partition);
+    TakePartition(job, tensor, MovedTo(partition, PlaceOf(move->second)));
   });
 }
 
 void Membership::TakePartition(Job& job, Tensor& tensor, const PlannedPartition& partition) {
-  Owned& owned = tensor.owned[partition.server];
-  owned.partitions.push_back(partition.index);
-  owned.shards.push_back(partition.shard);
-  owned.accumulator_bytes += partition.accumulator_bytes;
+  Hold(tensor, partition);
+  AddLoad(job, partition);
+}
+
+void Membership::AddLoad(Job& job, const PlannedPartition& partition) {
   JobLoad& load = job.loads[partition.server];
   load.bytes += partition.payload_bytes;
   if (load.shards.size() <= partition.shard) load.shards.resize(partition.shard + 1, 0);
   load.shards[partition.shard] += partition.payload_bytes;
+}
+
+// The server has its memory.
+void Membership::Hold(Tensor& tensor, const PlannedPartition& partition) {
+  Owned& owned = tensor.owned[partition.server];
+  owned.partitions.push_back(partition.index);
+  owned.shards.push_back(partition.shard);
+  owned.accumulator_bytes += partition.accumulator_bytes;
   const auto server = servers_.find(partition.server);
   if (server == servers_.end() || server->second.free_bytes == ServerLoad::kUnlimited) return;
   uint64_t& free = server->second.free_bytes;
@@ -257,12 +271,15 @@ void Membership::DropLoad(Job& job, const PlannedPartition& partition) {
 
 // Takes it out of the books again; the servers that have it are told, unless they are in `except`.
 void Membership::Unreserve(Job& job, Tensor& tensor, const std::set<ServerId>& except) {
-  ForEachPartition(tensor.plan,
-                   [&](const PlannedPartition& partition) { DropLoad(job, partition); });
+  const std::map<uint32_t, v1::PartitionMove> moves = MovesOf(tensor);
+  ForEachPartition(tensor.plan, [&](const PlannedPartition& partition) {
+    const auto move = moves.find(partition.index);
+    DropLoad(job, move == moves.end() ? partition : MovedTo(partition, PlaceOf(move->second)));
+  });
   for (const auto& [id, owned] : tensor.owned) {
     const auto server = servers_.find(id);
     if (server == servers_.end() || except.contains(id)) continue;
-    ReleaseAt(id, job, TensorId(tensor.plan.tensor_id()));
+    ReleasesFor(id, job)->add_release_tensors(tensor.plan.tensor_id());
     if (server->second.free_bytes == ServerLoad::kUnlimited) continue;
     server->second.free_bytes = std::min(server->second.free_bytes + owned.accumulator_bytes,
                                          server->second.info.memory_limit_bytes());
@@ -303,6 +320,9 @@ void Membership::TakeAnswer(Server& server, const v1::AckReservationRequest& ans
     tensor->awaited.erase(id);
     ServerAnswered(job->second, *tensor);
   }
+  for (auto& [job_id, job] : jobs_) {
+    if (!server.Awaits(job_id)) job.change.awaited.erase(id);
+  }
 }
 
 // The server's own count, less what is on its way to it.
@@ -334,6 +354,9 @@ void Membership::NoteRefusal(const Server& server, Job& job, Tensor& tensor,
                             NameOf(server), tensor.descriptor.name(), reason),
             kExitTemporary, "resources");
     return;
+  }
+  if (tensor.stage == Stages::PLANNED && job.change.awaited.contains(server.id)) {
+    return CancelMoves(job, tensor, server.id);  // all stays as it is
   }
   if (tensor.stage == Stages::PLANNED) {
     FailJob(job,
@@ -367,7 +390,11 @@ void Membership::Publish(Job& job, Tensor& tensor) {
   v1::NodeUpdate& update = Broadcast(job);
   *update.add_tensors() = tensor.plan;
   bool added = false;
-  for (const auto& [server, owned] : tensor.owned) added |= job.plan_servers.insert(server).second;
+  for (const auto& [server, owned] : tensor.owned) {
+    added |= job.plan_servers.insert(server).second;
+    const auto found = servers_.find(server);
+    job.rebalance |= found != servers_.end() && found->second.draining;
+  }
   if (added) FillServers(job, &update);
 }
 
@@ -424,6 +451,8 @@ void Membership::DropTensors(Job& job) {
   job.by_tensor_id.clear();
   job.loads.clear();
   job.plan_servers.clear();
+  job.change = Change();
+  job.rebalance = false;
   for (auto& [id, update] : event_.server_updates) {
     auto* jobs = update.mutable_jobs();
     jobs->erase(std::remove_if(jobs->begin(), jobs->end(),

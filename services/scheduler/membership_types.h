@@ -45,6 +45,9 @@ struct Server {
   v1::HeartbeatRequest beat;  // the last
   // Left under its memory limit when all that was sent to it is reserved.
   uint64_t free_bytes = ServerLoad::kUnlimited;
+  // Its partitions are to move to others; no new ones are given to it.
+  bool draining = false;
+  bool drained_told = false;
   // Updates with reservations that it has not answered: update id -> (job, tensor).
   std::map<uint64_t, std::vector<std::pair<JobId, TensorId>>> unanswered;
 
@@ -52,6 +55,12 @@ struct Server {
   bool Awaits(const std::pair<JobId, TensorId>& asked) const {
     return std::any_of(unanswered.begin(), unanswered.end(), [&asked](const auto& update) {
       return std::find(update.second.begin(), update.second.end(), asked) != update.second.end();
+    });
+  }
+  bool Awaits(JobId job) const {
+    return std::any_of(unanswered.begin(), unanswered.end(), [job](const auto& update) {
+      return std::any_of(update.second.begin(), update.second.end(),
+                         [job](const auto& asked) { return asked.first == job; });
     });
   }
 };
@@ -89,7 +98,7 @@ struct Tensor {
 
   // RESERVING and PLANNED:
   v1::TensorPlan plan;
-  std::map<ServerId, Owned> owned;
+  std::map<ServerId, Owned> owned;  // of a partition that moves: both its owners
   // PLANNED: new owners that have not answered yet; the nodes are told when all have.
   std::set<ServerId> recovering;
   // RESERVING:
@@ -97,6 +106,25 @@ struct Tensor {
   std::set<ServerId> refusers;  // of this plan
   std::map<ServerId, uint64_t>
       limit_bytes;  // what earlier refusals leave at a server for this tensor
+};
+
+// A planned change: partitions move to other servers, between two rounds each, while the job runs.
+// The scheduler of spec/recovery.pml.
+struct Change {
+  enum class Phase : uint8_t {
+    kReserving,    // the owners to be have yet to say that they have room
+    kAnnounced,    // the nodes connect to them
+    kHandingOver,  // the present owners hand over, and the nodes follow
+  };
+  PlanVersion version;  // 0: no change is under way
+  Phase phase = Phase::kReserving;
+  // A former scheduler may have told the nodes already.
+  bool restored = false;
+  std::set<ServerId> awaited;
+  std::set<NodeId> connected;
+  std::set<NodeId> following;
+
+  bool NodesKnow() const { return restored || phase != Phase::kReserving; }
 };
 
 // Load of one server by one job.
@@ -132,6 +160,9 @@ struct Job {
   absl::flat_hash_map<uint32_t, uint64_t> by_tensor_id;
   std::map<ServerId, JobLoad> loads;
   std::set<ServerId> plan_servers;  // own, or have owned, a published partition of this generation
+
+  Change change;
+  bool rebalance = false;  // servers have come, or are to go: a change is due
 
   absl::Time forming_told;  // when nodes were last told whom the job waits for
   bool forming_changed = false;

@@ -62,18 +62,37 @@ v1::AgreementRecord RecordOf(const Job& job, const Tensor& tensor) {
   return record;
 }
 
+uint64_t VersionOf(const v1::TensorPlan& plan, uint32_t index) {
+  return plan.versions().empty() ? 0 : plan.versions(static_cast<int>(index));
+}
+
+bool IsRelease(const v1::JobReservation& reservation) {
+  return reservation.release_tensors_size() + reservation.release_partitions_size() > 0;
+}
+
 }  // namespace
 
-void AddReservation(const Tensor& tensor, const Owned& owned, v1::JobReservation* job) {
+std::map<uint32_t, v1::PartitionMove> MovesOf(const Tensor& tensor) {
+  std::map<uint32_t, v1::PartitionMove> moves;
+  for (const v1::PartitionMove& move : tensor.plan.moves()) moves[move.partition()] = move;
+  return moves;
+}
+
+void AddReservation(const Tensor& tensor, ServerId server, const Owned& owned,
+                    v1::JobReservation* job) {
   v1::TensorReservation* reservation = job->add_reserve();
   reservation->set_tensor_id(tensor.plan.tensor_id());
   *reservation->mutable_tensor() = tensor.descriptor;
   reservation->set_partition_elements(tensor.plan.partition_elements());
   reservation->mutable_partitions()->Add(owned.partitions.begin(), owned.partitions.end());
   reservation->mutable_shards()->Add(owned.shards.begin(), owned.shards.end());
-  if (tensor.plan.versions().empty()) return;
+  const std::map<uint32_t, v1::PartitionMove> moves = MovesOf(tensor);
+  if (tensor.plan.versions().empty() && moves.empty()) return;
   for (const uint32_t index : owned.partitions) {
-    reservation->add_versions(tensor.plan.versions(index));
+    const auto move = moves.find(index);
+    const bool handed_over = move != moves.end() && move->second.server() == server.value();
+    reservation->add_handed_over(handed_over);
+    reservation->add_versions(handed_over ? move->second.version() : VersionOf(tensor.plan, index));
   }
 }
 
@@ -89,7 +108,7 @@ v1::NodeUpdate& Membership::Single(const Job& job, NodeId node) {
 v1::JobReservation* Membership::ReservationFor(ServerId server, const Job& job) {
   v1::ServerUpdate& update = event_.server_updates[server];
   for (v1::JobReservation& reservation : *update.mutable_jobs()) {
-    if (reservation.job_id() == job.id.value() && reservation.release_tensors().empty()) {
+    if (reservation.job_id() == job.id.value() && !IsRelease(reservation)) {
       return &reservation;
     }
   }
@@ -100,23 +119,15 @@ v1::JobReservation* Membership::ReservationFor(ServerId server, const Job& job) 
 
 // Releases stand in an entry of their own and before all others, so that their memory is free again
 // for what is reserved in the same update. No event releases what it has reserved itself: a tensor
-// is taken back only when its servers have answered, or are gone.
-void Membership::ReleaseAt(ServerId server, const Job& job, TensorId tensor) {
+// is taken back only when its servers have answered, or are gone. The caller adds a release.
+v1::JobReservation* Membership::ReleasesFor(ServerId server, const Job& job) {
   v1::ServerUpdate& update = event_.server_updates[server];
-  v1::JobReservation* releases = nullptr;
   for (v1::JobReservation& reservation : *update.mutable_jobs()) {
-    if (reservation.job_id() == job.id.value() && !reservation.release_tensors().empty()) {
-      releases = &reservation;
-    }
+    if (reservation.job_id() == job.id.value() && IsRelease(reservation)) return &reservation;
   }
-  if (releases == nullptr) {
-    releases = update.add_jobs();
-    releases->set_job_id(job.id.value());
-    for (int i = update.jobs_size() - 1; i > 0; --i) {
-      update.mutable_jobs()->SwapElements(i, i - 1);
-    }
-  }
-  releases->add_release_tensors(tensor.value());
+  update.add_jobs()->set_job_id(job.id.value());
+  for (int i = update.jobs_size() - 1; i > 0; --i) update.mutable_jobs()->SwapElements(i, i - 1);
+  return update.mutable_jobs(0);
 }
 
 void Membership::DescribeJob(const Job& job, v1::JobReservation* reservation) const {
@@ -144,7 +155,8 @@ v1::ServerUpdate Membership::FullServerUpdate(
     for (const auto& [agreement, tensor] : job.tensors) {
       const auto owned = tensor.owned.find(server.id);
       if (owned == tensor.owned.end()) continue;
-      AddReservation(tensor, owned->second, reservation);
+      AddReservation(tensor, server.id, owned->second, reservation);
+      AddHandOvers(job, tensor, server.id, reservation);
       reserved->emplace_back(job_id, TensorId(tensor.plan.tensor_id()));
     }
   }
@@ -158,6 +170,7 @@ void Membership::FillState(const Job& job, v1::NodeUpdate* update) const {
   update->set_exit_code(job.exit_code);
   update->set_failed_kind(job.failed_kind);
   update->set_plan_version(job.plan_version.value());
+  update->set_change(job.change.NodesKnow() ? job.change.version.value() : 0);
 }
 
 void Membership::FillServers(const Job& job, v1::NodeUpdate* update) const {
@@ -185,7 +198,7 @@ v1::NodeUpdate Membership::FullNodeUpdate(const Job& job) const {
   for (const auto& [agreement, tensor] : job.tensors) {
     // Where new owners have not answered yet, the nodes are told when they have.
     if (tensor.stage == Stages::PLANNED && tensor.recovering.empty()) {
-      *update.add_tensors() = tensor.plan;
+      *update.add_tensors() = PlanForNodes(job, tensor);
     }
     if (tensor.stage == Stages::REFUSED) *update.add_errors() = tensor.error;
   }
@@ -227,6 +240,7 @@ void Membership::FlushServers() {
       reserved.clear();
       update = FullServerUpdate(server, &reserved);
       server.unanswered.clear();
+      update.set_drained(Drained(server));
     }
     for (v1::JobReservation& reservation : *update.mutable_jobs()) {
       const auto job = jobs_.find(JobId(reservation.job_id()));
@@ -291,6 +305,7 @@ void Membership::FlushRecords() {
     v1::ServerRecord record;
     record.set_server_id(id.value());
     *record.mutable_registration() = servers_.at(id).info;
+    record.set_draining(servers_.at(id).draining);
     writes.push_back(Put(records::ServerKey(id.value()), record));
   }
   for (const JobId id : event_.changed_jobs) {

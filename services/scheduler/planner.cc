@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/units.h"
+#include "lib/plan/rebalance.h"
 #include "lib/plan/shares.h"
 #include "lib/wire/frame.h"
 
@@ -156,6 +158,27 @@ absl::StatusOr<std::vector<PartitionPlace>> ReassignPartitions(
   }
   KeepLoads(std::move(loads), job);
   return places;
+}
+
+absl::StatusOr<std::vector<PlannedMove>> PlanMoves(std::span<const PlannedPartition> partitions,
+                                                   const PlannerJob& job) {
+  std::map<ServerId, uint32_t> index;
+  for (size_t i = 0; i < job.servers.size(); ++i) index[job.servers[i].id] = i;
+  double leaving = 0;
+  std::vector<OwnedPartition> owned;
+  for (const PlannedPartition& partition : partitions) {
+    const auto server = index.find(partition.server);
+    OwnedPartition one{partition.payload_bytes, partition.accumulator_bytes, std::nullopt};
+    if (server != index.end()) one.server = server->second;
+    if (!one.server) leaving += static_cast<double>(one.bytes);
+    owned.push_back(one);
+  }
+  ADDEND_ASSIGN_OR_RETURN(const std::vector<ServerLoad> loads, LoadsWithShares(job, leaving));
+  std::vector<PlannedMove> moves;
+  for (const Move& move : Rebalance(owned, loads)) {
+    moves.push_back({move.partition, {job.servers[move.server].id, move.shard}});
+  }
+  return moves;
 }
 
 absl::Status NoRoom(const v1::TensorDescriptor& tensor, uint64_t partition_bytes,

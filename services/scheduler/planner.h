@@ -64,10 +64,29 @@ struct PartitionPlace {
   ServerId server;
   uint32_t shard = 0;
 };
+inline PartitionPlace PlaceOf(const v1::PartitionMove& move) {
+  return {ServerId(move.server()), move.shard()};
+}
+// The same partition at another server.
+inline PlannedPartition MovedTo(PlannedPartition partition, const PartitionPlace& place) {
+  partition.server = place.server;
+  partition.shard = place.shard;
+  return partition;
+}
 // New owners for partitions whose owner is gone (and is not in `job` any more), in their order; the
 // others stay where they are. Adds what it assigns to the loads in `job`. Errors as PlanTensors.
 absl::StatusOr<std::vector<PartitionPlace>> ReassignPartitions(
     std::span<const PlannedPartition> partitions, PlannerJob* job);
+
+struct PlannedMove {
+  size_t partition = 0;  // index into the span given
+  PartitionPlace to;
+};
+// The moves that bring the servers of `job` to their shares, as few as possible: see Rebalance in
+// lib/plan. `partitions`: all of the job; those at a server that is not in `job` have to leave it,
+// where there is room. FAILED_PRECONDITION when nobody can sum.
+absl::StatusOr<std::vector<PlannedMove>> PlanMoves(std::span<const PlannedPartition> partitions,
+                                                   const PlannerJob& job);
 
 // Why a tensor that PlanTensors refused has no room: its name, what it needs, what every server
 // has.

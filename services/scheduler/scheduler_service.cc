@@ -275,6 +275,14 @@ grpc::ServerUnaryReactor* SchedulerService::Heartbeat(grpc::CallbackServerContex
   });
 }
 
+grpc::ServerUnaryReactor* SchedulerService::Drain(grpc::CallbackServerContext* context,
+                                                  const v1::DrainRequest* request,
+                                                  v1::DrainResponse*) {
+  return Answer(context, [&](Membership& membership, absl::Time now, Decision* decision) {
+    return membership.Drain(now, *request, decision);
+  });
+}
+
 grpc::ServerUnaryReactor* SchedulerService::Leave(grpc::CallbackServerContext* context,
                                                   const v1::LeaveRequest* request,
                                                   v1::LeaveResponse*) {
@@ -328,6 +336,14 @@ grpc::ServerUnaryReactor* SchedulerService::ReportServerLost(
     v1::ReportServerLostResponse*) {
   return Answer(context, [&](Membership& membership, absl::Time now, Decision* decision) {
     return membership.ReportServerLost(now, *request, decision);
+  });
+}
+
+grpc::ServerUnaryReactor* SchedulerService::AckChange(grpc::CallbackServerContext* context,
+                                                      const v1::AckChangeRequest* request,
+                                                      v1::AckChangeResponse*) {
+  return Answer(context, [&](Membership& membership, absl::Time now, Decision* decision) {
+    return membership.AckChange(now, *request, decision);
   });
 }
 

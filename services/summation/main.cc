@@ -21,6 +21,19 @@
 namespace addend {
 namespace {
 
+// Gives the partitions of this server to others before it ends. Without that, or when it takes too
+// long, the nodes recover them.
+void Drain(SummationMember* member, absl::Duration timeout) {
+  spdlog::info("draining, for at most {}; a second signal ends it at once",
+               absl::FormatDuration(timeout));
+  if (member->Drain(timeout)) {
+    spdlog::info("drained: no job needs this server any more");
+  } else {
+    spdlog::warn("not drained within {}: the jobs recover what this server summed",
+                 absl::FormatDuration(timeout));
+  }
+}
+
 absl::Status Serve() {
   StopSignal stop;
   ADDEND_ASSIGN_OR_RETURN(const SummationOptions options, ReadSummationOptions());
@@ -51,7 +64,8 @@ absl::Status Serve() {
       .scheduler = options.machine.scheduler.ToString(),
       .connect_timeout = options.machine.connect_timeout,
       .give_up = [&stop] { return stop.Wait(absl::ZeroDuration()).has_value(); },
-      .on_fatal = [&stop](absl::Status why) { stop.RequestStop(std::move(why)); }};
+      .on_fatal = [&stop](absl::Status why) { stop.RequestStop(std::move(why)); },
+      .on_drained = [&stop] { stop.RequestStop(absl::OkStatus()); }};
   auto member = SummationMember::Join(
       member_options,
       ServerRegistration(options.machine, rpc->port(), data_port, options.memory_limit_bytes),
@@ -69,6 +83,7 @@ absl::Status Serve() {
                                                            {"data", data_port}}));
   const absl::Status why = stop.WaitUntilStopped();
   rpc->SetReady(false);
+  if (why.ok()) Drain(member->get(), options.drain_timeout);
   (*member)->Leave();
   return why;
 }

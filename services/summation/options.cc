@@ -23,6 +23,10 @@ ABSL_FLAG(uint32_t, shards, 0,
 ABSL_FLAG(
     addend::ByteSize, memory_limit, {},
     "for accumulators and early contributions of all jobs; default: three quarters of the memory");
+ABSL_FLAG(
+    absl::Duration, drain_timeout, absl::Seconds(25),
+    "after SIGTERM, for others to take over what this server sums; less than the grace period "
+    "that Kubernetes gives (30s)");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warn, error or off");
 ABSL_FLAG(std::string, port_file, "",
           "where to write the ports as JSON when serving (for ports chosen by the kernel)");
@@ -58,6 +62,10 @@ absl::StatusOr<SummationOptions> ReadSummationOptions() {
   options.http = absl::GetFlag(FLAGS_http);
   options.health_listen = absl::GetFlag(FLAGS_health_listen).address;
   options.log_level = absl::GetFlag(FLAGS_log_level);
+  options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
+  if (options.drain_timeout < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("--drain-timeout must not be negative");
+  }
   options.port_file = absl::GetFlag(FLAGS_port_file);
 
   options.shards = absl::GetFlag(FLAGS_shards);

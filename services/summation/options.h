@@ -19,6 +19,7 @@ struct SummationOptions {
   std::optional<HostPort> health_listen;
   uint32_t shards = 1;
   uint64_t memory_limit_bytes = 0;
+  absl::Duration drain_timeout;
   std::string log_level;
   std::string port_file;
 };

@@ -114,7 +114,8 @@ void Agent::Apply(const v1::NodeUpdate& update) {
     for (const v1::ServerInfo& server : update.servers()) servers_[server.server_id()] = server;
     CloseDeadLinks();
   }
-  for (const uint32_t removed : update.removed()) by_id_.erase(TensorId(removed));
+  NoteChange(update);
+  for (const uint32_t removed : update.removed()) ForgetTensor(TensorId(removed));
   for (const v1::TensorPlan& plan : update.tensors()) ApplyPlan(plan);
   for (const v1::TensorError& error : update.errors()) {
     const auto it = by_name_.find(error.name());
@@ -133,6 +134,7 @@ void Agent::Apply(const v1::NodeUpdate& update) {
                                           static_cast<ExitCode>(update.exit_code()));
     FailJob(why, update.failed_kind(), /*report=*/false);
   }
+  AckChange();
   AdmitWaiting();
 }
 
@@ -150,6 +152,7 @@ void Agent::BeginGeneration(Generation generation) {
   }
   links_.clear();
   lost_servers_.clear();
+  change_ = {};
   DropRetiredLinks();
   by_number_.clear();
   by_name_.clear();
@@ -182,7 +185,11 @@ void Agent::ApplyPlan(const v1::TensorPlan& plan) {
     const PlanVersion version(i < plan.versions_size() ? plan.versions(i) : 0);
     // Another node's first round may have been with the first owner, so a later one asks this node
     // too.
-    tensor->owners.push_back({*link, version, /*reported=*/version != PlanVersion()});
+    tensor->owners.push_back({.link = *link,
+                              .version = version,
+                              .reported = version != PlanVersion(),
+                              .next = nullptr,
+                              .next_version = PlanVersion()});
   }
   by_id_[tensor->id] = tensor;
   for (uint32_t partition = 0; partition < tensor->partitions(); ++partition) {
@@ -190,12 +197,19 @@ void Agent::ApplyPlan(const v1::TensorPlan& plan) {
       push_->SendReport(*tensor, partition, FrameType::kRecover);
     }
   }
+  TakeMoves(tensor, plan);
   TryStart(tensor);
 }
 
 absl::StatusOr<ServerLink*> Agent::LinkTo(uint32_t server, uint32_t shard) {
   const LinkKey key(server, shard);
-  if (const auto it = links_.find(key); it != links_.end()) return it->second.get();
+  if (const auto it = links_.find(key); it != links_.end() && !it->second->given_up()) {
+    Reconnect(key);  // if it was lost when nobody needed it
+    return it->second.get();
+  } else if (it != links_.end()) {  // the server is in the plan once more
+    retired_links_.push_back(std::move(it->second));
+    links_.erase(it);
+  }
   ServerEvents* const events = this;
   if (ServerId(server) == colocated_server_) {
     auto& link = links_[key] =

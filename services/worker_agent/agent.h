@@ -45,6 +45,8 @@ class SchedulerReports {
   // A CPU server that cannot be reached any more.
   virtual void ReportServerLost(Generation generation, ServerId server,
                                 const absl::Status& why) = 0;
+  // This node is connected to the owners to be of a planned change, or follows all of them.
+  virtual void AckChange(Generation generation, PlanVersion change, bool following) = 0;
 };
 
 class Agent final : private TrainerEvents, private ServerEvents {
@@ -141,6 +143,17 @@ class Agent final : private TrainerEvents, private ServerEvents {
   void ReportLost(ServerLink* link, const absl::Status& why);
   void CloseDeadLinks();
   void FollowPlan(const std::shared_ptr<Tensor>& tensor, const v1::TensorPlan& plan);
+  // What a link leads to.
+  enum class Use : uint8_t { kNone, kOwnerToBe, kOwner };
+  Use UseOf(const ServerLink* link) const;
+
+  // ServerEvents and planned changes (agent_change.cc)
+  void OnMoved(const ServerLink* link, const FrameHeader& header) override;
+  void NoteChange(const v1::NodeUpdate& update);
+  void TakeMoves(const std::shared_ptr<Tensor>& tensor, const v1::TensorPlan& plan);
+  void SetNext(PartitionOwner* owner, ServerLink* next, PlanVersion version);
+  void ForgetTensor(TensorId id);
+  void AckChange();
 
   // The job and the plan (agent.cc)
   void Apply(const v1::NodeUpdate& update);
@@ -172,6 +185,14 @@ class Agent final : private TrainerEvents, private ServerEvents {
   std::map<uint32_t, v1::ServerInfo> servers_;
   std::map<LinkKey, std::unique_ptr<ServerLink>> links_;
   std::set<uint32_t> lost_servers_;  // that the scheduler has been told of, in this generation
+  // The planned change that is under way; version 0: none.
+  struct {
+    PlanVersion version;
+    std::set<ServerLink*> links;  // to the owners to be
+    uint64_t moves = 0;           // partitions that have yet to move
+    bool connected_said = false;
+    bool following_said = false;
+  } change_;
   std::vector<std::unique_ptr<ServerLink>>
       retired_links_;  // of former generations, until they are closed
 

@@ -1,4 +1,4 @@
-// The agent when servers come and go: lost links, and partitions with new owners. The node of
+// The agent when servers are lost: links that break, and partitions with new owners. The node of
 // spec/recovery.pml; every handler here is one of its steps.
 #include <utility>
 
@@ -39,10 +39,12 @@ void Agent::OnLinkLost(ServerLink* link, const absl::Status& why) {
                                                     : "peer_lost";
     return FailJob(why, kind, /*report=*/true);
   }
+  const Use use = UseOf(link);
+  if (use == Use::kNone) return;  // released, and ended
   if (!IsTransient(why) && !absl::IsUnauthenticated(why) && !absl::IsFailedPrecondition(why)) {
     return FailJob(why, "internal", /*report=*/true);  // it would be refused again
   }
-  if (!IsTransient(why)) {
+  if (!IsTransient(why) && use == Use::kOwner) {
     return ReportLost(link, why);  // whoever answers there is not the server of the plan
   }
   const LinkKey key(link->server().value(), link->shard());
@@ -58,6 +60,17 @@ void Agent::OnLinkLost(ServerLink* link, const absl::Status& why) {
   }
 }
 
+Agent::Use Agent::UseOf(const ServerLink* link) const {
+  Use use = Use::kNone;
+  for (const auto& [id, tensor] : by_id_) {
+    for (const PartitionOwner& owner : tensor->owners) {
+      if (owner.link == link) return Use::kOwner;
+      if (owner.next == link) use = Use::kOwnerToBe;
+    }
+  }
+  return use;
+}
+
 // Harmless if it is not true: the server's partitions are summed elsewhere, with the same bits.
 void Agent::ReportLost(ServerLink* link, const absl::Status& why) {
   if (reports_ == nullptr || !lost_servers_.insert(link->server().value()).second) return;
@@ -68,7 +81,10 @@ void Agent::ReportLost(ServerLink* link, const absl::Status& why) {
 void Agent::Reconnect(const LinkKey& key) {
   const auto link = links_.find(key);
   const auto server = servers_.find(key.first);
-  if (link == links_.end() || server == servers_.end() || !link->second->closed()) return;
+  if (link == links_.end() || server == servers_.end() || !link->second->closed() ||
+      link->second->given_up()) {
+    return;
+  }
   const v1::DataEndpoint& endpoint = server->second.endpoints(0);
   link->second->Connect({endpoint.host(), static_cast<uint16_t>(endpoint.port())},
                         kReconnectTimeout);
@@ -81,17 +97,21 @@ void Agent::OnLinkOpen(ServerLink* link, Incarnation incarnation) {
     return ReportLost(
         link, absl::UnavailableError(absl::StrFormat("%s has been started anew", link->where())));
   }
-  if (!link->reopened()) return;
-  spdlog::info("connected again to {}", link->where());
+  const bool again = link->reopened();
+  if (again) spdlog::info("connected again to {}", link->where());
   for (const auto& [id, tensor] : by_id_) {
     for (uint32_t partition = 0; partition < tensor->partitions(); ++partition) {
       const PartitionOwner& owner = tensor->owners[partition];
-      if (owner.link != link) continue;
-      push_->SendReport(*tensor, partition, owner.reported ? FrameType::kRecover : FrameType::kAck);
+      // It may have handed over before it was connected.
+      if (owner.link != link || (!again && owner.next == nullptr)) continue;
+      push_->SendReport(*tensor, partition, FrameType::kAck);
+      if (!again) continue;
+      if (owner.reported) push_->SendReport(*tensor, partition, FrameType::kRecover);
       const Task* task = pull_->Find(PartitionId(id, partition));
       if (task != nullptr) push_->Send(*task);
     }
   }
+  AckChange();
 }
 
 // Whoever is not in the plan any more has been declared dead, or has left. Its frames must not
@@ -113,7 +133,10 @@ void Agent::FollowPlan(const std::shared_ptr<Tensor>& tensor, const v1::TensorPl
     if (version <= owner.version) continue;
     const auto link = LinkTo(plan.servers(i), plan.shards(i));
     if (!link.ok()) return FailJob(link.status(), "internal", /*report=*/true);
-    owner = {*link, version, /*reported=*/true};
+    SetNext(&owner, nullptr, PlanVersion());
+    owner.link = *link;
+    owner.version = version;
+    owner.reported = true;
     push_->SendReport(*tensor, i, FrameType::kRecover);
     ++moved;
   }
@@ -122,6 +145,7 @@ void Agent::FollowPlan(const std::shared_ptr<Tensor>& tensor, const v1::TensorPl
                  moved == 1 ? "" : "s", tensor->shape.name, moved == 1 ? "has" : "have",
                  plan_version_.value());
   }
+  TakeMoves(tensor, plan);
 }
 
 void Agent::OnRecovered(const ServerLink* link, const FrameHeader& header) {

@@ -66,6 +66,9 @@ absl::Status ServerLink::OnFrame(const FrameHeader& header, Payload payload) {
     case FrameType::kSendAgain:
       events_->OnSendAgain(this, header);
       return absl::OkStatus();
+    case FrameType::kMoved:
+      events_->OnMoved(this, header);
+      return absl::OkStatus();
     case FrameType::kRecover:
       events_->OnRecovered(this, header);
       return absl::OkStatus();

@@ -35,6 +35,8 @@ class ServerEvents {
   virtual void OnResult(const ServerLink* link, const FrameHeader& header, Bytes result) = 0;
   // The owner wants a contribution again, or a result that this node holds.
   virtual void OnSendAgain(const ServerLink* link, const FrameHeader& header) = 0;
+  // The owner has handed the partition over.
+  virtual void OnMoved(const ServerLink* link, const FrameHeader& header) = 0;
   // The new owner of a partition knows where it stands.
   virtual void OnRecovered(const ServerLink* link, const FrameHeader& header) = 0;
   // The server has admitted this node.
@@ -64,6 +66,8 @@ class ServerLink final : public Sink {
   void Close(const absl::Status& why);
   bool closed() const { return closed_; }
   bool open() const { return open_; }
+  // Close() was called: it is not to be connected any more.
+  bool given_up() const { return leaving_; }
   // It was open before the present connection.
   bool reopened() const { return times_open_ > 1; }
   // Attempts to connect since it was last open.

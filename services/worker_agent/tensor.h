@@ -41,6 +41,10 @@ struct PartitionOwner {
   // This node has told the new owner what it holds, and waits to hear which round comes next: until
   // then it sends it no contribution. (REPORTED in spec/recovery.pml.)
   bool reported = false;
+  // The owner to be, announced by the scheduler; this node follows it when the present one says
+  // that it has handed over. Null: none.
+  ServerLink* next = nullptr;
+  PlanVersion next_version;
 };
 
 class Tensor {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/log.h"
@@ -12,6 +13,7 @@
 #include "lib/rpc/client.h"
 #include "lib/rpc/status.h"
 #include "proto/addend/v1/scheduler.grpc.pb.h"
+#include "tools/addendctl/drain_command.h"
 #include "tools/addendctl/options.h"
 #include "tools/addendctl/plan_command.h"
 #include "tools/addendctl/status_json.h"
@@ -21,7 +23,7 @@
 namespace addend {
 namespace {
 
-constexpr char kCommands[] = "plan, status, jobs, nodes, why or help";
+constexpr char kCommands[] = "plan, status, jobs, nodes, why, drain or help";
 
 constexpr char kHelp[] =
     R"(Asks a running Addend cluster what it does, and the planner what it would do.
@@ -32,6 +34,9 @@ constexpr char kHelp[] =
       The scheduler, the summation servers with their traffic, the jobs with their plan.
   addendctl jobs | addendctl nodes
       One line for every job, or every node of every job.
+  addendctl drain SERVER
+      Moves what a CPU server (its number) sums to others, while the jobs run, and waits until it is done; the server's
+      process then ends with status 0.
   addendctl why JOB
       Whom the job waits for, in one sentence: asks its agents and its summation servers.
 
@@ -41,13 +46,14 @@ tensors' bytes; null has no meaning or is not known.
           is Eq. 1's also for k = 0; with --bandwidths, shares [GPU machines, CPU machines] instead of the two
   status  {version, uptime_s, store, servers [{server_id, incarnation, hostname, control_address, endpoints, shards,
           bandwidth_bps, memory_limit_bytes, memory_used_bytes, colocated, job, node_rank, last_seen_s, activity,
-          shares [{job, share, assigned}], traffic_share, traffic}], jobs (as below)}
+          draining, shares [{job, share, assigned}], traffic_share, traffic}], jobs (as below)}
   jobs    [{name, job_id, generation, state (forming, ready or failed), reason, settings, plan_version, tensors,
           tensor_bytes, uptime_s, t_opt_s, shares [{server_id, share, assigned}], nodes (as below, without job)}]
   nodes   [{job, node_rank, connected, hostname, control_address, incarnation, bandwidth_bps, last_seen_s, activity,
           traffic}]
   why     {job, state, waits_for (the sentence), tensor, round, open_s, nodes [rank], ranks [rank]}; nodes of which nobody
           has pushed, and single ranks of the others
+  drain   {server_id, drained}
   traffic {network_bytes_sent, network_bytes_received, local_bytes, copied_bytes, partitions_sealed,
           payload_bytes_summed}; traffic_share is a server's part of all payload_bytes_summed
 
@@ -94,9 +100,21 @@ absl::StatusOr<std::string> Why(const std::vector<std::string>& arguments) {
   return AnswerWhy(status, arguments[1], absl::GetFlag(FLAGS_timeout), absl::GetFlag(FLAGS_json));
 }
 
+absl::StatusOr<std::string> Drain(const std::vector<std::string>& arguments) {
+  uint32_t server = 0;
+  if (arguments.size() != 2 || !absl::SimpleAtoi(arguments[1], &server)) {
+    return absl::InvalidArgumentError(
+        "addendctl drain needs the number of one server, as addendctl status lists it: addendctl "
+        "drain SERVER");
+  }
+  return DrainServer(absl::GetFlag(FLAGS_scheduler).ToString(), server,
+                     absl::GetFlag(FLAGS_timeout), absl::GetFlag(FLAGS_json));
+}
+
 absl::StatusOr<std::string> Answer(const std::vector<std::string>& arguments) {
   const std::string& command = arguments.front();
   if (command == "why") return Why(arguments);
+  if (command == "drain") return Drain(arguments);
   const bool asks = command == "status" || command == "jobs" || command == "nodes";
   if (!asks && command != "plan" && command != "help") {
     return absl::InvalidArgumentError(

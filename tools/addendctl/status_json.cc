@@ -72,6 +72,7 @@ Json ToJson(const v1::GetStatusResponse& status, const v1::ServerStatus& server)
   json["node_rank"] = server.colocated() ? Json(server.node_rank()) : Json(nullptr);
   json["last_seen_s"] = server.last_seen_s();
   json["activity"] = server.activity();
+  json["draining"] = server.draining();
   json["shares"] = SharesOf(status, server.server_id());
   json["traffic_share"] = TrafficShare(status, server);
   json["traffic"] = ToJson(server.traffic());

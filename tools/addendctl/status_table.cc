@@ -42,7 +42,7 @@ std::string ServersText(const v1::GetStatusResponse& status) {
                MemoryCell(server), SizeCell(traffic.network_bytes_sent()),
                SizeCell(traffic.network_bytes_received()), SizeCell(traffic.payload_bytes_summed()),
                FormatPercent(TrafficShare(status, server)), Seen(server.last_seen_s()),
-               TextCell(server.activity())});
+               server.draining() ? "draining" : TextCell(server.activity())});
   }
   return table.empty() ? "No summation servers.\n" : table.ToString();
 }

@@ -43,9 +43,34 @@ void Merge(const v1::TensorReservation& added, v1::TensorReservation* held) {
   }
 }
 
+// Takes those out that `gone` names; an entry without partitions is gone as a whole.
+template <typename Gone>
+void Forget(FakeServer::HeldJob* job, uint32_t tensor_id, Gone gone) {
+  const auto tensor = job->tensors.find(tensor_id);
+  if (tensor == job->tensors.end()) return;
+  v1::TensorReservation kept = tensor->second;
+  kept.clear_partitions();
+  kept.clear_shards();
+  for (int i = 0; i < tensor->second.partitions_size(); ++i) {
+    if (gone(tensor->second.partitions(i))) continue;
+    kept.add_partitions(tensor->second.partitions(i));
+    kept.add_shards(tensor->second.shards(i));
+  }
+  if (kept.partitions().empty()) {
+    job->tensors.erase(tensor);
+  } else {
+    tensor->second = kept;
+  }
+}
+
+bool Contains(const google::protobuf::RepeatedField<uint32_t>& list, uint32_t value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
 }  // namespace
 
 v1::AckReservationRequest FakeServer::Take(const v1::ServerUpdate& update) {
+  drained = drained || update.drained();
   if (update.full()) {
     std::map<uint64_t, HeldJob> kept;
     for (const v1::JobReservation& job : update.jobs()) {
@@ -56,6 +81,10 @@ v1::AckReservationRequest FakeServer::Take(const v1::ServerUpdate& update) {
         }
         return true;
       });
+      for (const auto& reserve : job.reserve()) {
+        Forget(&held, reserve.tensor_id(),
+               [&](uint32_t index) { return !Contains(reserve.partitions(), index); });
+      }
       kept[job.job_id()] = std::move(held);
     }
     jobs = std::move(kept);
@@ -72,6 +101,15 @@ v1::AckReservationRequest FakeServer::Take(const v1::ServerUpdate& update) {
     if (job.generation() > held.generation) held = {.generation = job.generation(), .tensors = {}};
     for (const uint32_t tensor : job.release_tensors()) {
       EXPECT_EQ(held.tensors.erase(tensor), 1u) << "released what it does not hold";
+    }
+    for (const v1::PartitionSet& set : job.release_partitions()) {
+      Forget(&held, set.tensor_id(),
+             [&](uint32_t index) { return Contains(set.partitions(), index); });
+    }
+    for (const v1::HandOver& order : job.hand_over()) {
+      for (const uint32_t index : order.partitions().partitions()) {
+        handed_over[{order.partitions().tensor_id(), index}] = order.version();
+      }
     }
     for (const v1::TensorReservation& tensor : job.reserve()) {
       v1::TensorReservation& known = held.tensors[tensor.tensor_id()];
@@ -115,6 +153,8 @@ void FakeNode::Take(const v1::NodeUpdate& update) {
   exit_code = update.exit_code();
   failed_kind = update.failed_kind();
   plan_version = update.plan_version();
+  if (change != update.change() || update.full()) connected_said = following_said = false;
+  change = update.change();
   for (const uint32_t id : update.removed()) {
     EXPECT_EQ(std::erase_if(plans, [id](const auto& p) { return p.second.tensor_id() == id; }), 1u);
   }
@@ -123,6 +163,9 @@ void FakeNode::Take(const v1::NodeUpdate& update) {
   for (const auto& plan : update.tensors()) {
     for (const uint32_t server : plan.servers()) {
       EXPECT_TRUE(servers.contains(server)) << "a plan names a server that was not announced";
+    }
+    for (const auto& move : plan.moves()) {
+      EXPECT_TRUE(servers.contains(move.server())) << "a move to a server that was not announced";
     }
     plans[plan.tensor().name()] = plan;
   }
@@ -143,6 +186,70 @@ void ClusterTest::Apply(Decision decision) {
   ASSERT_TRUE(store_.Apply(decision.writes).ok());
   reasons_.insert(reasons_.end(), decision.reasons.begin(), decision.reasons.end());
   Deliver(decision);
+  FollowMoves();
+}
+
+bool ClusterTest::HandedOver(const v1::TensorPlan& plan) const {
+  for (const v1::PartitionMove& move : plan.moves()) {
+    const uint32_t owner = plan.servers(static_cast<int>(move.partition()));
+    for (const auto& server : servers_) {
+      if (server->id != owner) continue;
+      const auto order = server->handed_over.find({plan.tensor_id(), move.partition()});
+      if (order == server->handed_over.end() || order->second < move.version()) return false;
+    }
+  }
+  return true;
+}
+
+void ClusterTest::FollowMoves() {
+  if (following_) return;
+  following_ = true;
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (auto& node : nodes_) {
+      if (!node->acks || node->watch == 0 || node->change == 0) continue;
+      if (!node->connected_said) {
+        changed = node->connected_said = true;
+        AckChange(*node, /*following=*/false);
+      }
+      bool follows = node->change != 0;
+      for (const auto& [name, plan] : node->plans) follows = follows && HandedOver(plan);
+      if (!follows || node->following_said) continue;
+      for (auto& [name, plan] : node->plans) {
+        plan.mutable_versions()->Resize(
+            plan.moves().empty() ? plan.versions_size() : plan.servers_size(), 0);
+        for (const v1::PartitionMove& move : plan.moves()) {
+          plan.set_servers(static_cast<int>(move.partition()), move.server());
+          plan.set_shards(static_cast<int>(move.partition()), move.shard());
+          plan.set_versions(static_cast<int>(move.partition()), move.version());
+        }
+        plan.clear_moves();
+      }
+      changed = node->following_said = true;
+      AckChange(*node, /*following=*/true);
+    }
+  }
+  following_ = false;
+}
+
+void ClusterTest::AckChange(const FakeNode& node, bool following) {
+  v1::AckChangeRequest request;
+  *request.mutable_member() = node.member();
+  request.set_generation(node.generation);
+  request.set_change(node.change);
+  request.set_following(following);
+  Decision decision;
+  ASSERT_TRUE(membership_->AckChange(now_, request, &decision).ok());
+  Apply(std::move(decision));
+}
+
+absl::Status ClusterTest::Drain(const FakeServer& server) {
+  v1::DrainRequest request;
+  request.set_server_id(server.id);
+  Decision decision;
+  const absl::Status status = membership_->Drain(now_, request, &decision);
+  Apply(std::move(decision));
+  return status;
 }
 
 void ClusterTest::Deliver(const Decision& decision) {

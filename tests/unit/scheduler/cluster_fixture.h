@@ -29,6 +29,9 @@ class FakeServer {
     std::map<uint32_t, v1::TensorReservation> tensors;
   };
   std::map<uint64_t, HeldJob> jobs;
+  // Plan versions under which it has handed over: (tensor, partition) -> version.
+  std::map<std::pair<uint32_t, uint32_t>, uint64_t> handed_over;
+  bool drained = false;
   std::vector<v1::ServerUpdate> updates;
 
   uint64_t held_bytes() const;
@@ -43,6 +46,7 @@ class FakeNode {
   uint64_t job_id = 0;
   WatchId watch = 0;
   bool silent = false;
+  bool acks = true;  // says that it is connected to owners to be, and that it follows them
 
   // From the updates.
   uint32_t generation = 0;
@@ -51,6 +55,9 @@ class FakeNode {
   std::string failed_kind;
   uint32_t exit_code = 0;
   uint64_t plan_version = 0;
+  uint64_t change = 0;
+  bool connected_said = false;
+  bool following_said = false;
   std::map<uint32_t, v1::ServerInfo> servers;
   std::map<std::string, v1::TensorPlan> plans;
   std::map<std::string, v1::TensorError> errors;
@@ -93,6 +100,11 @@ class ClusterTest : public testing::Test {
   // Answers an update that an `answers == false` server has got, the last by default.
   void Answer(FakeServer* server);
 
+  void AckChange(const FakeNode& node, bool following);
+  absl::Status Drain(const FakeServer& server);
+  // Nodes do what is theirs in a planned change until nothing changes any more.
+  void FollowMoves();
+
   // Every partition of a plan is held by exactly the living server and shard that the plan says.
   void ExpectHeld(const v1::TensorPlan& plan, uint64_t job_id);
 
@@ -117,7 +129,9 @@ class ClusterTest : public testing::Test {
  private:
   void Start();
   void Deliver(const Decision& decision);
+  bool HandedOver(const v1::TensorPlan& plan) const;
   uint64_t next_ = 1;  // watches and incarnations
+  bool following_ = false;
 };
 
 }  // namespace addend

@@ -45,6 +45,7 @@ class Node : public Sink {
       if (link_ == nullptr) return;
       FrameHeader header = Header(FrameType::kContribution);
       header.partition = PartitionId(tensor, partition);
+      header.plan_version = PlanVersion(version);
       header.round = Round(round);
       link_->Send(header, std::as_bytes(std::span<const float>(kept)), nullptr);
     });
@@ -69,6 +70,21 @@ class Node : public Sink {
       header.round = Round(round);
       link_->Send(header, std::as_bytes(std::span<const float>(kept)), nullptr);
     });
+  }
+  // Where this node stands, after a reset.
+  void Sync(uint64_t held) {
+    loop_->Run([&] {
+      FrameHeader header = Header(FrameType::kAck);
+      header.partition = PartitionId(kTensor, 0);
+      header.plan_version = PlanVersion(version);
+      header.round = Round(held);
+      link_->Send(header, {}, nullptr);
+    });
+  }
+  // The plan version of the next owner, and the last round that this one has sealed.
+  std::pair<PlanVersion, Round> WaitForMoved() {
+    Wait([this] { return moved.has_value() || closed; });
+    return moved.value_or(std::pair(PlanVersion(), Round()));
   }
   // The newest round that the new owner has learnt of.
   Round WaitForRecovered() {
@@ -104,6 +120,7 @@ class Node : public Sink {
     if (header.type == FrameType::kHello) greeted = true;
     if (header.type == FrameType::kSendAgain && header.flags & kFlagResult) wanted = header.round;
     if (header.type == FrameType::kSendAgain && !(header.flags & kFlagResult)) ++asked_again;
+    if (header.type == FrameType::kMoved) moved = {header.plan_version, header.round};
     if (header.type == FrameType::kRecover) recovered = header.round;
     if (header.type == FrameType::kResult) {
       std::vector<float> values(header.payload_bytes / sizeof(float));
@@ -122,6 +139,8 @@ class Node : public Sink {
     cv_.NotifyAll();
   }
 
+  uint64_t version = 0;  // of the plan that this node follows
+  std::optional<std::pair<PlanVersion, Round>> moved;
   bool greeted = false;
   bool closed = false;
   int asked_again = 0;
@@ -177,7 +196,7 @@ class EngineTest : public testing::Test {
     loop_->Run([this] { transport_ = MakeTcpTransport(loop_.get()); });
   }
   absl::Status Reserve(uint64_t elements, uint64_t partition_elements, TensorId id = kTensor,
-                       uint64_t version = 0) {
+                       uint64_t version = 0, bool handed_over = false) {
     TensorSpec spec;
     spec.id = id;
     spec.name = "tensor";
@@ -187,6 +206,7 @@ class EngineTest : public testing::Test {
       spec.partitions.push_back(i);
       spec.shards.push_back(0);
       spec.versions.emplace_back(version);
+      spec.handed_over.push_back(handed_over);
     }
     return engine_->Reserve(kJob, spec);
   }
@@ -272,6 +292,7 @@ TEST_F(EngineTest, ALaterOwnerLearnsFromTheNodesWhereThePartitionStands) {
   nodes[0]->Supply({42.0f}, 4);
   EXPECT_EQ(nodes[1]->WaitForResult(4), std::vector<float>{42.0f});
   EXPECT_EQ(nodes[1]->wanted, Round()) << "it has nothing to give";
+  for (Node* node : nodes) node->version = 5;
   nodes[1]->Push({2.0f}, 5);
   nodes[0]->Push({1.0f}, 5);
   for (Node* node : nodes) EXPECT_EQ(node->WaitForResult(5), std::vector<float>{3.0f});
@@ -294,9 +315,61 @@ TEST_F(EngineTest, AnOwnerThatRecoversGivesWhatItHasSealedItself) {
   nodes[0]->Report(9, 1);
   nodes[1]->Report(9, 0);
   EXPECT_EQ(nodes[1]->WaitForResult(1), std::vector<float>{3.0f});
+  for (Node* node : nodes) node->version = 9;
   nodes[0]->Push({1.0f}, 2);
   nodes[1]->Push({2.0f}, 2);
   for (Node* node : nodes) EXPECT_EQ(node->WaitForResult(2), std::vector<float>{3.0f});
+}
+
+TEST_F(EngineTest, AnOwnerHandsOverWhenTheRoundThatHasBegunIsSealed) {
+  Start(2);
+  ASSERT_TRUE(Reserve(1, 64).ok());
+  Node* nodes[] = {Join(0), Join(1)};
+  for (Node* node : nodes) ASSERT_TRUE(node->WaitForHello());
+  nodes[0]->Push({1.0f}, 1);
+  while (engine_->RollCall(kJob, 10).empty()) {
+  }
+  engine_->HandOver(kJob, kTensor, {0}, PlanVersion(6));
+  nodes[1]->Push({2.0f}, 1);
+  for (Node* node : nodes) {
+    EXPECT_EQ(node->WaitForResult(1), std::vector<float>{3.0f});
+    EXPECT_EQ(node->WaitForMoved(), std::pair(PlanVersion(6), Round(1)));
+  }
+  // A node that has not heard of it, and one that has lost its result.
+  nodes[0]->moved.reset();
+  nodes[0]->Push({1.0f}, 2);
+  EXPECT_EQ(nodes[0]->WaitForMoved(), std::pair(PlanVersion(6), Round(1)));
+  nodes[1]->moved.reset();
+  nodes[1]->results.clear();
+  nodes[1]->Sync(/*held=*/0);
+  EXPECT_EQ(nodes[1]->WaitForResult(1), std::vector<float>{3.0f});
+  EXPECT_EQ(nodes[1]->WaitForMoved(), std::pair(PlanVersion(6), Round(1)));
+  EXPECT_EQ(engine_->stats().partitions_sealed, 1u);
+  EXPECT_GT(engine_->stats().memory_used_bytes, 0u) << "kept until it is released";
+  engine_->Release(kJob, kTensor, {0});
+  EXPECT_EQ(engine_->stats().memory_used_bytes, 0u);
+}
+
+TEST_F(EngineTest, TheFirstContributionTellsWhereAPartitionStandsThatWasHandedOver) {
+  Start(2);
+  ASSERT_TRUE(Reserve(1, 64, kTensor, /*version=*/6, /*handed_over=*/true).ok());
+  Node* nodes[] = {Join(0), Join(1)};
+  for (Node* node : nodes) ASSERT_TRUE(node->WaitForHello());
+  nodes[0]->Push({9.0f}, 3);  // from a time when this server was the owner: dropped
+  for (Node* node : nodes) node->version = 6;
+  nodes[1]->Push({2.0f}, 8);
+  nodes[0]->Push({1.0f}, 8);
+  for (Node* node : nodes) EXPECT_EQ(node->WaitForResult(8), std::vector<float>{3.0f});
+  EXPECT_EQ(engine_->stats().partitions_sealed, 1u);
+}
+
+TEST_F(EngineTest, APartitionThatNobodyUsesIsHandedOverAtOnce) {
+  Start(1);
+  ASSERT_TRUE(Reserve(1, 64).ok());
+  Node* node = Join(0);
+  ASSERT_TRUE(node->WaitForHello());
+  engine_->HandOver(kJob, kTensor, {0}, PlanVersion(2));
+  EXPECT_EQ(node->WaitForMoved(), std::pair(PlanVersion(2), Round(0)));
 }
 
 TEST_F(EngineTest, WhatIsAboutAPartitionOfAnotherServerIsDropped) {
@@ -350,6 +423,10 @@ TEST_F(EngineTest, ReleasedMemoryIsFreeAgainAndANewGenerationForgetsAll) {
   engine_->Release(kJob, kTensor);
   EXPECT_EQ(engine_->free_bytes(), 4096u);
   ASSERT_TRUE(Reserve(256, 64).ok());
+  engine_->Release(kJob, kTensor, {1, 3});
+  EXPECT_EQ(engine_->free_bytes(), 4096u - 2 * 2 * 64 * sizeof(float));
+  engine_->RetainOnly({{kJob, {{kTensor, {0}}}}});
+  EXPECT_EQ(engine_->free_bytes(), 4096u - 2 * 64 * sizeof(float));
   engine_->SetJob({.id = kJob,
                    .generation = Generation(2),
                    .plan_version = PlanVersion(2),

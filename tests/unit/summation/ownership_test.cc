@@ -8,13 +8,13 @@ namespace {
 using State = Ownership::State;
 
 TEST(OwnershipTest, TheFirstOwnerIsOpenFromTheStart) {
-  const Ownership first(3, PlanVersion());
+  const Ownership first(3, PlanVersion(), /*handed_over=*/false);
   EXPECT_EQ(first.state(), State::kOpen);
   EXPECT_FALSE(first.AnyLacks());
 }
 
 TEST(OwnershipTest, ALaterOwnerOpensWithTheLastReport) {
-  Ownership owner(3, PlanVersion(7));
+  Ownership owner(3, PlanVersion(7), /*handed_over=*/false);
   EXPECT_EQ(owner.state(), State::kRecovering);
   EXPECT_FALSE(owner.OnReport(NodeId(2), Round(5)));
   EXPECT_FALSE(owner.OnReport(NodeId(2), Round(5))) << "the same node again";
@@ -32,7 +32,7 @@ TEST(OwnershipTest, ALaterOwnerOpensWithTheLastReport) {
 }
 
 TEST(OwnershipTest, NobodyLacksAnythingWhenAllHoldTheSame) {
-  Ownership owner(2, PlanVersion(1));
+  Ownership owner(2, PlanVersion(1), /*handed_over=*/false);
   owner.OnReport(NodeId(0), Round(0));
   EXPECT_TRUE(owner.OnReport(NodeId(1), Round(0)));
   EXPECT_EQ(owner.newest(), Round(0));
@@ -40,14 +40,59 @@ TEST(OwnershipTest, NobodyLacksAnythingWhenAllHoldTheSame) {
 }
 
 TEST(OwnershipTest, ANewerVersionStartsOverAndAnOldOneIsOldNews) {
-  Ownership owner(2, PlanVersion(3));
+  Ownership owner(2, PlanVersion(3), /*handed_over=*/false);
   owner.OnReport(NodeId(0), Round(9));
-  EXPECT_FALSE(owner.Recover(PlanVersion(3)));
-  EXPECT_FALSE(owner.Recover(PlanVersion(2)));
-  EXPECT_TRUE(owner.Recover(PlanVersion(4)));
+  EXPECT_FALSE(owner.TakeOver(PlanVersion(3), /*handed_over=*/false));
+  EXPECT_FALSE(owner.TakeOver(PlanVersion(2), /*handed_over=*/false));
+  EXPECT_TRUE(owner.TakeOver(PlanVersion(4), /*handed_over=*/false));
   EXPECT_EQ(owner.version(), PlanVersion(4));
   EXPECT_FALSE(owner.OnReport(NodeId(1), Round(9))) << "node 0 has to say it again";
   EXPECT_TRUE(owner.OnReport(NodeId(0), Round(9)));
+}
+
+TEST(OwnershipTest, AnOwnerClosesBetweenTwoRounds) {
+  Ownership owner(2, PlanVersion(), /*handed_over=*/false);
+  EXPECT_FALSE(owner.CloseIfDue(/*between_rounds=*/true)) << "nobody has asked for it";
+  EXPECT_TRUE(owner.HandOver(PlanVersion(4)));
+  EXPECT_EQ(owner.state(), State::kClosing);
+  EXPECT_TRUE(owner.Sums()) << "the round that has begun is finished here";
+  EXPECT_FALSE(owner.CloseIfDue(/*between_rounds=*/false));
+  EXPECT_TRUE(owner.CloseIfDue(/*between_rounds=*/true));
+  EXPECT_EQ(owner.state(), State::kClosed);
+  EXPECT_FALSE(owner.Sums());
+  EXPECT_EQ(owner.next_version(), PlanVersion(4));
+  EXPECT_FALSE(owner.HandOver(PlanVersion(4))) << "repeated by a scheduler that was started anew";
+}
+
+TEST(OwnershipTest, HandingOverWaitsForTheEndOfARecovery) {
+  Ownership owner(2, PlanVersion(3), /*handed_over=*/false);
+  EXPECT_TRUE(owner.HandOver(PlanVersion(5)));
+  EXPECT_EQ(owner.state(), State::kRecovering);
+  EXPECT_FALSE(owner.CloseIfDue(true));
+  owner.OnReport(NodeId(0), Round(7));
+  EXPECT_TRUE(owner.OnReport(NodeId(1), Round(6)));
+  EXPECT_EQ(owner.state(), State::kClosing);
+  EXPECT_FALSE(owner.CloseIfDue(true)) << "node 1 lacks round 7";
+  owner.Supplied();
+  EXPECT_TRUE(owner.CloseIfDue(true));
+}
+
+TEST(OwnershipTest, ARecoveryUndoesAHandOver) {
+  Ownership owner(1, PlanVersion(), /*handed_over=*/false);
+  owner.HandOver(PlanVersion(4));
+  owner.CloseIfDue(true);
+  EXPECT_TRUE(owner.TakeOver(PlanVersion(5), /*handed_over=*/false)) << "the next owner is lost";
+  EXPECT_TRUE(owner.OnReport(NodeId(0), Round(2)));
+  EXPECT_EQ(owner.state(), State::kOpen);
+}
+
+TEST(OwnershipTest, WhatIsHandedOverIsOpenAtOnce) {
+  EXPECT_EQ(Ownership(2, PlanVersion(3), /*handed_over=*/true).state(), State::kOpen);
+  Ownership again(2, PlanVersion(3), /*handed_over=*/true);
+  again.HandOver(PlanVersion(4));
+  again.CloseIfDue(true);
+  EXPECT_TRUE(again.TakeOver(PlanVersion(5), /*handed_over=*/true));
+  EXPECT_EQ(again.state(), State::kOpen);
 }
 
 }  // namespace

@@ -35,7 +35,8 @@ class Summing {
                                                             .elements = elements,
                                                             .nodes = nodes,
                                                             .divisor = divisor,
-                                                            .version = PlanVersion()},
+                                                            .version = PlanVersion(),
+                                                            .handed_over = false},
                                             std::move(memory));
   }
   template <typename T>

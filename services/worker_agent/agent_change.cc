@@ -1,0 +1,85 @@
+// The agent in a planned change: the scheduler announces owners to be, this node connects to them
+// and says so, follows each when its present owner hands over, and says so again. The node of
+// spec/recovery.pml (PLAN, MOVED); nothing pauses.
+#include "lib/base/log.h"
+#include "services/worker_agent/agent.h"
+
+namespace addend {
+
+// A scheduler that was started anew asks for the acknowledgements once more.
+void Agent::NoteChange(const v1::NodeUpdate& update) {
+  const PlanVersion version(update.change());
+  if (version == change_.version && !update.full()) return;
+  change_.version = version;
+  change_.links.clear();
+  change_.connected_said = change_.following_said = false;
+}
+
+// `plan` names all moves of the tensor that are still to come.
+void Agent::TakeMoves(const std::shared_ptr<Tensor>& tensor, const v1::TensorPlan& plan) {
+  for (PartitionOwner& owner : tensor->owners) SetNext(&owner, nullptr, PlanVersion());
+  for (const v1::PartitionMove& move : plan.moves()) {
+    if (move.partition() >= tensor->partitions()) continue;
+    PartitionOwner& owner = tensor->owners[move.partition()];
+    if (PlanVersion(move.version()) <= owner.version) continue;
+    const auto link = LinkTo(move.server(), move.shard());
+    if (!link.ok()) return FailJob(link.status(), "internal", /*report=*/true);
+    change_.links.insert(*link);
+    SetNext(&owner, *link, PlanVersion(move.version()));
+  }
+}
+
+void Agent::SetNext(PartitionOwner* owner, ServerLink* next, PlanVersion version) {
+  if (owner->next != nullptr) --change_.moves;
+  if (next != nullptr) ++change_.moves;
+  owner->next = next;
+  owner->next_version = version;
+}
+
+void Agent::ForgetTensor(TensorId id) {
+  const auto tensor = by_id_.find(id);
+  if (tensor == by_id_.end()) return;
+  for (PartitionOwner& owner : tensor->second->owners) SetNext(&owner, nullptr, PlanVersion());
+  by_id_.erase(tensor);
+}
+
+// The former owner names the last round that it has sealed. One that a reset has lost is asked for
+// first (M_MOVED_OVERTAKES in spec/recovery.pml).
+void Agent::OnMoved(const ServerLink* link, const FrameHeader& header) {
+  const std::shared_ptr<Tensor> tensor = FindOwned(link, header);
+  if (tensor == nullptr) return;
+  const uint32_t partition = header.partition.index();
+  PartitionOwner& owner = tensor->owners[partition];
+  if (header.plan_version <= owner.version) return;
+  if (tensor->rounds.Held(partition) < header.round) {
+    return push_->SendReport(*tensor, partition, FrameType::kAck);
+  }
+  // It hands over only when all nodes have been told to whom.
+  if (owner.next == nullptr || owner.next_version != header.plan_version) {
+    spdlog::error("{} has handed over partition {} of '{}' under plan version {}, which is unknown",
+                  link->where(), partition, tensor->shape.name, header.plan_version.value());
+    return;
+  }
+  owner.link = owner.next;
+  owner.version = owner.next_version;
+  owner.reported = false;
+  SetNext(&owner, nullptr, PlanVersion());
+  if (const Task* task = pull_->Find(header.partition)) push_->Send(*task);
+  AckChange();
+}
+
+void Agent::AckChange() {
+  if (change_.version == PlanVersion() || reports_ == nullptr || !failure_.ok()) return;
+  if (!change_.connected_said) {
+    for (const ServerLink* link : change_.links) {
+      if (!link->open() && !link->given_up()) return;
+    }
+    change_.connected_said = true;
+    reports_->AckChange(identity_.generation, change_.version, /*following=*/false);
+  }
+  if (change_.following_said || change_.moves > 0) return;
+  change_.following_said = true;
+  reports_->AckChange(identity_.generation, change_.version, /*following=*/true);
+}
+
+}  // namespace addend

@@ -1,0 +1,222 @@
+// Servers that join a running job or are drained: partitions move between two rounds.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "tests/unit/scheduler/cluster_fixture.h"
+
+namespace addend {
+namespace {
+
+using testing::HasSubstr;
+
+class ChangeTest : public ClusterTest {
+ protected:
+  void Begin() {
+    nodes_of_ = AddJob("a", 2);
+    DeclareAll(nodes_of_, {Tensor("w", {100000}), Tensor("b", {3000})});
+  }
+  const v1::TensorPlan& plan(int node = 0) const { return nodes_of_[node]->plans.at("w"); }
+  static int PartitionsOf(const v1::TensorPlan& plan, const FakeServer& server) {
+    return static_cast<int>(std::count(plan.servers().begin(), plan.servers().end(), server.id));
+  }
+  void Hold(bool acks) {
+    for (FakeNode* node : nodes_of_) node->acks = acks;
+    if (acks) FollowMoves();
+  }
+  bool WasHandedOver(const FakeServer& server) const { return !server.handed_over.empty(); }
+  void ExpectInForce() {
+    EXPECT_EQ(nodes_of_[0]->state, v1::READY);
+    EXPECT_EQ(nodes_of_[0]->change, 0u);
+    for (const char* name : {"w", "b"}) {
+      const v1::TensorPlan& plan = nodes_of_[0]->plans.at(name);
+      EXPECT_TRUE(plan.moves().empty());
+      EXPECT_EQ(plan.SerializeAsString(), nodes_of_[1]->plans.at(name).SerializeAsString());
+      ExpectHeld(plan, nodes_of_[0]->job_id);
+    }
+  }
+
+  std::vector<FakeNode*> nodes_of_;
+};
+
+TEST_F(ChangeTest, AServerThatJoinsGetsItsShareAndNothingElseMoves) {
+  Begin();
+  const v1::TensorPlan before = plan();
+  FakeServer& joined = AddCpuServer();
+  ExpectInForce();
+  EXPECT_GT(PartitionsOf(plan(), joined), before.servers_size() / 3);
+  for (int i = 0; i < before.servers_size(); ++i) {
+    if (plan().servers(i) != joined.id) {
+      EXPECT_EQ(plan().servers(i), before.servers(i));
+    }
+  }
+  double assigned = 0;
+  const v1::GetStatusResponse status = Status();
+  for (const auto& share : status.jobs(0).shares()) {
+    EXPECT_NEAR(share.assigned(), share.share(), 0.02);
+    assigned += share.assigned();
+  }
+  EXPECT_NEAR(assigned, 1, 1e-9);
+}
+
+TEST_F(ChangeTest, OwnersHandOverWhenNewOwnersAndNodesAreReady) {
+  Begin();
+  Hold(false);
+  FakeServer& joined = AddCpuServer();
+  EXPECT_EQ(PartitionsOf(plan(), joined), 0) << "nobody follows it yet";
+  EXPECT_GT(plan().moves_size(), 0);
+  FakeServer& owner = *ServerOf(*nodes_of_[0]);
+  EXPECT_FALSE(WasHandedOver(owner));
+  AckChange(*nodes_of_[0], /*following=*/false);
+  EXPECT_FALSE(WasHandedOver(owner)) << "node 1 is not connected yet";
+  AckChange(*nodes_of_[1], /*following=*/false);
+  EXPECT_TRUE(WasHandedOver(owner));
+  const uint64_t held = owner.held_bytes();
+  AckChange(*nodes_of_[0], /*following=*/true);
+  EXPECT_EQ(owner.held_bytes(), held) << "node 1 may still ask it for the last result";
+  Hold(true);
+  EXPECT_LT(owner.held_bytes(), held);
+  ExpectInForce();
+}
+
+TEST_F(ChangeTest, NodesAreToldWhenTheNewOwnerHasAnswered) {
+  Begin();
+  FakeServer& joined = AddCpuServer();
+  (void)joined;
+  FakeServer& slow = AddCpuServer();
+  ExpectInForce();
+  slow.answers = false;
+  ASSERT_TRUE(Drain(joined).ok());
+  EXPECT_EQ(nodes_of_[0]->change, 0u);
+  EXPECT_TRUE(plan().moves().empty());
+  slow.answers = true;
+  Answer(&slow);
+  ExpectInForce();
+  EXPECT_TRUE(joined.drained);
+}
+
+TEST_F(ChangeTest, ADrainedServerLosesAllAndIsToldSo) {
+  FakeServer& first = AddCpuServer();
+  AddCpuServer();
+  Begin();
+  ASSERT_GT(PartitionsOf(plan(), first), 0);
+  ASSERT_TRUE(Drain(first).ok());
+  EXPECT_TRUE(first.drained);
+  EXPECT_EQ(first.held_bytes(), 0u);
+  EXPECT_EQ(PartitionsOf(plan(), first), 0);
+  EXPECT_FALSE(nodes_of_[0]->servers.contains(first.id)) << "so that the links to it are closed";
+  ExpectInForce();
+  DeclareAll(nodes_of_, {Tensor("later", {100000})});
+  EXPECT_EQ(PartitionsOf(nodes_of_[0]->plans.at("later"), first), 0);
+  Leave(&first);
+  EXPECT_EQ(nodes_of_[0]->state, v1::READY);
+}
+
+TEST_F(ChangeTest, AServerWithoutPartitionsIsDrainedAtOnce) {
+  FakeServer& server = AddCpuServer();
+  ASSERT_TRUE(Drain(server).ok());
+  EXPECT_TRUE(server.drained);
+}
+
+TEST_F(ChangeTest, DrainingTheWrongServerSaysWhy) {
+  Begin();
+  FakeServer nobody;
+  nobody.id = 99;
+  EXPECT_THAT(std::string(Drain(nobody).message()), HasSubstr("there is no server 99"));
+  EXPECT_THAT(std::string(Drain(*ServerOf(*nodes_of_[0])).message()),
+              HasSubstr("cannot be drained"));
+}
+
+TEST_F(ChangeTest, ServersThatJoinDuringAChangeGetTheirShareAfterwards) {
+  Begin();
+  Hold(false);
+  FakeServer& first = AddCpuServer();
+  FakeServer& second = AddCpuServer();
+  Hold(true);
+  ExpectInForce();
+  EXPECT_GT(PartitionsOf(plan(), first), 0);
+  EXPECT_GT(PartitionsOf(plan(), second), 0);
+}
+
+TEST_F(ChangeTest, ARestartedSchedulerRepeatsTheChangeThatItWasIn) {
+  for (const int stage : {0, 1, 2}) {
+    SCOPED_TRACE(stage);
+    if (stage == 0) Begin();
+    Hold(false);
+    FakeServer& joined = AddCpuServer();
+    if (stage > 0) {
+      for (const FakeNode* node : nodes_of_) AckChange(*node, /*following=*/false);
+    }
+    if (stage > 1) AckChange(*nodes_of_[0], /*following=*/true);
+    Restart();
+    EXPECT_EQ(PartitionsOf(plan(), joined), 0);
+    Hold(true);
+    EXPECT_GT(PartitionsOf(plan(), joined), 0);
+    ExpectInForce();
+  }
+}
+
+TEST_F(ChangeTest, AnOwnerToBeThatIsLostLeavesItsPartsToTheirOwners) {
+  Begin();
+  const v1::TensorPlan before = plan();
+  Hold(false);
+  FakeServer& joined = AddCpuServer();
+  for (const FakeNode* node : nodes_of_) AckChange(*node, /*following=*/false);
+  Kill(&joined);
+  Pass(absl::Seconds(6));
+  Hold(true);
+  ExpectInForce();
+  for (int i = 0; i < before.servers_size(); ++i) EXPECT_EQ(plan().servers(i), before.servers(i));
+  EXPECT_TRUE(std::any_of(plan().versions().begin(), plan().versions().end(), [](uint64_t version) {
+    return version > 0;
+  })) << "they recover: some nodes may have followed the one that was lost";
+}
+
+TEST_F(ChangeTest, AnOwnerThatIsLostLeavesWhatWasMovingToTheOwnersToBe) {
+  FakeServer& owner = AddCpuServer();
+  Begin();
+  Hold(false);
+  FakeServer& joined = AddCpuServer();
+  std::vector<uint32_t> moving;
+  for (const v1::PartitionMove& move : plan().moves()) {
+    if (plan().servers(static_cast<int>(move.partition())) == owner.id) {
+      moving.push_back(move.partition());
+    }
+  }
+  ASSERT_FALSE(moving.empty());
+  Kill(&owner);
+  Pass(absl::Seconds(6));
+  Hold(true);
+  ExpectInForce();
+  for (const uint32_t index : moving) EXPECT_EQ(plan().servers(static_cast<int>(index)), joined.id);
+}
+
+TEST_F(ChangeTest, AnOwnerToBeWithoutRoomGetsNothing) {
+  Begin();
+  const v1::TensorPlan before = plan();
+  FakeServer& joined = AddCpuServer(/*memory_limit=*/1 << 30);
+  (void)joined;
+  ExpectInForce();
+  FakeServer& liar = AddCpuServer(/*memory_limit=*/1 << 30);
+  (void)liar;
+  ExpectInForce();
+  servers_.back()->capacity = servers_.back()->held_bytes() + 4096;
+  ASSERT_TRUE(Drain(joined).ok());
+  ExpectInForce();
+  EXPECT_THAT(Reasons(), HasSubstr("refused tensor 'w'"));
+  EXPECT_EQ(nodes_of_[0]->state, v1::READY);
+}
+
+TEST_F(ChangeTest, ATensorThatIsGivenUpDuringAChangeLeavesNothingBehind) {
+  Begin();
+  Hold(false);
+  AddCpuServer();
+  for (const FakeNode* node : nodes_of_) Undeclare(*node, "w");
+  for (const FakeNode* node : nodes_of_) Undeclare(*node, "b");
+  Hold(true);
+  for (const auto& server : servers_) EXPECT_EQ(server->held_bytes(), 0u);
+  EXPECT_EQ(nodes_of_[0]->change, 0u);
+}
+
+}  // namespace
+}  // namespace addend

@@ -1,0 +1,64 @@
+#include "tools/addendctl/drain_command.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/status_macros.h"
+#include "lib/rpc/client.h"
+#include "lib/rpc/status.h"
+#include "proto/addend/v1/scheduler.grpc.pb.h"
+
+namespace addend {
+namespace {
+
+constexpr absl::Duration kPoll = absl::Milliseconds(50);
+
+absl::StatusOr<bool> IsMember(v1::Scheduler::Stub* stub, uint32_t server, absl::Duration timeout) {
+  grpc::ClientContext context;
+  SetDeadline(&context, timeout);
+  v1::GetStatusResponse status;
+  ADDEND_RETURN_IF_ERROR(FromGrpc(stub->GetStatus(&context, {}, &status)));
+  return std::any_of(status.servers().begin(), status.servers().end(),
+                     [server](const auto& other) { return other.server_id() == server; });
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> DrainServer(const std::string& scheduler, uint32_t server,
+                                        absl::Duration timeout, bool json) {
+  const auto stub = v1::Scheduler::NewStub(Dial(scheduler));
+  v1::DrainRequest request;
+  request.set_server_id(server);
+  grpc::ClientContext context;
+  SetDeadline(&context, timeout);
+  v1::DrainResponse response;
+  const absl::Status asked = FromGrpc(stub->Drain(&context, request, &response));
+  if (IsUnreachable(asked)) {
+    return WithExitCode(
+        absl::UnavailableError(absl::StrFormat(
+            "the scheduler %s does not answer (%s); check --scheduler and that it runs", scheduler,
+            ShortReason(asked))),
+        kExitSchedulerUnreachable);
+  }
+  ADDEND_RETURN_IF_ERROR(asked);
+  const absl::Time deadline = absl::Now() + timeout;
+  while (true) {
+    ADDEND_ASSIGN_OR_RETURN(const bool there, IsMember(stub.get(), server, timeout));
+    if (!there) break;
+    if (absl::Now() >= deadline) {
+      return WithExitCode(
+          absl::DeadlineExceededError(absl::StrFormat(
+              "server %d is being drained, but was not done within %s: addendctl status shows what "
+              "it still sums; no other server may have room for it",
+              server, absl::FormatDuration(timeout))),
+          kExitTemporary);
+    }
+    absl::SleepFor(kPoll);
+  }
+  if (json) return absl::StrFormat("{\"server_id\":%d,\"drained\":true}\n", server);
+  return absl::StrFormat("Server %d is drained and has left.\n", server);
+}
+
+}  // namespace addend
