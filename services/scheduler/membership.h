@@ -237,6 +237,8 @@ class Membership {
   void FinishChange(Job& job);
   void CancelMoves(Job& job, Tensor& tensor, ServerId to);
   void LetGo(Job& job, Tensor& tensor, ServerId from, const std::set<uint32_t>& partitions);
+  bool MovesAreHeldBack(const Job& job) const;
+  uint64_t AnnouncedChange(const Job& job) const;
   v1::TensorPlan PlanForNodes(const Job& job, const Tensor& tensor) const;
   bool Drained(const Server& server) const;
   void TellDrained();

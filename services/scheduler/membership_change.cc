@@ -51,7 +51,7 @@ absl::Status Membership::AckChange(absl::Time now, const v1::AckChangeRequest& r
     return absl::NotFoundError("the scheduler does not know this node: it has to register again");
   }
   if (Generation(request.generation()) != job->generation) return absl::OkStatus();
-  if (PlanVersion(request.change()) != job->change.version) return absl::OkStatus();
+  if (request.change() == 0 || request.change() != job->change.number) return absl::OkStatus();
   (request.following() ? job->change.following : job->change.connected).insert(node->rank);
   return absl::OkStatus();
 }
@@ -69,7 +69,9 @@ void Membership::AdvanceChanges() {
 void Membership::AdvanceChange(Job& job) {
   Change& change = job.change;
   if (job.state != v1::READY || change.version == PlanVersion()) return;
-  if (change.phase == Phase::kReserving && change.awaited.empty()) Announce(job);
+  if (change.phase == Phase::kReserving && change.awaited.empty() && !MovesAreHeldBack(job)) {
+    Announce(job);
+  }
   if (change.phase == Phase::kAnnounced && AllNodes(job, change.connected)) TellToHandOver(job);
   if (change.phase == Phase::kHandingOver && AllNodes(job, change.following)) FinishChange(job);
 }
@@ -150,8 +152,21 @@ void Membership::AskOwnersToBe(Job& job, Tensor& tensor) {
   }
 }
 
+// Of a tensor whose new owners have not answered, nodes are told nothing: a node might say that it
+// follows all moves when it does not know all of them.
+bool Membership::MovesAreHeldBack(const Job& job) const {
+  return std::any_of(job.tensors.begin(), job.tensors.end(), [](const auto& entry) {
+    return !entry.second.plan.moves().empty() && !entry.second.recovering.empty();
+  });
+}
+
+uint64_t Membership::AnnouncedChange(const Job& job) const {
+  return job.change.number != 0 && !MovesAreHeldBack(job) ? job.change.number : 0;
+}
+
 void Membership::Announce(Job& job) {
   job.change.phase = Phase::kAnnounced;
+  job.change.number = next_update_++;
   v1::NodeUpdate& update = Broadcast(job);
   for (const auto& [agreement, tensor] : job.tensors) {
     // The nodes may know of moves that have been given up since.
@@ -267,6 +282,7 @@ void Membership::LetGo(Job& job, Tensor& tensor, ServerId from,
   }
   if (kept.partitions.empty()) {
     tensor.owned.erase(from);
+    NewOwnerAnswered(job, tensor, from);  // whatever it was asked, it owns nothing any more
   } else {
     tensor.owned[from] = std::move(kept);
   }

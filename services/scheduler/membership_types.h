@@ -120,6 +120,7 @@ struct Change {
   Phase phase = Phase::kReserving;
   // A former scheduler may have told the nodes already.
   bool restored = false;
+  uint64_t number = 0;  // of the announcement: what nodes acknowledge. Never given twice
   std::set<ServerId> awaited;
   std::set<NodeId> connected;
   std::set<NodeId> following;

@@ -170,7 +170,7 @@ void Membership::FillState(const Job& job, v1::NodeUpdate* update) const {
   update->set_exit_code(job.exit_code);
   update->set_failed_kind(job.failed_kind);
   update->set_plan_version(job.plan_version.value());
-  update->set_change(job.change.NodesKnow() ? job.change.version.value() : 0);
+  update->set_change(AnnouncedChange(job));
 }
 
 void Membership::FillServers(const Job& job, v1::NodeUpdate* update) const {

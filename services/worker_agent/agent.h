@@ -46,7 +46,7 @@ class SchedulerReports {
   virtual void ReportServerLost(Generation generation, ServerId server,
                                 const absl::Status& why) = 0;
   // This node is connected to the owners to be of a planned change, or follows all of them.
-  virtual void AckChange(Generation generation, PlanVersion change, bool following) = 0;
+  virtual void AckChange(Generation generation, uint64_t change, bool following) = 0;
 };
 
 class Agent final : private TrainerEvents, private ServerEvents {
@@ -153,6 +153,7 @@ class Agent final : private TrainerEvents, private ServerEvents {
   void TakeMoves(const std::shared_ptr<Tensor>& tensor, const v1::TensorPlan& plan);
   void SetNext(PartitionOwner* owner, ServerLink* next, PlanVersion version);
   void ForgetTensor(TensorId id);
+  bool ConnectedToOwnersToBe() const;
   void AckChange();
 
   // The job and the plan (agent.cc)
@@ -185,11 +186,10 @@ class Agent final : private TrainerEvents, private ServerEvents {
   std::map<uint32_t, v1::ServerInfo> servers_;
   std::map<LinkKey, std::unique_ptr<ServerLink>> links_;
   std::set<uint32_t> lost_servers_;  // that the scheduler has been told of, in this generation
-  // The planned change that is under way; version 0: none.
+  // The planned change that is under way; number 0: none.
   struct {
-    PlanVersion version;
-    std::set<ServerLink*> links;  // to the owners to be
-    uint64_t moves = 0;           // partitions that have yet to move
+    uint64_t number = 0;
+    uint64_t moves = 0;  // partitions that have yet to move
     bool connected_said = false;
     bool following_said = false;
   } change_;

@@ -6,12 +6,9 @@
 
 namespace addend {
 
-// A scheduler that was started anew asks for the acknowledgements once more.
 void Agent::NoteChange(const v1::NodeUpdate& update) {
-  const PlanVersion version(update.change());
-  if (version == change_.version && !update.full()) return;
-  change_.version = version;
-  change_.links.clear();
+  if (update.change() == change_.number) return;
+  change_.number = update.change();
   change_.connected_said = change_.following_said = false;
 }
 
@@ -24,7 +21,6 @@ void Agent::TakeMoves(const std::shared_ptr<Tensor>& tensor, const v1::TensorPla
     if (PlanVersion(move.version()) <= owner.version) continue;
     const auto link = LinkTo(move.server(), move.shard());
     if (!link.ok()) return FailJob(link.status(), "internal", /*report=*/true);
-    change_.links.insert(*link);
     SetNext(&owner, *link, PlanVersion(move.version()));
   }
 }
@@ -68,18 +64,26 @@ void Agent::OnMoved(const ServerLink* link, const FrameHeader& header) {
   AckChange();
 }
 
-void Agent::AckChange() {
-  if (change_.version == PlanVersion() || reports_ == nullptr || !failure_.ok()) return;
-  if (!change_.connected_said) {
-    for (const ServerLink* link : change_.links) {
-      if (!link->open() && !link->given_up()) return;
+// One that was lost does not count: the scheduler knows, or is being told.
+bool Agent::ConnectedToOwnersToBe() const {
+  for (const auto& [id, tensor] : by_id_) {
+    for (const PartitionOwner& owner : tensor->owners) {
+      if (owner.next != nullptr && !owner.next->open() && !owner.next->given_up()) return false;
     }
+  }
+  return true;
+}
+
+void Agent::AckChange() {
+  if (change_.number == 0 || reports_ == nullptr || !failure_.ok()) return;
+  if (!change_.connected_said) {
+    if (!ConnectedToOwnersToBe()) return;
     change_.connected_said = true;
-    reports_->AckChange(identity_.generation, change_.version, /*following=*/false);
+    reports_->AckChange(identity_.generation, change_.number, /*following=*/false);
   }
   if (change_.following_said || change_.moves > 0) return;
   change_.following_said = true;
-  reports_->AckChange(identity_.generation, change_.version, /*following=*/true);
+  reports_->AckChange(identity_.generation, change_.number, /*following=*/true);
 }
 
 }  // namespace addend

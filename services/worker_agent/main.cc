@@ -50,8 +50,8 @@ class MemberReports final : public SchedulerReports {
   void ReportServerLost(Generation generation, ServerId server, const absl::Status& why) override {
     member_->ReportServerLost(generation.value(), server.value(), why);
   }
-  void AckChange(Generation generation, PlanVersion change, bool following) override {
-    member_->AckChange(generation.value(), change.value(), following);
+  void AckChange(Generation generation, uint64_t change, bool following) override {
+    member_->AckChange(generation.value(), change, following);
   }
 
  private:

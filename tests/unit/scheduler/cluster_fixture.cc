@@ -153,7 +153,7 @@ void FakeNode::Take(const v1::NodeUpdate& update) {
   exit_code = update.exit_code();
   failed_kind = update.failed_kind();
   plan_version = update.plan_version();
-  if (change != update.change() || update.full()) connected_said = following_said = false;
+  if (change != update.change()) connected_said = following_said = false;
   change = update.change();
   for (const uint32_t id : update.removed()) {
     EXPECT_EQ(std::erase_if(plans, [id](const auto& p) { return p.second.tensor_id() == id; }), 1u);
