@@ -23,7 +23,7 @@
 namespace addend {
 
 struct MemberOptions {
-  std::string scheduler;                               // host:port
+  std::string scheduler;  // host:port, or several with commas, of which one leads
   absl::Duration connect_timeout = absl::Seconds(60);  // for the first registration
   // Asked about once a second by Join, in its own thread, while it waits: true ends the waiting
   // with CANCELLED, so that a signal can end a process that has not joined yet (see StopSignal).

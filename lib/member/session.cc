@@ -46,10 +46,11 @@ class Session::CallScope {
   const bool is_watch_;
 };
 
-Session::Session(const MemberOptions& options)
-    : options_(options),
-      stub_(v1::Scheduler::NewStub(Dial(options.scheduler))),
-      outage_(options.scheduler) {}
+Session::Session(const MemberOptions& options) : options_(options), outage_(options.scheduler) {
+  for (const std::string& target : Targets(options.scheduler)) {
+    stubs_.push_back(v1::Scheduler::NewStub(Dial(target)));
+  }
+}
 
 absl::Status Session::Join(Hooks hooks) {
   hooks_ = std::move(hooks);
@@ -68,6 +69,7 @@ absl::Status Session::RegisterFirst() {
     grpc::ClientContext context;
     SetDeadline(&context,
                 std::clamp(deadline - absl::Now(), absl::Milliseconds(100), kRegisterTimeout));
+    const size_t used = current_;
     auto registered = hooks_.register_member(&context, nullptr);
     if (registered.ok()) {
       MutexLock lock(&mu_);
@@ -80,6 +82,7 @@ absl::Status Session::RegisterFirst() {
           "%s answers, but is not an Addend scheduler; check the address", options_.scheduler));
     }
     if (!IsUnreachable(registered.status())) return registered.status();
+    TryNext(used);
     if (options_.give_up && options_.give_up()) {
       return absl::CancelledError(
           absl::StrFormat("stopped while waiting for the scheduler %s", options_.scheduler));
@@ -126,7 +129,7 @@ void Session::Leave() {
   grpc::ClientContext context;
   SetDeadline(&context, kLeaveTimeout);
   v1::LeaveResponse response;
-  const absl::Status status = FromGrpc(stub_->Leave(&context, request, &response));
+  const absl::Status status = FromGrpc(stub()->Leave(&context, request, &response));
   if (!status.ok()) {
     spdlog::info("the scheduler {} was not told that this member leaves ({})", options_.scheduler,
                  ShortReason(status));
@@ -156,10 +159,12 @@ absl::Status Session::Call(absl::Duration timeout,
   grpc::ClientContext context;
   SetDeadline(&context, timeout);
   const CallScope scope(this, &context, /*is_watch=*/false);
+  const size_t used = current_;
   const absl::Status status = FromGrpc(call(&context));
   if (!IsUnreachable(status)) {
     outage_.OnAnswer(absl::Now());
   } else if (!stopping_) {
+    TryNext(used);
     outage_.OnFailure(status, absl::Now());
   }
   return status;
@@ -202,7 +207,7 @@ void Session::RunHeartbeat() {
     hooks_.beat(&request);
     const absl::Status status = Call(std::max(interval, absl::Seconds(1)), [&](auto* context) {
       v1::HeartbeatResponse response;
-      return stub_->Heartbeat(context, request, &response);
+      return stub()->Heartbeat(context, request, &response);
     });
     if (absl::IsNotFound(status)) {
       if (!RegisterAgain(epoch)) return;
@@ -218,6 +223,7 @@ void Session::RunWatch() {
     const uint64_t epoch = this->epoch();
     watch_works_ = false;
     absl::Status status;
+    const size_t used = current_;
     {
       grpc::ClientContext context;  // no deadline: a watch lasts as long as the member
       const CallScope scope(this, &context, /*is_watch=*/true);
@@ -229,7 +235,10 @@ void Session::RunWatch() {
       if (!RegisterAgain(epoch)) return;
     } else if (IsUnreachable(status)) {
       // A stream cancelled by RegisterAgain comes here too; that is no outage.
-      if (this->epoch() == epoch) outage_.OnFailure(status, absl::Now());
+      if (this->epoch() == epoch) {
+        TryNext(used);
+        outage_.OnFailure(status, absl::Now());
+      }
     } else if (!status.ok()) {
       spdlog::warn("scheduler {} ended the watch: {}", options_.scheduler, Message(status));
     }

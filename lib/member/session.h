@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -51,7 +52,8 @@ class Session {
   // Stop, then tell the scheduler. Once.
   void Leave();
 
-  v1::Scheduler::Stub* stub() { return stub_.get(); }
+  // Of the scheduler that answered last, or of the next one in the row after one that did not.
+  v1::Scheduler::Stub* stub() { return stubs_[current_].get(); }
   v1::MemberId id() const;
   bool stopping() const { return stopping_; }
 
@@ -71,6 +73,8 @@ class Session {
  private:
   class CallScope;
 
+  // The scheduler number `used` has not answered.
+  void TryNext(size_t used) { current_.compare_exchange_strong(used, (used + 1) % stubs_.size()); }
   absl::Status RegisterFirst();
   void RunHeartbeat();
   void RunWatch();
@@ -80,7 +84,8 @@ class Session {
   uint64_t epoch() const;
 
   const MemberOptions options_;
-  const std::unique_ptr<v1::Scheduler::Stub> stub_;
+  std::vector<std::unique_ptr<v1::Scheduler::Stub>> stubs_;
+  std::atomic<size_t> current_{0};
   Hooks hooks_;
   Outage outage_;
   std::thread heartbeat_;

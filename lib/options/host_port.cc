@@ -3,6 +3,8 @@
 #include <charconv>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 
@@ -73,14 +75,25 @@ std::string AbslUnparseFlag(const OptionalHostPort& value) {
   return value.address ? value.address->ToString() : "off";
 }
 
-bool AbslParseFlag(absl::string_view text, PeerAddress* value, std::string* error) {
-  if (!AbslParseFlag(text, &value->address, error)) return false;
-  if (!value->address.host.empty() && value->address.port != 0) return true;
-  *error = absl::StrFormat("'%s' cannot be called: write HOST:PORT with a host and a port above 0",
-                           ToStd(text));
-  return false;
+std::string PeerAddresses::ToString() const {
+  return absl::StrJoin(addresses, ",", [](std::string* out, const HostPort& address) {
+    out->append(address.ToString());
+  });
 }
 
-std::string AbslUnparseFlag(const PeerAddress& value) { return value.ToString(); }
+bool AbslParseFlag(absl::string_view text, PeerAddresses* value, std::string* error) {
+  value->addresses.clear();
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    HostPort& address = value->addresses.emplace_back();
+    if (!AbslParseFlag(part, &address, error)) return false;
+    if (!address.host.empty() && address.port != 0) continue;
+    *error = absl::StrFormat(
+        "'%s' cannot be called: write HOST:PORT with a host and a port above 0", ToStd(part));
+    return false;
+  }
+  return true;
+}
+
+std::string AbslUnparseFlag(const PeerAddresses& value) { return value.ToString(); }
 
 }  // namespace addend

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -34,13 +35,13 @@ struct OptionalHostPort {
 bool AbslParseFlag(absl::string_view text, OptionalHostPort* value, std::string* error);
 std::string AbslUnparseFlag(const OptionalHostPort& value);
 
-// Whom to call: `--scheduler=scheduler.addend:7070`. Host and port are both required, the port is
-// not 0.
-struct PeerAddress {
-  HostPort address;
-  std::string ToString() const { return address.ToString(); }
+// Whom to call: `--scheduler=scheduler.addend:7070`, or one of several: `a:7070,b:7070`. Host and
+// port are both required, the port is not 0.
+struct PeerAddresses {
+  std::vector<HostPort> addresses;  // at least one
+  std::string ToString() const;
 };
-bool AbslParseFlag(absl::string_view text, PeerAddress* value, std::string* error);
-std::string AbslUnparseFlag(const PeerAddress& value);
+bool AbslParseFlag(absl::string_view text, PeerAddresses* value, std::string* error);
+std::string AbslUnparseFlag(const PeerAddresses& value);
 
 }  // namespace addend

@@ -5,8 +5,10 @@
 
 #include <chrono>
 
+#include "absl/strings/str_split.h"
 #include "lib/rpc/grpc_log.h"
 #include "lib/rpc/server.h"
+#include "lib/rpc/status.h"
 
 namespace addend {
 
@@ -29,6 +31,20 @@ std::shared_ptr<grpc::Channel> Dial(const std::string& target) {
   // Connections, and with them the waiting after a failure, are not shared between channels.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+}
+
+std::vector<std::string> Targets(const std::string& targets) {
+  return absl::StrSplit(targets, ',');
+}
+
+absl::Status CallAny(const std::string& targets,
+                     absl::FunctionRef<grpc::Status(std::shared_ptr<grpc::Channel>)> call) {
+  absl::Status status;
+  for (const std::string& target : Targets(targets)) {
+    status = FromGrpc(call(Dial(target)));
+    if (!IsUnreachable(status)) break;
+  }
+  return status;
 }
 
 void SetDeadline(grpc::ClientContext* context, absl::Duration timeout) {

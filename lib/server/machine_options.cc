@@ -6,8 +6,8 @@
 #include "lib/base/units.h"
 #include "lib/rpc/local_address.h"
 
-ABSL_FLAG(addend::PeerAddress, scheduler, (addend::PeerAddress{{"127.0.0.1", 7070}}),
-          "the scheduler, host:port");
+ABSL_FLAG(addend::PeerAddresses, scheduler, (addend::PeerAddresses{{{"127.0.0.1", 7070}}}),
+          "the scheduler, host:port; several schedulers with commas");
 ABSL_FLAG(std::string, advertise, "",
           "host that the other machines connect to; default: the address from which the scheduler "
           "is reached");
@@ -35,12 +35,13 @@ absl::Status CheckTransport(const std::string& transport) {
 
 absl::StatusOr<MachineOptions> ReadMachineOptions() {
   ADDEND_RETURN_IF_ERROR(CheckTransport(absl::GetFlag(FLAGS_transport)));
-  MachineOptions options{.scheduler = absl::GetFlag(FLAGS_scheduler).address,
+  MachineOptions options{.scheduler = absl::GetFlag(FLAGS_scheduler),
                          .advertise = absl::GetFlag(FLAGS_advertise),
                          .bandwidth_bps = absl::GetFlag(FLAGS_bandwidth).bits_per_second,
                          .connect_timeout = absl::GetFlag(FLAGS_connect_timeout)};
   if (options.advertise.empty()) {
-    ADDEND_ASSIGN_OR_RETURN(options.advertise, LocalAddressTowards(options.scheduler));
+    ADDEND_ASSIGN_OR_RETURN(options.advertise,
+                            LocalAddressTowards(options.scheduler.addresses.front()));
   }
   if (options.bandwidth_bps == 0) options.bandwidth_bps = LinkSpeedOf(options.advertise);
   return options;

@@ -14,7 +14,7 @@
 namespace addend {
 
 struct MachineOptions {
-  HostPort scheduler;
+  PeerAddresses scheduler;
   std::string advertise;     // never empty: derived from the route to the scheduler if not given
   double bandwidth_bps = 0;  // of all NICs together, each direction; 0: unknown
   absl::Duration connect_timeout;

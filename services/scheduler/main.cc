@@ -1,14 +1,19 @@
 // addend-scheduler: membership, job settings, tensor declarations and the plan.
 #include <prometheus/registry.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_format.h"
+#include "lib/base/ids.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/options/options.h"
 #include "lib/options/port_file.h"
 #include "lib/options/stop_signal.h"
+#include "lib/rpc/local_address.h"
 #include "lib/rpc/server.h"
 #include "lib/telemetry/http_server.h"
 #include "services/scheduler/options.h"
@@ -24,20 +29,31 @@ absl::Status Serve() {
   ADDEND_RETURN_IF_ERROR(InitLogging("scheduler", options.log_level));
   ADDEND_ASSIGN_OR_RETURN(auto store, OpenStore(options.store));
 
+  // One that stands by is alive but not ready, and does not listen for members: they go on to the
+  // next address.
   prometheus::Registry registry;
-  ADDEND_ASSIGN_OR_RETURN(const auto service,
-                          SchedulerService::Create({.lease = options.lease,
-                                                    .store = std::move(store),
-                                                    .registry = &registry,
-                                                    .on_fatal = [&stop](absl::Status why) {
-                                                      stop.RequestStop(std::move(why));
-                                                    }}));
+  std::atomic<bool> leads{false};
+  ADDEND_ASSIGN_OR_RETURN(
+      const auto http, HttpServer::Start(options.http.host, options.http.port, &registry, [&leads] {
+        return leads ? absl::OkStatus() : absl::UnavailableError("standing by");
+      }));
+  const auto stop_with = [&stop](absl::Status why) { stop.RequestStop(std::move(why)); };
+  const absl::Status lead =
+      store->Lead({.name = absl::StrFormat("%s (process %d, start %x)", Hostname(), ::getpid(),
+                                           NewIncarnation().value()),
+                   .ttl = options.lease,
+                   .give_up = [&stop] { return stop.Wait(absl::ZeroDuration()).has_value(); },
+                   .on_lost = stop_with});
+  if (absl::IsCancelled(lead)) return absl::OkStatus();
+  ADDEND_RETURN_IF_ERROR(lead);
+
+  ADDEND_ASSIGN_OR_RETURN(const auto service, SchedulerService::Create({.lease = options.lease,
+                                                                        .store = std::move(store),
+                                                                        .registry = &registry,
+                                                                        .on_fatal = stop_with}));
   ADDEND_ASSIGN_OR_RETURN(
       const auto rpc, RpcServer::Start({options.listen, options.health_listen}, {service.get()}));
-  // By the time anybody can ask, the store has been read: a running scheduler is ready.
-  ADDEND_ASSIGN_OR_RETURN(const auto http,
-                          HttpServer::Start(options.http.host, options.http.port, &registry,
-                                            [] { return absl::OkStatus(); }));
+  leads = true;
   rpc->SetReady(true);
   spdlog::info("scheduler serves gRPC on port {} and HTTP on port {}", rpc->port(), http->port());
   ADDEND_RETURN_IF_ERROR(WritePortFile(

@@ -10,9 +10,10 @@ ABSL_FLAG(addend::HostPort, http, (addend::HostPort{"", 7080}),
 ABSL_FLAG(addend::OptionalHostPort, health_listen,
           (addend::OptionalHostPort{addend::HostPort{"", 7081}}),
           "grpc.health.v1 in plain text for probes, host:port; 'off' for none");
-ABSL_FLAG(std::string, store, "",
-          "what survives a restart: sqlite:PATH, or memory for nothing; default: "
-          "sqlite:/var/lib/addend/scheduler.db");
+ABSL_FLAG(
+    std::string, store, "",
+    "what survives a restart: sqlite:PATH, etcd:HOST:PORT[,...][/PREFIX] for several schedulers "
+    "of which one leads, or memory for nothing; default: sqlite:/var/lib/addend/scheduler.db");
 ABSL_FLAG(absl::Duration, lease, absl::Seconds(5),
           "a member that was not heard of for so long is lost; 100ms to 1h");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warn, error or off");

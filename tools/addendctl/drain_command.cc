@@ -15,11 +15,14 @@ namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(50);
 
-absl::StatusOr<bool> IsMember(v1::Scheduler::Stub* stub, uint32_t server, absl::Duration timeout) {
-  grpc::ClientContext context;
-  SetDeadline(&context, timeout);
+absl::StatusOr<bool> IsMember(const std::string& scheduler, uint32_t server,
+                              absl::Duration timeout) {
   v1::GetStatusResponse status;
-  ADDEND_RETURN_IF_ERROR(FromGrpc(stub->GetStatus(&context, {}, &status)));
+  ADDEND_RETURN_IF_ERROR(CallAny(scheduler, [&](const auto& channel) {
+    grpc::ClientContext context;
+    SetDeadline(&context, timeout);
+    return v1::Scheduler::NewStub(channel)->GetStatus(&context, {}, &status);
+  }));
   return std::any_of(status.servers().begin(), status.servers().end(),
                      [server](const auto& other) { return other.server_id() == server; });
 }
@@ -28,13 +31,14 @@ absl::StatusOr<bool> IsMember(v1::Scheduler::Stub* stub, uint32_t server, absl::
 
 absl::StatusOr<std::string> DrainServer(const std::string& scheduler, uint32_t server,
                                         absl::Duration timeout, bool json) {
-  const auto stub = v1::Scheduler::NewStub(Dial(scheduler));
   v1::DrainRequest request;
   request.set_server_id(server);
-  grpc::ClientContext context;
-  SetDeadline(&context, timeout);
-  v1::DrainResponse response;
-  const absl::Status asked = FromGrpc(stub->Drain(&context, request, &response));
+  const absl::Status asked = CallAny(scheduler, [&](const auto& channel) {
+    grpc::ClientContext context;
+    SetDeadline(&context, timeout);
+    v1::DrainResponse response;
+    return v1::Scheduler::NewStub(channel)->Drain(&context, request, &response);
+  });
   if (IsUnreachable(asked)) {
     return WithExitCode(
         absl::UnavailableError(absl::StrFormat(
@@ -45,7 +49,7 @@ absl::StatusOr<std::string> DrainServer(const std::string& scheduler, uint32_t s
   ADDEND_RETURN_IF_ERROR(asked);
   const absl::Time deadline = absl::Now() + timeout;
   while (true) {
-    ADDEND_ASSIGN_OR_RETURN(const bool there, IsMember(stub.get(), server, timeout));
+    ADDEND_ASSIGN_OR_RETURN(const bool there, IsMember(scheduler, server, timeout));
     if (!there) break;
     if (absl::Now() >= deadline) {
       return WithExitCode(

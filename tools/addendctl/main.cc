@@ -69,13 +69,14 @@ absl::StatusOr<std::string> Plan() {
 }
 
 absl::StatusOr<v1::GetStatusResponse> AskScheduler(const std::string& scheduler) {
-  const auto stub = v1::Scheduler::NewStub(Dial(scheduler));
   v1::GetStatusRequest request;
   request.set_job(absl::GetFlag(FLAGS_job));
-  grpc::ClientContext context;
-  SetDeadline(&context, absl::GetFlag(FLAGS_timeout));
   v1::GetStatusResponse response;
-  const absl::Status status = FromGrpc(stub->GetStatus(&context, request, &response));
+  const absl::Status status = CallAny(scheduler, [&](const auto& channel) {
+    grpc::ClientContext context;
+    SetDeadline(&context, absl::GetFlag(FLAGS_timeout));
+    return v1::Scheduler::NewStub(channel)->GetStatus(&context, request, &response);
+  });
   if (IsUnreachable(status)) {
     return WithExitCode(
         absl::UnavailableError(absl::StrFormat(

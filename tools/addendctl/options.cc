@@ -2,7 +2,7 @@
 
 #include "absl/flags/flag.h"
 
-ABSL_FLAG(addend::PeerAddress, scheduler, (addend::PeerAddress{{"127.0.0.1", 7070}}),
+ABSL_FLAG(addend::PeerAddresses, scheduler, (addend::PeerAddresses{{{"127.0.0.1", 7070}}}),
           "The scheduler's address, HOST:PORT (status, jobs, nodes).");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(5),
           "How long to wait for the scheduler's answer (status, jobs, nodes).");

@@ -9,7 +9,7 @@
 #include "lib/base/units.h"
 #include "lib/options/host_port.h"
 
-ABSL_DECLARE_FLAG(addend::PeerAddress, scheduler);
+ABSL_DECLARE_FLAG(addend::PeerAddresses, scheduler);
 ABSL_DECLARE_FLAG(absl::Duration, timeout);
 ABSL_DECLARE_FLAG(std::string, job);
 ABSL_DECLARE_FLAG(bool, json);

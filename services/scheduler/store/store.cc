@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "lib/base/exit_codes.h"
+#include "services/scheduler/store/etcd_store.h"
 #include "services/scheduler/store/memory_store.h"
 #include "services/scheduler/store/sqlite_store.h"
 
@@ -12,6 +13,7 @@ namespace addend {
 namespace {
 constexpr char kDefaultPath[] = "/var/lib/addend/scheduler.db";
 constexpr std::string_view kSqlite = "sqlite:";
+constexpr std::string_view kEtcd = "etcd:";
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Store>> OpenStore(std::string_view where) {
@@ -25,12 +27,9 @@ absl::StatusOr<std::unique_ptr<Store>> OpenStore(std::string_view where) {
   if (where.starts_with(kSqlite) && where.size() > kSqlite.size()) {
     return SqliteStore::Open(std::string(where.substr(kSqlite.size())));
   }
-  if (where.starts_with("etcd:")) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "--store=%s: etcd comes with a later version; use sqlite:PATH or memory", where));
-  }
-  return absl::InvalidArgumentError(
-      absl::StrFormat("--store=%s is not a store: use sqlite:PATH or memory", where));
+  if (where.starts_with(kEtcd)) return EtcdStore::Open(where.substr(kEtcd.size()));
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "--store=%s is not a store: use sqlite:PATH, etcd:HOST:PORT or memory", where));
 }
 
 }  // namespace addend

@@ -1,9 +1,11 @@
 // Where the scheduler keeps what a restart needs: an ordered map from key to value, changed in
 // atomic batches. What the keys mean is records.h's business.
 //
-// Not thread-safe: the owner (the scheduler service) serialises all calls. Calls block on the disk.
+// Not thread-safe: the owner (the scheduler service) serialises all calls. Calls block on the
+// disk or the network.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 namespace addend {
 
@@ -26,7 +29,23 @@ using StoreEntry = std::pair<std::string, std::string>;
 
 class Store {
  public:
+  // How a scheduler becomes the only one that writes.
+  struct Leadership {
+    std::string name;               // of this scheduler, for the others' logs; unique
+    absl::Duration ttl;             // after so long without a sign of life another one may lead
+    std::function<bool()> give_up;  // asked a few times a second while it stands by
+    // It leads no more; from a thread of the store, at most once. The process has to end.
+    std::function<void(absl::Status)> on_lost;
+  };
+
   virtual ~Store() = default;
+
+  // To be called first, once: waits until this scheduler leads. CANCELLED: `give_up`. A store of
+  // one scheduler returns at once.
+  virtual absl::Status Lead(const Leadership& leadership) {
+    (void)leadership;
+    return absl::OkStatus();
+  }
 
   // Everything, ascending by key.
   virtual absl::StatusOr<std::vector<StoreEntry>> Load() = 0;
@@ -36,9 +55,9 @@ class Store {
   virtual std::string Describe() const = 0;
 };
 
-// `where`: "memory", "sqlite:PATH", or empty for the default database. INVALID_ARGUMENT for
-// anything else, PERMISSION_DENIED (exit status 77) if the file cannot be opened,
-// FAILED_PRECONDITION if it is another process's or no database of ours.
+// `where`: "memory", "sqlite:PATH", "etcd:HOST:PORT...", or empty for the default database.
+// INVALID_ARGUMENT for anything else, PERMISSION_DENIED (exit status 77) if the file cannot be
+// opened, FAILED_PRECONDITION if it is another process's or no database of ours.
 absl::StatusOr<std::unique_ptr<Store>> OpenStore(std::string_view where);
 
 }  // namespace addend

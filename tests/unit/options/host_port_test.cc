@@ -45,13 +45,24 @@ TEST(HostPortTest, AnOptionalListenerCanBeOff) {
 }
 
 TEST(HostPortTest, APeerHasHostAndPort) {
-  PeerAddress value;
+  PeerAddresses value;
   std::string error;
   EXPECT_TRUE(absl::ParseFlag("host:7070", &value, &error));
   EXPECT_EQ(value.ToString(), "host:7070");
   EXPECT_FALSE(absl::ParseFlag(":7070", &value, &error));
   EXPECT_THAT(error, HasSubstr("write HOST:PORT"));
   EXPECT_FALSE(absl::ParseFlag("host:0", &value, &error));
+}
+
+TEST(HostPortTest, PeersAreSeparatedByCommas) {
+  PeerAddresses value;
+  std::string error;
+  EXPECT_TRUE(absl::ParseFlag("a:1,[::1]:2", &value, &error)) << error;
+  ASSERT_EQ(value.addresses.size(), 2u);
+  EXPECT_EQ(value.addresses[1].host, "::1");
+  EXPECT_EQ(value.ToString(), "a:1,[::1]:2");
+  EXPECT_FALSE(absl::ParseFlag("a:1,b", &value, &error));
+  EXPECT_FALSE(absl::ParseFlag("a:1,", &value, &error));
 }
 
 }  // namespace

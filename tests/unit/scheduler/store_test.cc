@@ -133,8 +133,13 @@ TEST(SqliteStoreTest, MissingFolderNamesTheWayOut) {
   EXPECT_THAT(Message(store.status()), HasSubstr("--store=memory"));
 }
 
-TEST(OpenStoreTest, EtcdComesLaterAndOthersAreUnknown) {
-  EXPECT_THAT(Message(OpenStore("etcd:http://localhost:2379").status()), HasSubstr("later"));
+TEST(OpenStoreTest, MalformedOnesAreRefusedWithTheRightForm) {
+  EXPECT_EQ((*OpenStore("etcd:http://localhost:2379"))->Describe(), "etcd:http://localhost:2379");
+  for (const char* where : {"etcd:", "etcd:host", "etcd:a:1,b", "etcd:https://a:1"}) {
+    const auto store = OpenStore(where);
+    EXPECT_EQ(store.status().code(), absl::StatusCode::kInvalidArgument) << where;
+    EXPECT_THAT(Message(store.status()), HasSubstr("etcd:HOST:PORT")) << where;
+  }
   EXPECT_EQ(OpenStore("postgres:x").status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(OpenStore("sqlite:").status().code(), absl::StatusCode::kInvalidArgument);
 }

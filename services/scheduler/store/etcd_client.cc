@@ -1,0 +1,107 @@
+#include "services/scheduler/store/etcd_client.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/status_macros.h"
+#include "lib/rpc/client.h"
+#include "lib/rpc/status.h"
+
+namespace addend {
+namespace {
+
+constexpr absl::Duration kOneAttempt = absl::Seconds(1);
+constexpr absl::Duration kBetweenAttempts = absl::Milliseconds(100);
+
+}  // namespace
+
+EtcdClient::EtcdClient(std::vector<std::string> endpoints)
+    : name_("etcd at " + absl::StrJoin(endpoints, ",")) {
+  for (const std::string& endpoint : endpoints) {
+    const auto channel = Dial(endpoint);
+    endpoints_.push_back(
+        {etcdserverpb::KV::NewStub(channel), etcdserverpb::Lease::NewStub(channel)});
+  }
+}
+
+absl::Status EtcdClient::Call(
+    absl::Time deadline,
+    absl::FunctionRef<grpc::Status(const Endpoint& endpoint, grpc::ClientContext* context)> call) {
+  while (true) {
+    size_t used = current_;
+    grpc::ClientContext context;
+    SetDeadline(&context, std::clamp(deadline - absl::Now(), absl::Milliseconds(50), kOneAttempt));
+    const absl::Status status = FromGrpc(call(endpoints_[used], &context));
+    if (!IsUnreachable(status)) {
+      if (status.ok()) return status;
+      return absl::Status(status.code(), absl::StrFormat("%s: %s", name_, status.message()));
+    }
+    if (absl::Now() >= deadline) {
+      return WithExitCode(absl::UnavailableError(absl::StrFormat("%s does not answer (%s)", name_,
+                                                                 ShortReason(status))),
+                          kExitTemporary);
+    }
+    current_.compare_exchange_strong(used, (used + 1) % endpoints_.size());
+    absl::SleepFor(kBetweenAttempts);
+  }
+}
+
+absl::StatusOr<etcdserverpb::RangeResponse> EtcdClient::Range(
+    const etcdserverpb::RangeRequest& request, absl::Time deadline) {
+  etcdserverpb::RangeResponse response;
+  ADDEND_RETURN_IF_ERROR(Call(deadline, [&](const Endpoint& endpoint, auto* context) {
+    return endpoint.kv->Range(context, request, &response);
+  }));
+  return response;
+}
+
+absl::StatusOr<etcdserverpb::TxnResponse> EtcdClient::Txn(const etcdserverpb::TxnRequest& request,
+                                                          absl::Time deadline) {
+  etcdserverpb::TxnResponse response;
+  ADDEND_RETURN_IF_ERROR(Call(deadline, [&](const Endpoint& endpoint, auto* context) {
+    return endpoint.kv->Txn(context, request, &response);
+  }));
+  return response;
+}
+
+absl::StatusOr<etcdserverpb::LeaseGrantResponse> EtcdClient::GrantLease(absl::Duration ttl,
+                                                                        absl::Time deadline) {
+  etcdserverpb::LeaseGrantRequest request;
+  request.set_ttl(std::max<int64_t>(1, absl::ToInt64Seconds(absl::Ceil(ttl, absl::Seconds(1)))));
+  etcdserverpb::LeaseGrantResponse response;
+  ADDEND_RETURN_IF_ERROR(Call(deadline, [&](const Endpoint& endpoint, auto* context) {
+    return endpoint.lease->LeaseGrant(context, request, &response);
+  }));
+  return response;
+}
+
+// A stream of one request and one answer.
+absl::Status EtcdClient::KeepLease(int64_t lease, absl::Time deadline) {
+  int64_t ttl = 0;
+  ADDEND_RETURN_IF_ERROR(Call(deadline, [&](const Endpoint& endpoint, auto* context) {
+    const auto stream = endpoint.lease->LeaseKeepAlive(context);
+    etcdserverpb::LeaseKeepAliveRequest request;
+    request.set_id(lease);
+    etcdserverpb::LeaseKeepAliveResponse response;
+    const bool answered = stream->Write(request) && stream->Read(&response);
+    if (answered) ttl = response.ttl();
+    stream->WritesDone();
+    const grpc::Status status = stream->Finish();
+    return answered ? grpc::Status::OK : status;
+  }));
+  return ttl > 0 ? absl::OkStatus() : absl::NotFoundError("the lease has ended");
+}
+
+void EtcdClient::RevokeLease(int64_t lease, absl::Time deadline) {
+  etcdserverpb::LeaseRevokeRequest request;
+  request.set_id(lease);
+  Call(deadline, [&](const Endpoint& endpoint, auto* context) {
+    etcdserverpb::LeaseRevokeResponse response;
+    return endpoint.lease->LeaseRevoke(context, request, &response);
+  }).IgnoreError();  // it ends by itself
+}
+
+}  // namespace addend

@@ -1,0 +1,49 @@
+// Calls to an etcd cluster: one of several endpoints, each call with a deadline, repeated at the
+// next endpoint while none answers. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/etcd/etcd.grpc.pb.h"
+
+namespace addend {
+
+class EtcdClient {
+ public:
+  // `endpoints`: "host:port" each, at least one.
+  explicit EtcdClient(std::vector<std::string> endpoints);
+
+  // All repeat until `deadline`, so what they do must bear to be done twice.
+  absl::StatusOr<etcdserverpb::RangeResponse> Range(const etcdserverpb::RangeRequest& request,
+                                                    absl::Time deadline);
+  absl::StatusOr<etcdserverpb::TxnResponse> Txn(const etcdserverpb::TxnRequest& request,
+                                                absl::Time deadline);
+  absl::StatusOr<etcdserverpb::LeaseGrantResponse> GrantLease(absl::Duration ttl,
+                                                              absl::Time deadline);
+  // NOT_FOUND: the lease has ended.
+  absl::Status KeepLease(int64_t lease, absl::Time deadline);
+  void RevokeLease(int64_t lease, absl::Time deadline);
+  const std::string& name() const { return name_; }
+
+ private:
+  struct Endpoint {
+    std::unique_ptr<etcdserverpb::KV::Stub> kv;
+    std::unique_ptr<etcdserverpb::Lease::Stub> lease;
+  };
+  absl::Status Call(
+      absl::Time deadline,
+      absl::FunctionRef<grpc::Status(const Endpoint& endpoint, grpc::ClientContext* context)> call);
+
+  const std::string name_;
+  std::vector<Endpoint> endpoints_;
+  std::atomic<size_t> current_{0};
+};
+
+}  // namespace addend

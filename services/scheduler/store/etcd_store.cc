@@ -1,0 +1,301 @@
+#include "services/scheduler/store/etcd_store.h"
+
+#include <chrono>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/log.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
+#include "lib/options/host_port.h"
+#include "proto/addend/v1/scheduler_store.pb.h"
+
+namespace addend {
+namespace {
+
+using etcdserverpb::RequestOp;
+
+constexpr std::string_view kHttp = "http://";
+constexpr char kDefaultPrefix[] = "addend";
+// Below etcd's defaults: 128 operations and 1.5 MiB in one request.
+constexpr size_t kMaxOperations = 100;
+constexpr size_t kMaxBytes = 1 << 20;
+constexpr int kPage = 500;
+constexpr absl::Duration kBetweenTries = absl::Milliseconds(200);
+constexpr absl::Duration kBetweenLines = absl::Seconds(10);
+
+RequestOp Put(const std::string& key, const std::string& value) {
+  RequestOp operation;
+  operation.mutable_request_put()->set_key(key);
+  operation.mutable_request_put()->set_value(value);
+  return operation;
+}
+
+// The first key behind all that begin with `prefix`.
+std::string EndOf(std::string prefix) {
+  ++prefix.back();
+  return prefix;
+}
+
+RequestOp Delete(const std::string& key) {
+  RequestOp operation;
+  operation.mutable_request_delete_range()->set_key(key);
+  return operation;
+}
+
+RequestOp DeleteAll(const std::string& prefix) {
+  RequestOp operation = Delete(prefix);
+  operation.mutable_request_delete_range()->set_range_end(EndOf(prefix));
+  return operation;
+}
+
+absl::Status Malformed(std::string_view where, const std::string& why) {
+  return absl::InvalidArgumentError(
+      absl::StrFormat("--store=etcd:%s: %s; write etcd:HOST:PORT[,HOST:PORT...][/PREFIX]",
+                      std::string(where), why));
+}
+
+// etcd wants no key twice in one transaction: the last write wins.
+std::vector<StoreWrite> Collapse(std::span<const StoreWrite> writes) {
+  std::map<std::string, std::optional<std::string>> last;
+  for (const StoreWrite& write : writes) last[write.key] = write.value;
+  std::vector<StoreWrite> collapsed;
+  for (auto& [key, value] : last) collapsed.push_back({key, std::move(value)});
+  return collapsed;
+}
+
+size_t SizeOf(const RequestOp& operation) { return operation.ByteSizeLong(); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<EtcdStore>> EtcdStore::Open(std::string_view where) {
+  std::vector<std::string> endpoints;
+  std::string prefix = kDefaultPrefix;
+  const std::vector<std::string> parts = absl::StrSplit(std::string(where), ',');
+  for (std::string_view part : parts) {
+    if (part.starts_with("https://")) {
+      return Malformed(where, "TLS to etcd comes with a later version");
+    }
+    if (part.starts_with(kHttp)) part.remove_prefix(kHttp.size());
+    const size_t slash = part.find('/');
+    if (slash != std::string_view::npos && slash + 1 < part.size()) prefix = part.substr(slash + 1);
+    const auto endpoint = ParseHostPort(part.substr(0, slash));
+    if (!endpoint.ok() || endpoint->host.empty() || endpoint->port == 0) {
+      return Malformed(where, absl::StrFormat("'%s' is no HOST:PORT", std::string(part)));
+    }
+    endpoints.push_back(endpoint->ToString());
+  }
+  return std::unique_ptr<EtcdStore>(
+      new EtcdStore(std::string(where), std::move(endpoints), prefix + "/"));
+}
+
+EtcdStore::EtcdStore(std::string where, std::vector<std::string> endpoints, std::string prefix)
+    : where_(std::move(where)), prefix_(std::move(prefix)), client_(std::move(endpoints)) {}
+
+EtcdStore::~EtcdStore() {
+  {
+    MutexLock lock(&mu_);
+    stop_ = true;
+    stopped_.NotifyAll();
+  }
+  if (keeper_.joinable()) keeper_.join();
+  // The next leader need not wait for its end.
+  if (lease_ != 0) client_.RevokeLease(lease_, absl::Now() + absl::Seconds(1));
+}
+
+absl::Status EtcdStore::Lead(const Leadership& leadership) {
+  leadership_ = leadership;
+  std::string leader;
+  absl::Time next_line = absl::InfinitePast();
+  while (true) {
+    std::string now_leads;
+    const auto leads = TryToLead(leadership.name, &now_leads);
+    if (leads.ok() && *leads) break;
+    if (!leads.ok() && !absl::IsUnavailable(leads.status())) return leads.status();
+    if (now_leads != leader || absl::Now() >= next_line) {
+      leader = now_leads;
+      next_line = absl::Now() + kBetweenLines;
+      if (leads.ok()) {
+        spdlog::info("standing by: {} leads", leader.empty() ? "nobody yet" : leader);
+      } else {
+        spdlog::warn("cannot lead yet: {}", Message(leads.status()));
+      }
+    }
+    absl::SleepFor(kBetweenTries);
+    if (leadership.give_up()) return absl::CancelledError("stopped while standing by");
+  }
+  spdlog::info("this scheduler leads ({})", client_.name());
+  keeper_ = std::thread([this] { KeepLeading(); });
+  return FinishJournal();
+}
+
+absl::StatusOr<bool> EtcdStore::TryToLead(const std::string& name, std::string* leader) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(2);
+  if (lease_ != 0 && !client_.KeepLease(lease_, deadline).ok()) lease_ = 0;
+  const absl::Time asked = absl::Now();
+  if (lease_ == 0) {
+    ADDEND_ASSIGN_OR_RETURN(const auto granted, client_.GrantLease(leadership_.ttl, deadline));
+    lease_ = granted.id();
+    ttl_ = absl::Seconds(granted.ttl());
+  }
+  const std::string key = prefix_ + "leader";
+  etcdserverpb::TxnRequest request;
+  etcdserverpb::Compare* absent = request.add_compare();
+  absent->set_target(etcdserverpb::Compare::CREATE);
+  absent->set_key(key);
+  absent->set_create_revision(0);
+  *request.add_success() = Put(key, name);
+  request.mutable_success(0)->mutable_request_put()->set_lease(lease_);
+  // An attempt of ours may have succeeded without our hearing of it.
+  request.add_failure()->mutable_request_range()->set_key(key);
+  ADDEND_ASSIGN_OR_RETURN(const auto response, client_.Txn(request, deadline));
+  if (response.succeeded()) {
+    leader_revision_ = response.header().revision();
+  } else if (response.responses_size() > 0 &&
+             response.responses(0).response_range().kvs_size() > 0) {
+    const etcdserverpb::KeyValue& held = response.responses(0).response_range().kvs(0);
+    *leader = held.value();
+    if (held.value() == name) leader_revision_ = held.create_revision();
+  }
+  MutexLock lock(&mu_);
+  lease_end_ = asked + ttl_;
+  return leader_revision_ != 0;
+}
+
+void EtcdStore::KeepLeading() {
+  while (true) {
+    {
+      const auto wake = std::chrono::steady_clock::now() + absl::ToChronoMicroseconds(ttl_ / 4);
+      MutexLock lock(&mu_);
+      while (!stop_ && stopped_.WaitUntil(&mu_, wake)) {
+      }
+      if (stop_) return;
+    }
+    const absl::Time asked = absl::Now();
+    const absl::Status kept = client_.KeepLease(lease_, Deadline());
+    MutexLock lock(&mu_);
+    if (stop_) return;
+    if (kept.ok()) {
+      lease_end_ = asked + ttl_;
+      continue;
+    }
+    leadership_.on_lost(WithExitCode(
+        absl::AbortedError(absl::StrFormat(
+            "this scheduler leads no more: %s; started again, it stands by", Message(kept))),
+        kExitTemporary));
+    return;
+  }
+}
+
+// Nothing is tried for longer than the lease is certain to last.
+absl::Time EtcdStore::Deadline() const {
+  MutexLock lock(&mu_);
+  return lease_end_;
+}
+
+absl::Status EtcdStore::Commit(std::vector<RequestOp> operations) {
+  etcdserverpb::TxnRequest request;
+  etcdserverpb::Compare* leads = request.add_compare();
+  leads->set_target(etcdserverpb::Compare::CREATE);
+  leads->set_key(prefix_ + "leader");
+  leads->set_create_revision(leader_revision_);
+  for (RequestOp& operation : operations) *request.add_success() = std::move(operation);
+  ADDEND_ASSIGN_OR_RETURN(const auto response, client_.Txn(request, Deadline()));
+  if (response.succeeded()) return absl::OkStatus();
+  return WithExitCode(
+      absl::AbortedError("another scheduler leads now; started again, this one stands by"),
+      kExitTemporary);
+}
+
+// In several transactions if they are too many for one.
+absl::Status EtcdStore::CommitAll(std::vector<RequestOp> operations) {
+  std::vector<RequestOp> some;
+  size_t bytes = 0;
+  for (RequestOp& operation : operations) {
+    const size_t size = SizeOf(operation);
+    if (!some.empty() && (some.size() == kMaxOperations || bytes + size > kMaxBytes)) {
+      ADDEND_RETURN_IF_ERROR(Commit(std::exchange(some, {})));
+      bytes = 0;
+    }
+    bytes += size;
+    some.push_back(std::move(operation));
+  }
+  return some.empty() ? absl::OkStatus() : Commit(std::move(some));
+}
+
+absl::Status EtcdStore::Apply(std::span<const StoreWrite> writes) {
+  const std::vector<StoreWrite> collapsed = Collapse(writes);
+  std::vector<RequestOp> operations;
+  size_t bytes = 0;
+  for (const StoreWrite& write : collapsed) {
+    operations.push_back(write.value ? Put(RecordKey(write.key), *write.value)
+                                     : Delete(RecordKey(write.key)));
+    bytes += SizeOf(operations.back());
+  }
+  if (operations.empty()) return absl::OkStatus();
+  const bool fits =
+      operations.size() == 1 || (operations.size() <= kMaxOperations && bytes <= kMaxBytes);
+  return fits ? Commit(std::move(operations)) : WriteByJournal(collapsed);
+}
+
+absl::Status EtcdStore::WriteByJournal(const std::vector<StoreWrite>& writes) {
+  std::vector<RequestOp> entries;
+  for (size_t i = 0; i < writes.size(); ++i) {
+    v1::JournalRecord entry;
+    entry.set_key(writes[i].key);
+    entry.set_deleted(!writes[i].value.has_value());
+    entry.set_value(writes[i].value.value_or(""));
+    entries.push_back(
+        Put(absl::StrFormat("%sjournal/%010d", prefix_, i), entry.SerializeAsString()));
+  }
+  ADDEND_RETURN_IF_ERROR(CommitAll(std::move(entries)));
+  ADDEND_RETURN_IF_ERROR(Commit({Put(prefix_ + "journal.complete", "")}));
+  return FinishJournal();
+}
+
+absl::Status EtcdStore::FinishJournal() {
+  ADDEND_ASSIGN_OR_RETURN(const auto complete, Read(prefix_ + "journal.complete"));
+  if (!complete.empty()) {
+    ADDEND_ASSIGN_OR_RETURN(const auto entries, Read(prefix_ + "journal/"));
+    std::vector<RequestOp> operations;
+    for (const auto& [key, value] : entries) {
+      v1::JournalRecord entry;
+      if (!entry.ParseFromString(value)) {
+        return absl::DataLossError(
+            absl::StrFormat("%s: the key '%s' cannot be read", client_.name(), key));
+      }
+      operations.push_back(entry.deleted() ? Delete(RecordKey(entry.key()))
+                                           : Put(RecordKey(entry.key()), entry.value()));
+    }
+    ADDEND_RETURN_IF_ERROR(CommitAll(std::move(operations)));
+  }
+  return Commit({Delete(prefix_ + "journal.complete"), DeleteAll(prefix_ + "journal/")});
+}
+
+absl::StatusOr<std::vector<StoreEntry>> EtcdStore::Load() {
+  ADDEND_ASSIGN_OR_RETURN(std::vector<StoreEntry> entries, Read(RecordKey("")));
+  for (auto& [key, value] : entries) key.erase(0, RecordKey("").size());
+  return entries;
+}
+
+// All keys that begin with `prefix`, as they are at one moment.
+absl::StatusOr<std::vector<StoreEntry>> EtcdStore::Read(const std::string& prefix) {
+  std::vector<StoreEntry> entries;
+  etcdserverpb::RangeRequest request;
+  request.set_key(prefix);
+  request.set_range_end(EndOf(prefix));
+  request.set_limit(kPage);
+  while (true) {
+    ADDEND_ASSIGN_OR_RETURN(const auto response, client_.Range(request, Deadline()));
+    for (const auto& entry : response.kvs()) entries.emplace_back(entry.key(), entry.value());
+    if (!response.more() || response.kvs().empty()) return entries;
+    request.set_revision(response.header().revision());
+    request.set_key(entries.back().first + '\0');
+  }
+}
+
+}  // namespace addend

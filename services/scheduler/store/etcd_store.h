@@ -1,0 +1,64 @@
+// The store for several schedulers: etcd, in which one of them at a time is the leader.
+//
+// Invariants
+//  1. A write succeeds only while the leader's key is this process's own: one that was deposed
+//     without knowing it writes nothing.
+//  2. A batch that is too large for one transaction is written to a journal first; whoever leads
+//     next carries out a complete journal, and forgets an incomplete one.
+//
+// Keys, below the prefix: leader; record/KEY; journal/NUMBER and journal.complete.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lib/base/mutex.h"
+#include "services/scheduler/store/etcd_client.h"
+#include "services/scheduler/store/store.h"
+
+namespace addend {
+
+class EtcdStore final : public Store {
+ public:
+  // `where`: HOST:PORT[,HOST:PORT...][/PREFIX], each perhaps with http:// in front.
+  // INVALID_ARGUMENT says what is wrong with it. Does not connect.
+  static absl::StatusOr<std::unique_ptr<EtcdStore>> Open(std::string_view where);
+  ~EtcdStore() override;
+
+  absl::Status Lead(const Leadership& leadership) override;
+  absl::StatusOr<std::vector<StoreEntry>> Load() override;
+  absl::Status Apply(std::span<const StoreWrite> writes) override;
+  std::string Describe() const override { return "etcd:" + where_; }
+
+ private:
+  EtcdStore(std::string where, std::vector<std::string> endpoints, std::string prefix);
+  // Whether this process is the leader now; else `*leader` is.
+  absl::StatusOr<bool> TryToLead(const std::string& name, std::string* leader);
+  void KeepLeading();
+  // One transaction, if this process leads. ABORTED: it does not any more.
+  absl::Status Commit(std::vector<etcdserverpb::RequestOp> operations);
+  absl::Status CommitAll(std::vector<etcdserverpb::RequestOp> operations);
+  absl::Status WriteByJournal(const std::vector<StoreWrite>& writes);
+  absl::Status FinishJournal();
+  absl::StatusOr<std::vector<StoreEntry>> Read(const std::string& prefix);
+  std::string RecordKey(const std::string& key) const { return prefix_ + "record/" + key; }
+  absl::Time Deadline() const;
+
+  const std::string where_;
+  const std::string prefix_;
+  EtcdClient client_;
+  Leadership leadership_;
+  int64_t lease_ = 0;
+  absl::Duration ttl_;
+  int64_t leader_revision_ = 0;  // when the leader's key was made; 0: not the leader
+
+  mutable Mutex mu_;
+  CondVar stopped_;
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Time lease_end_ ABSL_GUARDED_BY(mu_);  // by the time at which it was last asked for
+  std::thread keeper_;
+};
+
+}  // namespace addend

@@ -1,0 +1,205 @@
+// The etcd store against a real etcd, which each test starts for itself.
+#include "services/scheduler/store/etcd_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <thread>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/mutex.h"
+#include "lib/base/strings.h"
+#include "proto/addend/v1/scheduler_store.pb.h"
+
+namespace addend {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Pair;
+
+uint16_t FreePort() {
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ::bind(socket, reinterpret_cast<sockaddr*>(&address), size);
+  ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size);
+  ::close(socket);
+  return ntohs(address.sin_port);
+}
+
+class EtcdStoreTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (::access("/usr/bin/etcd", X_OK) != 0) {
+      GTEST_SKIP() << "/usr/bin/etcd is not installed (package etcd-server)";
+    }
+    std::string name = (std::filesystem::temp_directory_path() / "addend-etcd-XXXXXX").string();
+    folder_ = ::mkdtemp(name.data());
+    port_ = FreePort();
+    StartEtcd();
+  }
+  void TearDown() override {
+    if (etcd_ > 0) StopEtcd();
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  void StartEtcd() {
+    const std::string client = absl::StrFormat("http://127.0.0.1:%d", port_);
+    std::vector<std::string> arguments = {"etcd",
+                                          "--data-dir=" + (folder_ / "data").string(),
+                                          "--listen-client-urls=" + client,
+                                          "--advertise-client-urls=" + client,
+                                          "--listen-peer-urls=http://127.0.0.1:0",
+                                          "--unsafe-no-fsync",
+                                          "--logger=zap",
+                                          "--log-outputs=" + (folder_ / "log").string()};
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    ASSERT_EQ(::posix_spawn(&etcd_, "/usr/bin/etcd", nullptr, nullptr, argv.data(), environ), 0);
+  }
+  void StopEtcd() {
+    ::kill(etcd_, SIGKILL);
+    ::waitpid(etcd_, nullptr, 0);
+    etcd_ = 0;
+  }
+  std::unique_ptr<EtcdStore> Open() {
+    return *EtcdStore::Open(absl::StrFormat("127.0.0.1:%d/test", port_));
+  }
+  // Waits for etcd, too.
+  static absl::Status Lead(
+      EtcdStore* store, const std::string& name,
+      std::function<bool()> give_up = [] { return false; }) {
+    return store->Lead({.name = name,
+                        .ttl = absl::Seconds(2),
+                        .give_up = std::move(give_up),
+                        .on_lost = [](const absl::Status&) {}});
+  }
+
+  std::filesystem::path folder_;
+  uint16_t port_ = 0;
+  pid_t etcd_ = 0;
+};
+
+TEST_F(EtcdStoreTest, KeepsWhatWasWritten) {
+  auto store = Open();
+  ASSERT_TRUE(Lead(store.get(), "a").ok());
+  EXPECT_TRUE(store->Load()->empty());
+  const std::string bytes("\0\xff'\"\n", 5);
+  const std::vector<StoreWrite> first = {{"b", "2"}, {"a", "x"}, {"a", bytes}, {"c", ""}};
+  ASSERT_TRUE(store->Apply(first).ok());
+  const std::vector<StoreWrite> second = {{"b", std::nullopt}, {"d", std::nullopt}, {"d", "4"}};
+  ASSERT_TRUE(store->Apply(second).ok());
+  EXPECT_THAT(*store->Load(), ElementsAre(Pair("a", bytes), Pair("c", ""), Pair("d", "4")));
+  store.reset();
+  store = Open();
+  ASSERT_TRUE(Lead(store.get(), "b").ok()) << "at once: the former leader has given it up";
+  EXPECT_THAT(*store->Load(), ElementsAre(Pair("a", bytes), Pair("c", ""), Pair("d", "4")));
+}
+
+TEST_F(EtcdStoreTest, ABatchOfAnySizeIsOneBatch) {
+  auto store = Open();
+  ASSERT_TRUE(Lead(store.get(), "a").ok());
+  std::vector<StoreWrite> writes;
+  for (int i = 0; i < 1234; ++i) {
+    writes.push_back({absl::StrFormat("%04d", i), std::string(3000, 'v')});
+  }
+  ASSERT_TRUE(store->Apply(writes).ok());
+  EXPECT_EQ(store->Load()->size(), writes.size());
+  for (StoreWrite& write : writes) write.value.reset();
+  ASSERT_TRUE(store->Apply(writes).ok());
+  EXPECT_TRUE(store->Load()->empty());
+}
+
+TEST_F(EtcdStoreTest, OneLeadsAndTheOtherStandsByUntilTheLeaseEnds) {
+  auto first = Open();
+  ASSERT_TRUE(Lead(first.get(), "first").ok());
+  auto second = Open();
+  std::atomic<bool> stop{false};
+  absl::Status status;
+  std::thread standby([&] { status = Lead(second.get(), "second", [&] { return stop.load(); }); });
+  absl::SleepFor(absl::Seconds(4));  // longer than the lease, which the first one keeps
+  stop = true;
+  standby.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(first->Apply(std::vector<StoreWrite>{{"a", "1"}}).ok());
+}
+
+TEST_F(EtcdStoreTest, ADeposedLeaderWritesNothing) {
+  auto first = Open();
+  ASSERT_TRUE(Lead(first.get(), "first").ok());
+  ASSERT_TRUE(first->Apply(std::vector<StoreWrite>{{"a", "1"}}).ok());
+  // Somebody takes the leader's key away, as etcd does when a lease ends.
+  EtcdClient client({absl::StrFormat("127.0.0.1:%d", port_)});
+  etcdserverpb::TxnRequest request;
+  request.add_success()->mutable_request_delete_range()->set_key("test/leader");
+  ASSERT_TRUE(client.Txn(request, absl::Now() + absl::Seconds(5)).ok());
+  auto second = Open();
+  ASSERT_TRUE(Lead(second.get(), "second").ok());
+  const absl::Status refused = first->Apply(std::vector<StoreWrite>{{"a", "2"}});
+  EXPECT_EQ(refused.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(ExitCodeOf(refused), kExitTemporary);
+  EXPECT_THAT(*second->Load(), ElementsAre(Pair("a", "1")));
+}
+
+TEST_F(EtcdStoreTest, ACompleteJournalIsCarriedOutAndAnIncompleteOneForgotten) {
+  for (const bool complete : {true, false}) {
+    SCOPED_TRACE(complete);
+    EtcdClient client({absl::StrFormat("127.0.0.1:%d", port_)});
+    etcdserverpb::TxnRequest request;
+    v1::JournalRecord entry;
+    entry.set_key(complete ? "a" : "b");
+    entry.set_value("1");
+    auto* put = request.add_success()->mutable_request_put();
+    put->set_key("test/journal/0000000000");
+    put->set_value(entry.SerializeAsString());
+    if (complete) {
+      request.add_success()->mutable_request_put()->set_key("test/journal.complete");
+    }
+    ASSERT_TRUE(client.Txn(request, absl::Now() + absl::Seconds(20)).ok());
+    auto store = Open();
+    ASSERT_TRUE(Lead(store.get(), "next").ok());
+    EXPECT_THAT(*store->Load(), ElementsAre(Pair("a", "1")));
+    store.reset();
+  }
+}
+
+TEST_F(EtcdStoreTest, WithoutEtcdALeaderStepsDownWithinItsLease) {
+  auto store = Open();
+  absl::Status lost;
+  Mutex mu;
+  ASSERT_TRUE(store
+                  ->Lead({.name = "a",
+                          .ttl = absl::Seconds(2),
+                          .give_up = [] { return false; },
+                          .on_lost =
+                              [&](absl::Status why) {
+                                MutexLock lock(&mu);
+                                lost = std::move(why);
+                              }})
+                  .ok());
+  StopEtcd();
+  const absl::Time stopped = absl::Now();
+  EXPECT_EQ(store->Apply(std::vector<StoreWrite>{{"a", "1"}}).code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_LT(absl::Now() - stopped, absl::Seconds(30));
+  store.reset();
+  MutexLock lock(&mu);
+  EXPECT_THAT(Message(lost), HasSubstr("leads no more"));
+}
+
+}  // namespace
+}  // namespace addend
