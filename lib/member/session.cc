@@ -18,6 +18,7 @@ namespace {
 
 constexpr absl::Duration kCallTimeout = absl::Seconds(5);
 constexpr absl::Duration kRegisterTimeout = absl::Seconds(2);
+constexpr absl::Duration kBetweenSchedulers = absl::Milliseconds(200);
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
 constexpr absl::Duration kBetweenLines = absl::Seconds(5);
 constexpr absl::Duration kShortestInterval = absl::Milliseconds(10);  // of heartbeats
@@ -162,12 +163,19 @@ absl::Status Session::Call(absl::Duration timeout,
   const size_t used = current_;
   const absl::Status status = FromGrpc(call(&context));
   if (!IsUnreachable(status)) {
+    StayWith(used);
     outage_.OnAnswer(absl::Now());
   } else if (!stopping_) {
     TryNext(used);
     outage_.OnFailure(status, absl::Now());
   }
   return status;
+}
+
+void Session::StayWith(size_t used) {
+  MutexLock lock(&mu_);
+  current_ = used;
+  if (watch_call_ != nullptr && watched_ != used) watch_call_->TryCancel();
 }
 
 absl::Status Session::CallUntilAnswered(
@@ -193,6 +201,7 @@ void Session::WatchWorks() {
 }
 
 void Session::RunHeartbeat() {
+  bool try_next = false;
   while (true) {
     absl::Duration interval;
     uint64_t epoch = 0;
@@ -203,12 +212,13 @@ void Session::RunHeartbeat() {
       epoch = epoch_;
       *request.mutable_member() = registered_.id;
     }
-    if (!Sleep(interval)) return;
+    if (!Sleep(try_next ? kBetweenSchedulers : interval)) return;
     hooks_.beat(&request);
     const absl::Status status = Call(std::max(interval, absl::Seconds(1)), [&](auto* context) {
       v1::HeartbeatResponse response;
       return stub()->Heartbeat(context, request, &response);
     });
+    try_next = IsUnreachable(status) && stubs_.size() > 1;
     if (absl::IsNotFound(status)) {
       if (!RegisterAgain(epoch)) return;
     } else if (!status.ok() && !IsUnreachable(status)) {
@@ -227,6 +237,10 @@ void Session::RunWatch() {
     {
       grpc::ClientContext context;  // no deadline: a watch lasts as long as the member
       const CallScope scope(this, &context, /*is_watch=*/true);
+      {
+        MutexLock lock(&mu_);
+        watched_ = used;
+      }
       status = hooks_.watch(id(), &context);
     }
     if (stopping_) return;
@@ -235,7 +249,7 @@ void Session::RunWatch() {
       if (!RegisterAgain(epoch)) return;
     } else if (IsUnreachable(status)) {
       // A stream cancelled by RegisterAgain comes here too; that is no outage.
-      if (this->epoch() == epoch) {
+      if (this->epoch() == epoch && current_ == used) {
         TryNext(used);
         outage_.OnFailure(status, absl::Now());
       }

@@ -75,6 +75,8 @@ class Session {
 
   // The scheduler number `used` has not answered.
   void TryNext(size_t used) { current_.compare_exchange_strong(used, (used + 1) % stubs_.size()); }
+  // It has. A watch that hangs at another one, which stands still, is opened anew.
+  void StayWith(size_t used);
   absl::Status RegisterFirst();
   void RunHeartbeat();
   void RunWatch();
@@ -98,6 +100,7 @@ class Session {
   CondVar stopped_;
   std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mu_);
   grpc::ClientContext* watch_call_ ABSL_GUARDED_BY(mu_) = nullptr;
+  size_t watched_ ABSL_GUARDED_BY(mu_) = 0;  // the scheduler that it is at
   Registered registered_ ABSL_GUARDED_BY(mu_);
   uint64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;  // 0: not yet registered
   bool failed_ ABSL_GUARDED_BY(mu_) = false;

@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import time
 
+from tests.support import etcd
 from tests.support.processes import Process, eventually
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -87,9 +88,10 @@ class Ranks:
 
 class Cluster:
     def __init__(self, folder, nodes=1, local_size=1, cpu_servers=0, shards=1, job="job", store="memory",
-                 scheduler_flags=(), summation_flags=(), agent_flags=(), network=None, user=None, bin_dir=None):
+                 scheduler_flags=(), summation_flags=(), agent_flags=(), network=None, user=None, bin_dir=None, schedulers=1):
         """`network`: a netns.Network whose hosts 1..nodes carry the agents and the next ones the CPU servers;
-        without it everything is on 127.0.0.1. `user`: a numeric user id that runs every process."""
+        without it everything is on 127.0.0.1. `user`: a numeric user id that runs every process. With more than one
+        scheduler they share an etcd, which the cluster starts."""
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="c", dir=folder))
         self.nodes, self.local_size, self.cpu_servers = nodes, local_size, cpu_servers
         self.shards, self.job, self.store = shards, job, store
@@ -97,7 +99,8 @@ class Cluster:
         self.network, self.user = network, user
         self.bin_dir = pathlib.Path(bin_dir or BIN_DIR)
         self.processes = []
-        self.scheduler = None
+        self.scheduler = None  # the only one
+        self.schedulers = [None] * schedulers  # all, one of which leads
         self.servers = []
         self.agents = {}
         self._runs = 0
@@ -107,7 +110,10 @@ class Cluster:
     # ---- starting and ending ----
     def __enter__(self):
         try:
-            self.start_scheduler()
+            if len(self.schedulers) > 1:
+                self._start_schedulers()
+            else:
+                self.start_scheduler()
             self.servers = [self.start_summation() for _ in range(self.cpu_servers)]
             for server in self.servers:
                 self.await_ports(server)
@@ -125,7 +131,8 @@ class Cluster:
 
     def _end(self, failed):
         if SANITIZED and not failed:  # leaks are reported at a regular end only
-            for process in reversed(self.processes):
+            # Schedulers last: servers give what they have to others, and wait for the scheduler's word.
+            for process in sorted(reversed(self.processes), key=lambda one: one.name.startswith(("scheduler", "etcd"))):
                 if process.returncode is None:
                     process.stop(60)
         for process in self.processes:
@@ -165,6 +172,27 @@ class Cluster:
             "scheduler", "scheduler", 0, [f"--listen={address}:{self._scheduler_port()}", f"--store={self.store}", *flags])
         self.await_ports(self.scheduler)
         self.scheduler_address = f"{address}:{self.scheduler.ports['grpc']}"
+
+    def _start_schedulers(self):
+        self.etcd = etcd.start(self.folder)
+        self.processes.append(self.etcd)
+        self.store = f"etcd:{self.etcd.address}"
+        self.scheduler_ports = [etcd.free_port() for _ in self.schedulers]
+        self.scheduler_address = ",".join(f"127.0.0.1:{port}" for port in self.scheduler_ports)
+        for index in range(len(self.schedulers)):
+            self.start_one_scheduler(index)
+        self.leader()
+
+    def start_one_scheduler(self, index):
+        self.schedulers[index] = self.start_service(
+            "scheduler", f"scheduler{index}", 0, [f"--listen=127.0.0.1:{self.scheduler_ports[index]}", f"--store={self.store}"])
+
+    def leader(self):
+        """The index of the scheduler that leads; waits until one does."""
+        def leads():
+            return [str(index) for index, process in enumerate(self.schedulers)
+                    if process.returncode is None and process.port_file.exists()]
+        return int(eventually(leads, 30 * PATIENCE, "a scheduler that leads")[0])
 
     def _scheduler_port(self):
         return self.scheduler.ports["grpc"] if self.scheduler else 0  # a restarted scheduler keeps its address
