@@ -174,18 +174,19 @@ class Cluster:
         self.scheduler_address = f"{address}:{self.scheduler.ports['grpc']}"
 
     def _start_schedulers(self):
-        self.etcd = etcd.start(self.folder)
+        host = self.network.gateway if self.network else "127.0.0.1"
+        self.etcd = etcd.start(self.folder, host, self.network.prefix(0) if self.network else ())
         self.processes.append(self.etcd)
         self.store = f"etcd:{self.etcd.address}"
-        self.scheduler_ports = [etcd.free_port() for _ in self.schedulers]
-        self.scheduler_address = ",".join(f"127.0.0.1:{port}" for port in self.scheduler_ports)
+        self.scheduler_address = ",".join(f"{host}:{etcd.free_port()}" for _ in self.schedulers)
         for index in range(len(self.schedulers)):
             self.start_one_scheduler(index)
         self.leader()
 
     def start_one_scheduler(self, index):
+        address = self.scheduler_address.split(",")[index]
         self.schedulers[index] = self.start_service(
-            "scheduler", f"scheduler{index}", 0, [f"--listen=127.0.0.1:{self.scheduler_ports[index]}", f"--store={self.store}"])
+            "scheduler", f"scheduler{index}", 0, [f"--listen={address}", f"--store={self.store}"])
 
     def leader(self):
         """The index of the scheduler that leads; waits until one does."""
@@ -197,10 +198,13 @@ class Cluster:
     def _scheduler_port(self):
         return self.scheduler.ports["grpc"] if self.scheduler else 0  # a restarted scheduler keeps its address
 
-    def start_summation(self, *flags):
+    def start_summation(self, *flags, host=None):
         index = sum(process.name.startswith("summation") for process in self.processes)
-        return self.start_service("summation", f"summation{index}", self.nodes + 1 + index, [
-            f"--scheduler={self.scheduler_address}", *self._listen(self.nodes + 1 + index), f"--shards={self.shards}", *flags])
+        host = host or self.nodes + 1 + index
+        server = self.start_service("summation", f"summation{index}", host, [
+            f"--scheduler={self.scheduler_address}", *self._listen(host), f"--shards={self.shards}", *flags])
+        server.host = host
+        return server
 
     def agent_command_flags(self, node):
         return [

@@ -19,11 +19,11 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def start(folder):
-    """Returns the process, with its address as `address`."""
-    address = f"127.0.0.1:{free_port()}"
+def start(folder, host="127.0.0.1", prefix=()):
+    """Returns the process, with its address as `address`. `prefix`: of the command, to run it in a network namespace."""
+    address = f"{host}:{free_port()}"
     process = Process("etcd", [
-        BINARY, f"--data-dir={folder}/etcd", f"--listen-client-urls=http://{address}", f"--advertise-client-urls=http://{address}",
+        *prefix, BINARY, f"--data-dir={folder}/etcd", f"--listen-client-urls=http://{address}", f"--advertise-client-urls=http://{address}",
         "--listen-peer-urls=http://127.0.0.1:0", "--unsafe-no-fsync", "--logger=zap"], folder / "etcd.log")
     process.address = address
     return process

@@ -66,6 +66,9 @@ class Network:
         """Cuts a host off, without a word to anybody."""
         _run("ip", "-n", self.namespace("bridge"), "link", "set", f"host{host}", "down")
 
+    def mend(self, host):
+        _run("ip", "-n", self.namespace("bridge"), "link", "set", f"host{host}", "up")
+
     def _add_host(self, host):
         bridge, namespace = self.namespace("bridge"), self.namespace(host)
         _run("ip", "netns", "add", namespace)
