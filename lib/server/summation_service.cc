@@ -24,6 +24,8 @@ grpc::Status SummationService::GetRollCall(grpc::ServerContext*, const v1::RollC
     for (const NodeId node : info.pushed) round->add_pushed(node.value());
     for (const NodeId node : info.missing) round->add_missing(node.value());
     round->set_open_s(info.open_s);
+    round->set_state(std::string(info.state));
+    round->set_server_id(engine_->id().value());
   }
   const EngineStats stats = engine_->stats();
   *response->mutable_traffic() = ToProto(stats);

@@ -158,7 +158,7 @@ absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(
     const MutableBytes part(own, OwnBytes(tensor, index, external.has_value()));
     PartitionMemory memory = Layout(tensor, index, own, external);
     own += part.size();
-    (*held)[index] = part.size();
+    (*held)[index] = {part.size(), tensor.shards[i]};
     memory.keep_alive = KeepAlive(*arena, part, external);
     partitions.push_back(
         std::make_shared<Partition>(Partition::Spec{.id = PartitionId(tensor.id, index),
@@ -188,6 +188,17 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
   added.shards.clear();
   added.versions.clear();
   added.handed_over.clear();
+  // One that this server had in a former life, perhaps, and now gets back at another shard.
+  std::set<uint32_t> elsewhere;
+  if (const auto found = held.tensors.find(tensor.id); found != held.tensors.end()) {
+    for (size_t i = 0; i < tensor.partitions.size(); ++i) {
+      const auto partition = found->second.find(tensor.partitions[i]);
+      if (partition != found->second.end() && partition->second.shard != tensor.shards[i]) {
+        elsewhere.insert(tensor.partitions[i]);
+      }
+    }
+  }
+  Drop(job, tensor.id, elsewhere, &held);
   const auto known = held.tensors.find(tensor.id);
   for (size_t i = 0; i < tensor.partitions.size(); ++i) {
     const uint32_t index = tensor.partitions[i];
@@ -235,7 +246,7 @@ void Engine::Release(JobId job, TensorId tensor) {
     MutexLock lock(&mu_);
     const auto it = jobs_.find(job);
     if (it == jobs_.end()) return;
-    for (const auto& [index, bytes] : it->second.tensors[tensor]) partitions.insert(index);
+    for (const auto& [index, partition] : it->second.tensors[tensor]) partitions.insert(index);
   }
   Release(job, tensor, partitions);
 }
@@ -243,21 +254,25 @@ void Engine::Release(JobId job, TensorId tensor) {
 void Engine::Release(JobId job, TensorId tensor, const std::set<uint32_t>& partitions) {
   MutexLock lock(&mu_);
   const auto it = jobs_.find(job);
-  if (it == jobs_.end()) return;
+  if (it != jobs_.end()) Drop(job, tensor, partitions, &it->second);
+}
+
+void Engine::Drop(JobId job, TensorId tensor, const std::set<uint32_t>& partitions, HeldJob* held) {
+  if (partitions.empty()) return;
   OnShards([&](Shard* shard) { shard->DropPartitions(job, tensor, partitions); });
-  HeldTensor& held = it->second.tensors[tensor];
+  HeldTensor& there = held->tensors[tensor];
   for (const uint32_t index : partitions) {
-    const auto partition = held.find(index);
-    if (partition == held.end()) continue;
-    budget_.Release(partition->second);
-    held.erase(partition);
+    const auto partition = there.find(index);
+    if (partition == there.end()) continue;
+    budget_.Release(partition->second.bytes);
+    there.erase(partition);
   }
-  if (held.empty()) it->second.tensors.erase(tensor);
+  if (there.empty()) held->tensors.erase(tensor);
 }
 
 void Engine::ForgetTensors(HeldJob* job) {
   for (const auto& [id, tensor] : job->tensors) {
-    for (const auto& [index, bytes] : tensor) budget_.Release(bytes);
+    for (const auto& [index, partition] : tensor) budget_.Release(partition.bytes);
   }
   job->tensors.clear();
 }
@@ -284,7 +299,7 @@ void Engine::RetainOnly(const Holdings& wanted) {
       }
       for (const auto& [tensor, held] : job.tensors) {
         const auto kept = keep->second.find(tensor);
-        for (const auto& [index, bytes] : held) {
+        for (const auto& [index, partition] : held) {
           if (kept != keep->second.end() && kept->second.contains(index)) continue;
           partitions[id][tensor].insert(index);
         }

@@ -53,6 +53,7 @@ class Engine {
   static std::string InprocName(uint32_t shard);
 
   uint32_t shards() const { return static_cast<uint32_t>(shards_.size()); }
+  ServerId id() const { return ServerId(identity_.id.load()); }
   Incarnation incarnation() const { return identity_.incarnation; }
   void SetServerId(ServerId id) { identity_.id = id.value(); }
 
@@ -79,8 +80,11 @@ class Engine {
   uint64_t free_bytes() const { return budget_.free(); }
 
  private:
-  // The bytes that each partition has reserved.
-  using HeldTensor = std::map<uint32_t, uint64_t>;
+  struct HeldPartition {
+    uint64_t bytes = 0;  // reserved
+    uint32_t shard = 0;
+  };
+  using HeldTensor = std::map<uint32_t, HeldPartition>;
   struct HeldJob {
     JobSpec spec;
     std::map<TensorId, HeldTensor> tensors;
@@ -91,6 +95,8 @@ class Engine {
   absl::StatusOr<std::vector<std::shared_ptr<Partition>>> MakePartitions(const JobSpec& job,
                                                                          const TensorSpec& tensor,
                                                                          HeldTensor* held);
+  void Drop(JobId job, TensorId tensor, const std::set<uint32_t>& partitions, HeldJob* held)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForgetTensors(HeldJob* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnShards(absl::FunctionRef<void(Shard*)> task) const;
 

@@ -45,6 +45,21 @@ bool Ownership::OnReport(NodeId node, Round held) {
   return true;
 }
 
+std::string_view Ownership::Describe() const {
+  if (Sums() && AnyLacks()) return "lacking";
+  switch (state_) {
+    case State::kOpen:
+      return "open";
+    case State::kClosing:
+      return "closing";
+    case State::kClosed:
+      return "closed";
+    case State::kRecovering:
+      return "recovering";
+  }
+  return "unknown";
+}
+
 bool Ownership::AnyLacks() const {
   return std::any_of(lacking_.begin(), lacking_.end(), [](bool lacks) { return lacks; });
 }

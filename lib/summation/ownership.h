@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "lib/base/ids.h"
@@ -38,6 +39,9 @@ class Ownership {
   State state() const { return state_; }
   // The plan version that made this server the owner.
   PlanVersion version() const { return version_; }
+  // For people and the roll-call: "open", "closing", "closed", "recovering", or "lacking" while a
+  // node is asked for the newest result.
+  std::string_view Describe() const;
   bool Sums() const { return state_ == State::kOpen || state_ == State::kClosing; }
 
   // The scheduler makes this server the owner once more, because somebody else was meanwhile, or
@@ -54,6 +58,8 @@ class Ownership {
 
   // A node tells the last round whose result it holds. True for the report that completes them.
   bool OnReport(NodeId node, Round held);
+
+  bool HasReported(NodeId node) const { return reports_[node.value()].has_value(); }
 
   // ---- once all reports have come ----
   // The newest round that any node holds; 0 before the first.

@@ -53,7 +53,7 @@ class EarlyContribution {
   bool empty_ = false;
 };
 
-class Partition {
+class Partition : public std::enable_shared_from_this<Partition> {
  public:
   struct Spec {
     PartitionId id;

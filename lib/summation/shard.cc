@@ -109,7 +109,11 @@ void Shard::RollCall(JobId wanted, size_t limit, std::vector<OpenRoundInfo>* out
     if (wanted != JobId() && wanted != id) continue;
     for (const auto& [partition_id, partition] : job->partitions) {
       const Collector& collector = partition->collector();
-      if (!collector.IsOpen() || out->size() >= limit) continue;
+      const Ownership& ownership = partition->ownership();
+      const bool recovering = ownership.state() == Ownership::State::kRecovering;
+      const bool lacking = ownership.Sums() && ownership.AnyLacks();
+      if (!collector.IsOpen() && !recovering && !lacking) continue;
+      if (out->size() >= limit) return;
       OpenRoundInfo info;
       info.job = id;
       info.tensor = partition_id.tensor();
@@ -117,8 +121,13 @@ void Shard::RollCall(JobId wanted, size_t limit, std::vector<OpenRoundInfo>* out
       info.partition = partition_id.index();
       info.round = collector.round();
       info.open_s = absl::ToDoubleSeconds(now - partition->open_since());
-      for (uint32_t node = 0; node < job->spec.num_nodes; ++node) {
-        (collector.HasPushed(NodeId(node)) ? info.pushed : info.missing).push_back(NodeId(node));
+      info.state = ownership.Describe();
+      for (uint32_t i = 0; i < job->spec.num_nodes; ++i) {
+        const NodeId node(i);
+        const bool there = recovering ? ownership.HasReported(node)
+                           : lacking  ? node != ownership.Holder()
+                                      : collector.HasPushed(node);
+        (there ? info.pushed : info.missing).push_back(node);
       }
       out->push_back(std::move(info));
     }
@@ -313,12 +322,10 @@ void Shard::SendResult(NodeLink* link, const Partition& partition) {
   header.round = partition.LastRound();
   header.priority = partition.priority();
   header.contributors = job.spec.num_nodes;
-  const auto it = job.partitions.find(header.partition);
-  // The memory is lent until it is sent, whatever becomes of the tensor.
-  std::shared_ptr<Partition> keep = it == job.partitions.end() ? nullptr : it->second;
   const Bytes result = partition.LastResult();
   header.uncompressed_bytes = static_cast<uint32_t>(result.size());
-  link->outbox().Push(header, result, [keep = std::move(keep)](absl::Status) {});
+  // The memory is lent until it is sent, whatever becomes of the tensor.
+  link->outbox().Push(header, result, [keep = partition.shared_from_this()](absl::Status) {});
 }
 
 void Shard::OnLinkClosed(NodeLink* link, const absl::Status& why) {

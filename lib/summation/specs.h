@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/base/bytes.h"
@@ -51,12 +52,15 @@ struct ExternalSlots {
 using ExternalSlotsFn =
     std::function<std::optional<ExternalSlots>(JobId, Generation, const std::string& tensor_name)>;
 
-// A round that waits for nodes, for the roll-call.
+// A round that waits for nodes, for the roll-call. Of a partition that recovers: the nodes that
+// have and have not reported; where the newest result is lacking, the node that is asked for it is
+// missing.
 struct OpenRoundInfo {
   JobId job;
   TensorId tensor;
   std::string name;
   uint32_t partition = 0;
+  std::string_view state;  // as in summation.proto
   Round round;
   std::vector<NodeId> pushed;
   std::vector<NodeId> missing;

@@ -47,10 +47,13 @@ absl::Status Serve() {
   if (absl::IsCancelled(lead)) return absl::OkStatus();
   ADDEND_RETURN_IF_ERROR(lead);
 
-  ADDEND_ASSIGN_OR_RETURN(const auto service, SchedulerService::Create({.lease = options.lease,
-                                                                        .store = std::move(store),
-                                                                        .registry = &registry,
-                                                                        .on_fatal = stop_with}));
+  ADDEND_ASSIGN_OR_RETURN(
+      const auto service,
+      SchedulerService::Create({.lease = options.lease,
+                                .react_to_stragglers = options.react_to_stragglers,
+                                .store = std::move(store),
+                                .registry = &registry,
+                                .on_fatal = stop_with}));
   ADDEND_ASSIGN_OR_RETURN(
       const auto rpc, RpcServer::Start({options.listen, options.health_listen}, {service.get()}));
   leads = true;

@@ -196,6 +196,7 @@ absl::Status Membership::Heartbeat(absl::Time now, const v1::HeartbeatRequest& r
   Node* node = FindNode(request.member(), &job);
   if (node == nullptr) return Unknown(request.member());
   node->beat = request;
+  TakePaces(now, *job, node->rank, request);
   return absl::OkStatus();
 }
 
@@ -293,6 +294,7 @@ absl::Time Membership::Tick(absl::Time now, Decision* decision) {
   EndLeases();
   RemoveEmptyJobs();
   for (auto& [id, job] : jobs_) {
+    FollowPaces(job);
     if (!job.forming_changed) continue;
     job.forming_changed = false;
     job.forming_told = now;

@@ -74,6 +74,7 @@ class Membership {
  public:
   struct Options {
     absl::Duration lease = absl::Seconds(5);
+    bool react_to_stragglers = true;          // servers that are slow get less to sum
     std::string version;                      // of this build, for GetStatus
     std::string store;                        // name of the store, for GetStatus
     std::function<std::string()> make_token;  // a new secret of 32 bytes
@@ -219,6 +220,10 @@ class Membership {
                        ServerId dead);
   void AskNewOwners(Job& job, Tensor& tensor);
   void NewOwnerAnswered(Job& job, Tensor& tensor, ServerId server);
+
+  // membership_pace.cc: slow servers
+  void TakePaces(absl::Time now, Job& job, NodeId node, const v1::HeartbeatRequest& beat);
+  void FollowPaces(Job& job);
 
   // membership_change.cc: planned changes
   void AdvanceChanges();

@@ -93,6 +93,7 @@ void Membership::Recover(Job& job, ServerId dead, const std::vector<uint64_t>& a
   }
   job.loads.erase(dead);
   job.change.awaited.erase(dead);
+  job.pace.StartOver(event_.now);
   // What was under way for a server that drains, or has joined, may have to be planned again.
   job.rebalance = job.rebalance || !half_lost.empty();
   for (const uint64_t agreement : agreements) AskNewOwners(job, job.tensors.at(agreement));

@@ -41,6 +41,7 @@ v1::ServerStatus StatusOf(const Server& server, absl::Time now) {
   *status.mutable_traffic() = server.beat.traffic();
   status.set_activity(server.beat.activity());
   status.set_draining(server.draining);
+  status.set_speed(server.speed);
   return status;
 }
 

@@ -142,6 +142,7 @@ PlannerJob Membership::ViewOf(const Job& job) const {
     seen.name = NameOf(*server);
     if (server->colocated()) seen.node = NodeId(server->info.colocated_node());
     seen.bandwidth_bps = server->info.bandwidth_bps();
+    seen.speed = server->speed;
     seen.jobs = server->colocated() ? 1 : static_cast<uint32_t>(jobs_.size());
     seen.load.free_bytes = server->free_bytes;
     seen.load.shard_loads.assign(server->info.shards(), 0);
@@ -452,6 +453,7 @@ void Membership::DropTensors(Job& job) {
   job.loads.clear();
   job.plan_servers.clear();
   job.change = Change();
+  job.pace = Pace();
   job.rebalance = false;
   for (auto& [id, update] : event_.server_updates) {
     auto* jobs = update.mutable_jobs();

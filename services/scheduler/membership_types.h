@@ -18,6 +18,7 @@
 #include "proto/addend/v1/scheduler.pb.h"
 #include "proto/addend/v1/scheduler_store.pb.h"
 #include "services/scheduler/node_set.h"
+#include "services/scheduler/pace.h"
 
 namespace addend {
 
@@ -48,6 +49,8 @@ struct Server {
   // Its partitions are to move to others; no new ones are given to it.
   bool draining = false;
   bool drained_told = false;
+  // Of its bandwidth, as far as rounds were seen to wait for it: 1 or less.
+  double speed = 1;
   // Updates with reservations that it has not answered: update id -> (job, tensor).
   std::map<uint64_t, std::vector<std::pair<JobId, TensorId>>> unanswered;
 
@@ -162,6 +165,7 @@ struct Job {
   std::map<ServerId, JobLoad> loads;
   std::set<ServerId> plan_servers;  // own, or have owned, a published partition of this generation
 
+  Pace pace;
   Change change;
   bool rebalance = false;  // servers have come, or are to go: a change is due
 

@@ -16,6 +16,8 @@ ABSL_FLAG(
     "of which one leads, or memory for nothing; default: sqlite:/var/lib/addend/scheduler.db");
 ABSL_FLAG(absl::Duration, lease, absl::Seconds(5),
           "a member that was not heard of for so long is lost; 100ms to 1h");
+ABSL_FLAG(bool, react_to_stragglers, true,
+          "give a CPU server for which rounds wait much longer than for the others less to sum");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warn, error or off");
 ABSL_FLAG(std::string, port_file, "",
           "where to write the ports as JSON when serving (for ports chosen by the kernel)");
@@ -29,6 +31,7 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions() {
   options.health_listen = absl::GetFlag(FLAGS_health_listen).address;
   options.store = absl::GetFlag(FLAGS_store);
   options.lease = absl::GetFlag(FLAGS_lease);
+  options.react_to_stragglers = absl::GetFlag(FLAGS_react_to_stragglers);
   options.log_level = absl::GetFlag(FLAGS_log_level);
   options.port_file = absl::GetFlag(FLAGS_port_file);
   if (options.lease < absl::Milliseconds(100) || options.lease > absl::Hours(1)) {

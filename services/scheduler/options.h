@@ -16,6 +16,7 @@ struct SchedulerOptions {
   std::optional<HostPort> health_listen;
   std::string store;  // as OpenStore takes it; empty: the default database
   absl::Duration lease;
+  bool react_to_stragglers = true;
   std::string log_level;
   std::string port_file;  // empty: none is written
 };

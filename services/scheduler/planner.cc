@@ -89,7 +89,7 @@ absl::StatusOr<Targets> TargetShares(const PlannerJob& job, double bytes) {
       input.gpu_sums[server.node->value()] = true;
     } else {
       const double bps = server.bandwidth_bps > 0 ? server.bandwidth_bps : fallback;
-      input.cpu_bps.push_back(bps / std::max<uint32_t>(1, server.jobs));
+      input.cpu_bps.push_back(bps * server.speed / std::max<uint32_t>(1, server.jobs));
     }
   }
   ADDEND_ASSIGN_OR_RETURN(const Plan plan, MakePlan(input));

@@ -23,6 +23,7 @@ struct PlannerServer {
   std::string name;            // for messages: "server 3 (host)"
   std::optional<NodeId> node;  // colocated with this node; none: a CPU server
   double bandwidth_bps = 0;    // of the whole machine; 0: unknown
+  double speed = 1;            // of that bandwidth, as far as it was seen
   uint32_t jobs = 1;           // that share the machine, this one included
   ServerLoad load;             // this job's; `share` is filled in by the planner
 };

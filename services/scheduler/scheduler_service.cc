@@ -33,8 +33,10 @@ std::string MakeToken() {
   return token;
 }
 
-Membership::Options MembershipOptions(absl::Duration lease, const Store& store) {
+Membership::Options MembershipOptions(absl::Duration lease, bool react_to_stragglers,
+                                      const Store& store) {
   return {.lease = lease,
+          .react_to_stragglers = react_to_stragglers,
           .version = std::string(Version()),
           .store = store.Describe(),
           .make_token = MakeToken};
@@ -56,7 +58,7 @@ SchedulerService::SchedulerService(Options options)
       on_fatal_(std::move(options.on_fatal)),
       metrics_(options.registry),
       store_(std::move(options.store)),
-      membership_(MembershipOptions(lease_, *store_), Now()) {}
+      membership_(MembershipOptions(lease_, options.react_to_stragglers, *store_), Now()) {}
 
 SchedulerService::~SchedulerService() {
   Shutdown();

@@ -32,6 +32,7 @@ class SchedulerService final : public v1::Scheduler::CallbackService {
  public:
   struct Options {
     absl::Duration lease;
+    bool react_to_stragglers = true;
     std::unique_ptr<Store> store;
     prometheus::Registry* registry;  // must outlive the service
     // Called at most once, from any thread: the store has failed.

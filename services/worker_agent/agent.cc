@@ -321,6 +321,23 @@ std::string Agent::Activity() {
   return text;
 }
 
+void Agent::FillPaces(v1::HeartbeatRequest* beat) {
+  std::map<uint32_t, absl::Duration> waited;
+  loop_->Run([&] {
+    beat->set_generation(identity_.generation.value());
+    for (const auto& [key, link] : links_) {
+      if (link->given_up() || ServerId(key.first) == colocated_server_) continue;
+      absl::Duration& longest = waited[key.first];  // of its shards
+      longest = std::max(longest, link->waited());
+    }
+  });
+  for (const auto& [server, duration] : waited) {
+    v1::ServerPace* pace = beat->add_paces();
+    pace->set_server_id(server);
+    pace->set_waited_s(absl::ToDoubleSeconds(duration));
+  }
+}
+
 void Agent::DescribeOpen(v1::GetAgentResponse* response) const {
   const absl::Time now = absl::Now();
   for (const auto& [number, tensor] : by_number_) {

@@ -83,6 +83,8 @@ class Agent final : private TrainerEvents, private ServerEvents {
   void End();
   v1::GetAgentResponse Snapshot();
   v1::Traffic traffic() const;
+  // Adds how long rounds have waited for each server but the colocated one, and the generation.
+  void FillPaces(v1::HeartbeatRequest* beat);
   // For people: "2 of 2 trainers connected, round 812".
   std::string Activity();
   std::shared_ptr<const ResultSlots> result_slots() const { return result_slots_; }

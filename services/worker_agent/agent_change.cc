@@ -56,6 +56,7 @@ void Agent::OnMoved(const ServerLink* link, const FrameHeader& header) {
                   link->where(), partition, tensor->shape.name, header.plan_version.value());
     return;
   }
+  pull_->Moved(header.partition, owner.link, owner.next);
   owner.link = owner.next;
   owner.version = owner.next_version;
   owner.reported = false;

@@ -40,7 +40,7 @@ void Agent::OnLinkLost(ServerLink* link, const absl::Status& why) {
     return FailJob(why, kind, /*report=*/true);
   }
   const Use use = UseOf(link);
-  if (use == Use::kNone) return;  // released, and ended
+  if (use == Use::kNone && link->was_open()) return;  // released, and ended
   if (!IsTransient(why) && !absl::IsUnauthenticated(why) && !absl::IsFailedPrecondition(why)) {
     return FailJob(why, "internal", /*report=*/true);  // it would be refused again
   }
@@ -134,6 +134,7 @@ void Agent::FollowPlan(const std::shared_ptr<Tensor>& tensor, const v1::TensorPl
     const auto link = LinkTo(plan.servers(i), plan.shards(i));
     if (!link.ok()) return FailJob(link.status(), "internal", /*report=*/true);
     SetNext(&owner, nullptr, PlanVersion());
+    pull_->Moved(PartitionId(tensor->id, i), owner.link, *link);
     owner.link = *link;
     owner.version = version;
     owner.reported = true;

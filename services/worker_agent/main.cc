@@ -142,6 +142,7 @@ class AgentProcess {
                                 [this](v1::HeartbeatRequest* beat) {
                                   *beat->mutable_traffic() = agent_->traffic();
                                   beat->set_activity(agent_->Activity());
+                                  agent_->FillPaces(beat);
                                 }));
     MemberReports reports(node.get());
     agent_->Begin(node->registration(), ServerId(server_id), &reports);

@@ -82,12 +82,21 @@ void PushStage::SendResult(const std::shared_ptr<Tensor>& tensor, uint32_t parti
 void PullStage::Enter(Pipeline* pipeline, Task task) {
   pipeline_ = pipeline;
   const PartitionId id(task.tensor->id, task.partition);
+  task.tensor->owners[task.partition].link->Await();
   waiting_[id] = std::move(task);
 }
 
 void PullStage::Arrived(PartitionId partition) {
   auto node = waiting_.extract(partition);
-  if (!node.empty()) pipeline_->Leave(std::move(node.mapped()));
+  if (node.empty()) return;
+  node.mapped().tensor->owners[partition.index()].link->Arrived();
+  pipeline_->Leave(std::move(node.mapped()));
+}
+
+void PullStage::Moved(PartitionId partition, ServerLink* from, ServerLink* to) {
+  if (!waiting_.contains(partition)) return;
+  from->Arrived();
+  to->Await();
 }
 
 const Task* PullStage::Find(PartitionId partition) const {

@@ -109,6 +109,8 @@ class PullStage final : public Stage {
   void Clear() override { waiting_.clear(); }
   // The partition's result is in its slot.
   void Arrived(PartitionId partition);
+  // The partition has another owner, from which the result comes.
+  void Moved(PartitionId partition, ServerLink* from, ServerLink* to);
   // The task that waits for the partition's result, or null.
   const Task* Find(PartitionId partition) const;
 

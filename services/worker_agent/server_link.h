@@ -7,6 +7,8 @@
 #include <memory>
 #include <string>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "lib/base/ids.h"
 #include "lib/transport/outbox.h"
 #include "lib/transport/transport.h"
@@ -68,10 +70,22 @@ class ServerLink final : public Sink {
   bool open() const { return open_; }
   // Close() was called: it is not to be connected any more.
   bool given_up() const { return leaving_; }
+  bool was_open() const { return times_open_ > 0; }
   // It was open before the present connection.
   bool reopened() const { return times_open_ > 1; }
   // Attempts to connect since it was last open.
   int open_attempts() const { return attempts_; }
+  // A result of this server is waited for, or (`arrived`) not any more.
+  void Await() {
+    if (awaited_++ == 0) awaited_since_ = absl::Now();
+  }
+  void Arrived() {
+    if (--awaited_ == 0) waited_ += absl::Now() - awaited_since_;
+  }
+  // How long at least one was, so far.
+  absl::Duration waited() const {
+    return awaited_ == 0 ? waited_ : waited_ + (absl::Now() - awaited_since_);
+  }
   ServerId server() const { return server_; }
   const std::string& where() const { return where_; }
   uint32_t shard() const { return shard_; }
@@ -101,6 +115,9 @@ class ServerLink final : public Sink {
   bool closed_ = false;   // there is no connection, and none is being made
   bool connecting_ = false;
   int times_open_ = 0;
+  int awaited_ = 0;  // results
+  absl::Time awaited_since_;
+  absl::Duration waited_;
   int attempts_ = 0;
 };
 

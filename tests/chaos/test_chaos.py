@@ -108,7 +108,11 @@ def test_the_same_bits_whatever_happens(tmp_path, chaos_seed, chaos_events):
             chaos.event()
             time.sleep(chaos.random.choice([0, 0.05, 0.3]))  # the next event may come in the middle of the recovery
             if number % 3 == 2:
-                goes_on(ranks, 3, 60, f"further rounds after {chaos.log[-6:]} (seed {chaos_seed}, event {number})")
+                try:
+                    goes_on(ranks, 3, 60, f"further rounds after {chaos.log[-6:]} (seed {chaos_seed}, event {number})")
+                except AssertionError:
+                    print(cluster.addendctl("why", cluster.job))
+                    raise
         for server in chaos.stopped:
             server.signal(signal.SIGCONT)
         finish(ranks)

@@ -46,7 +46,7 @@ tensors' bytes; null has no meaning or is not known.
           is Eq. 1's also for k = 0; with --bandwidths, shares [GPU machines, CPU machines] instead of the two
   status  {version, uptime_s, store, servers [{server_id, incarnation, hostname, control_address, endpoints, shards,
           bandwidth_bps, memory_limit_bytes, memory_used_bytes, colocated, job, node_rank, last_seen_s, activity,
-          draining, shares [{job, share, assigned}], traffic_share, traffic}], jobs (as below)}
+          draining, speed (the part of its bandwidth that the plan counts on), shares [{job, share, assigned}], traffic_share, traffic}], jobs (as below)}
   jobs    [{name, job_id, generation, state (forming, ready or failed), reason, settings, plan_version, tensors,
           tensor_bytes, uptime_s, t_opt_s, shares [{server_id, share, assigned}], nodes (as below, without job)}]
   nodes   [{job, node_rank, connected, hostname, control_address, incarnation, bandwidth_bps, last_seen_s, activity,

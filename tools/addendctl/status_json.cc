@@ -73,6 +73,7 @@ Json ToJson(const v1::GetStatusResponse& status, const v1::ServerStatus& server)
   json["last_seen_s"] = server.last_seen_s();
   json["activity"] = server.activity();
   json["draining"] = server.draining();
+  json["speed"] = server.speed();
   json["shares"] = SharesOf(status, server.server_id());
   json["traffic_share"] = TrafficShare(status, server);
   json["traffic"] = ToJson(server.traffic());

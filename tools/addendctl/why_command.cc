@@ -72,6 +72,14 @@ std::string DescribeNode(const RollCall& call, uint32_t rank) {
   return text + ")";
 }
 
+// A partition of the tensor that is changing hands.
+const v1::OpenRound* Unsettled(const RollCall& call, const v1::OpenTensor& open) {
+  for (const v1::OpenRound& round : call.rounds) {
+    if (round.name() == open.name() && round.state() != "open") return &round;
+  }
+  return nullptr;
+}
+
 RollCall Collect(const v1::GetStatusResponse& status, const v1::JobStatus& job,
                  absl::Duration timeout) {
   RollCall call{.job = job, .agents = {}, .rounds = {}};
@@ -140,7 +148,12 @@ Waiting Explain(const RollCall& call) {
     waiting.nodes.push_back(rank);
     who.push_back(DescribeNode(call, rank));
   }
-  if (who.empty()) {
+  if (const v1::OpenRound* behind = Unsettled(call, *open); who.empty() && behind != nullptr) {
+    waiting.sentence = absl::StrFormat(
+        "%s waits for server %d, where partition %d is %s, and that for nodes %s: %s", name,
+        behind->server_id(), behind->partition(), behind->state(),
+        absl::StrJoin(behind->missing(), ", "), what);
+  } else if (who.empty()) {
     waiting.sentence = absl::StrFormat("%s waits for nobody: all have pushed %s", name, what);
   } else {
     waiting.sentence = absl::StrFormat("%s waits for %s: %s", name, absl::StrJoin(who, ", "), what);

@@ -76,12 +76,13 @@ class Processes:
         return self
 
     def __exit__(self, *_):
-        # Agents before servers before the scheduler: nobody then reports a lost peer.
-        for process in reversed(self.all):
-            process.ask_to_end()
-        deadline = time.monotonic() + _END_LIMIT_S
-        while time.monotonic() < deadline and any(p.status is None for p in self.all):
-            time.sleep(0.02)
+        # The scheduler, which was started first, is the last to end: the servers ask it whether they may.
+        for group in (self.all[1:], self.all[:1]):
+            for process in reversed(group):
+                process.ask_to_end()
+            deadline = time.monotonic() + _END_LIMIT_S
+            while time.monotonic() < deadline and any(p.status is None for p in group):
+                time.sleep(0.02)
         for process in self.all:
             process.kill()
 

@@ -27,18 +27,20 @@ def free_port():
 class Training:
     """`nodes` agents with a trainer each, and `cpu_servers` summation servers beside them.
 
-    After step `kill_step` the first of the CPU servers is killed; `killed_after` then says after which step.
+    After step `kill_step` the first of the CPU servers is killed, and after `add_step` another one is started; `news`
+    has a line for each of the two when it has happened.
     """
 
-    def __init__(self, folder, nodes, cpu_servers, steps, checkpoint_step=None, kill_step=None):
+    def __init__(self, folder, nodes, cpu_servers, steps, checkpoint_step=None, kill_step=None, add_step=None):
         folder.mkdir()
         self.folder = folder
         self.nodes = nodes
         self.cpu_servers = cpu_servers
         self.steps = steps
         self.checkpoint_step = checkpoint_step
-        self.kill_step = kill_step
-        self.killed_after = None
+        self.kill_step = kill_step if cpu_servers else None
+        self.add_step = add_step if cpu_servers else None
+        self.news = []
         self.progress = []  # rank 0's lines
         self.servers = []  # of addendctl status
         self._scheduler = None
@@ -64,23 +66,29 @@ class Training:
             "scheduler", [BIN / "addend-scheduler", "--listen=127.0.0.1:0", "--store=memory"]
         )
         self._scheduler = f"127.0.0.1:{processes.await_ports(*scheduler)['grpc']}"
-        common = [
+        for _ in range(self.cpu_servers):  # one after the other, so that their ids are in this order
+            processes.await_ports(*self._start_server(processes))
+        started = [
+            processes.start_service(f"agent {node}", [BIN / "addend-agent", *self._common_flags(), *own])
+            for node, own in enumerate(map(self._agent_flags, range(self.nodes)))
+        ]
+        for service in started:
+            processes.await_ports(*service)
+
+    def _start_server(self, processes):
+        name = f"server {len(self._cpu_servers)}"
+        service = processes.start_service(name, [BIN / "addend-summation", *self._common_flags()])
+        self._cpu_servers.append(service[0])
+        return service
+
+    def _common_flags(self):
+        return [
             f"--scheduler={self._scheduler}",
             "--listen=127.0.0.1:0",
             "--data-listen=127.0.0.1:0",
             "--advertise=127.0.0.1",
             "--shards=1",
         ]
-        for i in range(self.cpu_servers):  # one after the other, so that their ids are in this order
-            service = processes.start_service(f"server {i}", [BIN / "addend-summation", *common])
-            processes.await_ports(*service)
-            self._cpu_servers.append(service[0])
-        started = [
-            processes.start_service(f"agent {node}", [BIN / "addend-agent", *common, *own])
-            for node, own in enumerate(map(self._agent_flags, range(self.nodes)))
-        ]
-        for service in started:
-            processes.await_ports(*service)
 
     def _agent_flags(self, node):
         return [
@@ -132,7 +140,7 @@ class Training:
             now = time.monotonic()
             if self._read_progress():
                 last_step = now
-                self._kill_a_server()
+                self._change_servers(processes)
                 on_change(self)
             if now - last_step > _STEP_LIMIT_S:
                 logs = "\n".join(f"{p.name}:\n{p.tail(3)}" for p in processes.all)
@@ -147,11 +155,18 @@ class Training:
         self._read_progress()
         on_change(self)
 
-    def _kill_a_server(self):
+    def _change_servers(self, processes):
         done = self.progress[-1]["step"]
-        if self.killed_after is None and self._cpu_servers and self.kill_step and done >= self.kill_step:
+        if self.kill_step and done >= self.kill_step:
+            self.kill_step = None
             self._cpu_servers[0].kill_on_purpose()
-            self.killed_after = done
+            self.news.append(f"CPU server 0 was killed after step {done}; the others take over what it summed.")
+        if self.add_step and done >= self.add_step:
+            self.add_step = None
+            self._start_server(processes)
+            self.news.append(
+                f"CPU server {len(self._cpu_servers) - 1} was started after step {done}; it is given its share between two rounds."
+            )
 
     def _read_progress(self):
         """True when rank 0 has written whole new lines."""

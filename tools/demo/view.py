@@ -27,10 +27,6 @@ def traffic_text(training):
     return "sums: " + ", ".join(f"{name} {share:.0%}" for name, share in shares)
 
 
-def killed_text(training):
-    return f"CPU server 0 was killed after step {training.killed_after}; the others take over what it summed."
-
-
 def _state(training):
     last = training.progress[-1]
     recent = [line["steps_per_s"] for line in training.progress[-10:]]
@@ -43,14 +39,14 @@ class LiveView:
 
     def __init__(self):
         self._drawn = False
-        self._told = False
+        self._told = 0
 
     def show(self, training):
-        if training.killed_after is not None and not self._told:
-            self._told = True
+        for line in training.news[self._told :]:
             sys.stdout.write("\x1b[2A\r\x1b[K" if self._drawn else "")
-            print(killed_text(training))
+            print(line)
             self._drawn = False
+        self._told = len(training.news)
         width = shutil.get_terminal_size().columns - 1
         if training.progress:
             step, loss, rate = _state(training)
@@ -71,14 +67,14 @@ class PlainView:
 
     def __init__(self):
         self._next = 0
-        self._told = False
+        self._told = 0
 
     def show(self, training):
         if not training.progress:
             return
-        if training.killed_after is not None and not self._told:
-            self._told = True
-            print(killed_text(training), flush=True)
+        for line in training.news[self._told :]:
+            print(line, flush=True)
+        self._told = len(training.news)
         step, loss, rate = _state(training)
         if step < self._next and step != training.steps or step < 1:
             return

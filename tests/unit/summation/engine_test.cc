@@ -20,15 +20,15 @@ constexpr TensorId kTensor{1};
 class Node : public Sink {
  public:
   Node(EventLoop* loop, Transport* transport, uint16_t port, uint32_t rank,
-       std::string token = "secret")
+       std::string token = "secret", uint32_t shard = 0)
       : loop_(loop), rank_(rank), token_(std::move(token)) {
     loop_->Run([&] {
-      transport->Connect({.host = "127.0.0.1", .port = port}, 0, this, absl::Seconds(10),
-                         [this](absl::StatusOr<Link*> link) {
+      transport->Connect({.host = "127.0.0.1", .port = port}, shard, this, absl::Seconds(10),
+                         [this, shard](absl::StatusOr<Link*> link) {
                            ASSERT_TRUE(link.ok()) << link.status();
                            link_ = *link;
                            FrameHeader hello = Header(FrameType::kHello);
-                           hello.partition = PartitionId(0);
+                           hello.partition = PartitionId(shard);
                            link_->Send(hello, std::as_bytes(std::span<const char>(token_)),
                                        nullptr);
                          });
@@ -179,8 +179,8 @@ class Node : public Sink {
 
 class EngineTest : public testing::Test {
  protected:
-  void Start(uint32_t nodes, uint64_t memory_limit = 0) {
-    engine_ = *Engine::Create({.shards = 1,
+  void Start(uint32_t nodes, uint64_t memory_limit = 0, uint32_t shards = 1) {
+    engine_ = *Engine::Create({.shards = shards,
                                .memory_limit_bytes = memory_limit,
                                .incarnation = Incarnation(5),
                                .network = nullptr,
@@ -196,7 +196,7 @@ class EngineTest : public testing::Test {
     loop_->Run([this] { transport_ = MakeTcpTransport(loop_.get()); });
   }
   absl::Status Reserve(uint64_t elements, uint64_t partition_elements, TensorId id = kTensor,
-                       uint64_t version = 0, bool handed_over = false) {
+                       uint64_t version = 0, bool handed_over = false, uint32_t shard = 0) {
     TensorSpec spec;
     spec.id = id;
     spec.name = "tensor";
@@ -204,15 +204,15 @@ class EngineTest : public testing::Test {
     spec.partition_elements = partition_elements;
     for (uint32_t i = 0; i * partition_elements < elements; ++i) {
       spec.partitions.push_back(i);
-      spec.shards.push_back(0);
+      spec.shards.push_back(shard);
       spec.versions.emplace_back(version);
       spec.handed_over.push_back(handed_over);
     }
     return engine_->Reserve(kJob, spec);
   }
-  Node* Join(uint32_t rank, std::string token = "secret") {
-    nodes_.push_back(
-        std::make_unique<Node>(loop_.get(), transport_.get(), port_, rank, std::move(token)));
+  Node* Join(uint32_t rank, std::string token = "secret", uint32_t shard = 0) {
+    nodes_.push_back(std::make_unique<Node>(loop_.get(), transport_.get(), port_, rank,
+                                            std::move(token), shard));
     return nodes_.back().get();
   }
   void TearDown() override {
@@ -361,6 +361,19 @@ TEST_F(EngineTest, TheFirstContributionTellsWhereAPartitionStandsThatWasHandedOv
   nodes[0]->Push({1.0f}, 8);
   for (Node* node : nodes) EXPECT_EQ(node->WaitForResult(8), std::vector<float>{3.0f});
   EXPECT_EQ(engine_->stats().partitions_sealed, 1u);
+}
+
+TEST_F(EngineTest, APartitionThatComesBackAtAnotherShardIsForgottenAtTheFormer) {
+  Start(1, /*memory_limit=*/0, /*shards=*/2);
+  ASSERT_TRUE(Reserve(1, 64, kTensor, /*version=*/3).ok());
+  ASSERT_TRUE(Reserve(1, 64, kTensor, /*version=*/5, /*handed_over=*/false, /*shard=*/1).ok());
+  const auto rounds = engine_->RollCall(kJob, 10);
+  ASSERT_EQ(rounds.size(), 1u) << "held once";
+  EXPECT_EQ(rounds[0].state, "recovering");
+  Node* node = Join(0, "secret", /*shard=*/1);
+  ASSERT_TRUE(node->WaitForHello());
+  node->Report(5, 7);
+  EXPECT_EQ(node->WaitForRecovered(), Round(7));
 }
 
 TEST_F(EngineTest, APartitionThatNobodyUsesIsHandedOverAtOnce) {

@@ -1,0 +1,53 @@
+// How long rounds wait for each summation server, as the nodes see it, and which servers are slower
+// or faster than their plan takes them for. Pure: no thread, clock or I/O.
+//
+// The plan makes every server finish at the same moment, so all should be waited for equally long.
+// One that is waited for much longer than the others, window after window, has become slow: its CPU
+// or its link is taken by something else. It is believed to be slower by as much as it was waited
+// for longer, and to be faster again by the same rule.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "lib/base/ids.h"
+
+namespace addend {
+
+// Of one job in one generation.
+class Pace {
+ public:
+  struct Deviation {
+    ServerId server;
+    double ratio = 1;  // of its time to the others': above 1, it is slow
+  };
+  static constexpr double kThreshold = 1.4;  // nearer to 1 is level
+  static constexpr int kWindows = 2;         // so many in a row, before anything is done
+  static constexpr double kLeastUse = 0.1;   // of the time, or waiting does not matter
+
+  // A node's report: for each server, how long it has waited for it since the generation began.
+  void Report(absl::Time now, NodeId node, const std::map<ServerId, double>& waited_s);
+  // If all of `nodes` have reported since the last call that had an answer: the servers that
+  // deviate. Nothing is reported in the window after one with an answer: things settle first.
+  std::vector<Deviation> Evaluate(absl::Time now, const std::set<NodeId>& nodes);
+  // A server has more or less to do than before: what was measured does not count.
+  void StartOver(absl::Time now);
+
+ private:
+  struct Seen {
+    std::map<ServerId, double> waited_s;
+  };
+  std::map<ServerId, double> MeanTimes() const;
+
+  std::map<NodeId, Seen> last_;             // the last report of each node
+  std::map<NodeId, Seen> window_;           // what was added to it in this window
+  std::map<ServerId, int> streak_;          // windows in a row: above 0 slow, below 0 fast
+  std::optional<absl::Time> window_began_;  // none: before the first report
+  bool settling_ = false;
+};
+
+}  // namespace addend

@@ -1,0 +1,97 @@
+#include "services/scheduler/pace.h"
+
+#include <gtest/gtest.h>
+
+namespace addend {
+namespace {
+
+constexpr ServerId kSlow(7);
+const std::set<NodeId> kNodes = {NodeId(0), NodeId(1)};
+
+// Windows of one second, in which both nodes wait for each server as long as it is said.
+class PaceTest : public testing::Test {
+ protected:
+  std::vector<Pace::Deviation> Window(double slow_s, double others_s, double passed_s = 1) {
+    now_ += absl::Seconds(passed_s);
+    for (const NodeId node : kNodes) {
+      auto& waited = waited_[node];
+      waited[kSlow] += slow_s;
+      for (const uint32_t id : {1, 2, 3}) waited[ServerId(id)] += others_s;
+      pace_.Report(now_, node, waited);
+    }
+    return pace_.Evaluate(now_, kNodes);
+  }
+  void SetUp() override { EXPECT_TRUE(Window(0.1, 0.1).empty()) << "nothing to compare with yet"; }
+
+  Pace pace_;
+  absl::Time now_ = absl::FromUnixSeconds(1'700'000'000);
+  std::map<NodeId, std::map<ServerId, double>> waited_;
+};
+
+TEST_F(PaceTest, LevelTimesAreNoDeviation) {
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(Window(0.5, 0.4).empty());
+}
+
+TEST_F(PaceTest, ASlowServerIsNamedAfterTwoWindows) {
+  EXPECT_TRUE(Window(0.8, 0.2).empty()) << "once may be chance";
+  const auto found = Window(0.8, 0.2);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].server, kSlow);
+  EXPECT_NEAR(found[0].ratio, 4, 1e-9);
+}
+
+TEST_F(PaceTest, AWindowBetweenBeginsAnew) {
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_TRUE(Window(0.8, 0.2).empty());
+    EXPECT_TRUE(Window(0.3, 0.3).empty());
+  }
+}
+
+TEST_F(PaceTest, AFastServerIsNamedToo) {
+  Window(0.1, 0.4);
+  const auto found = Window(0.1, 0.4);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_NEAR(found[0].ratio, 0.25, 1e-9);
+}
+
+TEST_F(PaceTest, WhereWaitingDoesNotMatterNothingIsSaid) {
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(Window(0.08, 0.01).empty()) << "8 % of the time";
+}
+
+TEST_F(PaceTest, AfterAChangeThingsSettleFirst) {
+  Window(0.8, 0.2);
+  pace_.StartOver(now_);
+  EXPECT_TRUE(Window(0.8, 0.2).empty()) << "settling";
+  EXPECT_TRUE(Window(0.8, 0.2).empty());
+  EXPECT_EQ(Window(0.8, 0.2).size(), 1u);
+}
+
+TEST_F(PaceTest, AllNodesAreWaitedFor) {
+  for (int i = 0; i < 5; ++i) {
+    now_ += absl::Seconds(1);
+    waited_[NodeId(0)][kSlow] += 0.9;
+    waited_[NodeId(0)][ServerId(1)] += 0.1;
+    pace_.Report(now_, NodeId(0), waited_[NodeId(0)]);
+    EXPECT_TRUE(pace_.Evaluate(now_, kNodes).empty());
+  }
+}
+
+TEST_F(PaceTest, ALinkThatWasMadeAnewBeginsAtZero) {
+  Window(0.5, 0.5);
+  for (const NodeId node : kNodes) waited_[node][kSlow] = 0;
+  EXPECT_TRUE(Window(0.5, 0.5).empty());
+  EXPECT_TRUE(Window(0.5, 0.5).empty());
+}
+
+TEST_F(PaceTest, TheOnlyServerHasNothingToBeComparedWith) {
+  Pace alone;
+  double waited = 0;
+  for (int i = 0; i < 5; ++i) {
+    now_ += absl::Seconds(1);
+    alone.Report(now_, NodeId(0), {{kSlow, waited += 0.9}});
+    EXPECT_TRUE(alone.Evaluate(now_, {NodeId(0)}).empty());
+  }
+}
+
+}  // namespace
+}  // namespace addend
