@@ -1,12 +1,49 @@
 #include "lib/server/engine_metrics.h"
 
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
 #include "lib/telemetry/metrics.h"
 
 namespace addend {
+namespace {
+
+constexpr size_t kRoundsCounted = 10000;
+
+// The roll-call in numbers: for how many partitions each node is waited for.
+prometheus::MetricFamily Awaited(const std::vector<OpenRoundInfo>& open) {
+  std::map<std::pair<JobId, NodeId>, double> counts;
+  for (const OpenRoundInfo& round : open) {
+    for (const NodeId node : round.missing) ++counts[{round.job, node}];
+  }
+  prometheus::MetricFamily family =
+      MakeFamily("addend_summation_awaited_contributions",
+                 "Contributions to open rounds that have not come, by the node that owes them.",
+                 prometheus::MetricType::Gauge, {});
+  for (const auto& [who, count] : counts) {
+    prometheus::ClientMetric metric;
+    metric.label = {{"job_id", std::to_string(who.first.value())},
+                    {"node", std::to_string(who.second.value())}};
+    metric.gauge.value = count;
+    family.metric.push_back(std::move(metric));
+  }
+  return family;
+}
+
+double Oldest(const std::vector<OpenRoundInfo>& open) {
+  double oldest = 0;
+  for (const OpenRoundInfo& round : open) oldest = std::max(oldest, round.open_s);
+  return oldest;
+}
+
+}  // namespace
 
 std::vector<prometheus::MetricFamily> EngineMetrics::Collect() const {
   using prometheus::MetricType;
   const EngineStats s = engine_->stats();
+  const std::vector<OpenRoundInfo> open = engine_->RollCall(JobId(), kRoundsCounted);
   const auto d = [](uint64_t value) { return static_cast<double>(value); };
   return {
       MakeFamily("addend_summation_network_bytes_total",
@@ -37,6 +74,10 @@ std::vector<prometheus::MetricFamily> EngineMetrics::Collect() const {
                  "so far.",
                  MetricType::Gauge,
                  {{"used", d(s.memory_used_bytes)}, {"peak", d(s.memory_peak_bytes)}}, "state"),
+      MakeFamily("addend_summation_oldest_open_round_seconds",
+                 "Since the first contribution of the oldest round that is open.",
+                 MetricType::Gauge, {{"", Oldest(open)}}),
+      Awaited(open),
   };
 }
 

@@ -144,6 +144,7 @@ void Partition::Meet(Round round) {
 
 bool Partition::OnReport(NodeId node, Round held) {
   if (!ownership_.OnReport(node, held)) return false;
+  open_since_ = absl::InfiniteFuture();
   GoOnWith(addend::Next(ownership_.newest()));
   return true;
 }

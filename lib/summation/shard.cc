@@ -75,7 +75,15 @@ void Shard::SetJob(const JobSpec& spec) {
 
 void Shard::AddPartition(JobId job, std::shared_ptr<Partition> partition) {
   const PartitionId id = partition->spec().id;
+  NoteRecovery(partition.get());
   jobs_.at(job)->partitions.emplace(id, std::move(partition));
+}
+
+// So that the roll-call knows how long the nodes' reports are waited for.
+void Shard::NoteRecovery(Partition* partition) const {
+  if (partition->ownership().state() == Ownership::State::kRecovering) {
+    partition->Touch(absl::Now(), 0);
+  }
 }
 
 void Shard::DropPartitions(JobId job, TensorId tensor, const std::set<uint32_t>& partitions) {
@@ -120,7 +128,7 @@ void Shard::RollCall(JobId wanted, size_t limit, std::vector<OpenRoundInfo>* out
       info.name = partition->spec().name;
       info.partition = partition_id.index();
       info.round = collector.round();
-      info.open_s = absl::ToDoubleSeconds(now - partition->open_since());
+      info.open_s = absl::ToDoubleSeconds(now - std::min(now, partition->open_since()));
       info.state = ownership.Describe();
       for (uint32_t i = 0; i < job->spec.num_nodes; ++i) {
         const NodeId node(i);
@@ -274,6 +282,7 @@ void Shard::TakeOver(JobId job_id, PartitionId id, PlanVersion version, bool han
     }
   }
   it->second->TakeOver(version, handed_over);
+  NoteRecovery(it->second.get());
 }
 
 void Shard::EndRecovery(ShardJob* job, Partition* partition) {

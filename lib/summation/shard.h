@@ -99,6 +99,7 @@ class Shard {
  private:
   Shard(MemoryBudget* budget, const ServerIdentity* identity)
       : budget_(budget), identity_(identity) {}
+  void NoteRecovery(Partition* partition) const;
   // A contribution to this partition, or a repetition of one, has come in part.
   bool IsReceiving(const Partition& partition) const;
   void AskAgain(ShardJob* job, const Partition& partition, NodeId node);

@@ -1,6 +1,7 @@
 #include "services/scheduler/store/etcd_client.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -45,8 +46,22 @@ absl::Status EtcdClient::Call(
                           kExitTemporary);
     }
     current_.compare_exchange_strong(used, (used + 1) % endpoints_.size());
-    absl::SleepFor(kBetweenAttempts);
+    if (!Pause(kBetweenAttempts)) return absl::CancelledError("this scheduler ends");
   }
+}
+
+bool EtcdClient::Pause(absl::Duration duration) {
+  const auto until = std::chrono::steady_clock::now() + absl::ToChronoMicroseconds(duration);
+  MutexLock lock(&mu_);
+  while (!stop_ && stopped_.WaitUntil(&mu_, until)) {
+  }
+  return !stop_;
+}
+
+void EtcdClient::Stop() {
+  MutexLock lock(&mu_);
+  stop_ = true;
+  stopped_.NotifyAll();
 }
 
 absl::StatusOr<etcdserverpb::RangeResponse> EtcdClient::Range(

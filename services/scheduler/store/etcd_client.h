@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "lib/base/mutex.h"
 #include "proto/etcd/etcd.grpc.pb.h"
 
 namespace addend {
@@ -31,6 +32,10 @@ class EtcdClient {
   absl::Status KeepLease(int64_t lease, absl::Time deadline);
   void RevokeLease(int64_t lease, absl::Time deadline);
   const std::string& name() const { return name_; }
+  // Waits; false at once if Stop() was or is called.
+  bool Pause(absl::Duration duration);
+  // From now on calls are tried once.
+  void Stop();
 
  private:
   struct Endpoint {
@@ -44,6 +49,9 @@ class EtcdClient {
   const std::string name_;
   std::vector<Endpoint> endpoints_;
   std::atomic<size_t> current_{0};
+  Mutex mu_;
+  CondVar stopped_;
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace addend

@@ -1,6 +1,5 @@
 #include "services/scheduler/store/etcd_store.h"
 
-#include <chrono>
 #include <map>
 #include <utility>
 
@@ -97,11 +96,7 @@ EtcdStore::EtcdStore(std::string where, std::vector<std::string> endpoints, std:
     : where_(std::move(where)), prefix_(std::move(prefix)), client_(std::move(endpoints)) {}
 
 EtcdStore::~EtcdStore() {
-  {
-    MutexLock lock(&mu_);
-    stop_ = true;
-    stopped_.NotifyAll();
-  }
+  client_.Stop();
   if (keeper_.joinable()) keeper_.join();
   // The next leader need not wait for its end.
   if (lease_ != 0) client_.RevokeLease(lease_, absl::Now() + absl::Seconds(1));
@@ -125,7 +120,7 @@ absl::Status EtcdStore::Lead(const Leadership& leadership) {
         spdlog::warn("cannot lead yet: {}", Message(leads.status()));
       }
     }
-    absl::SleepFor(kBetweenTries);
+    client_.Pause(kBetweenTries);
     if (leadership.give_up()) return absl::CancelledError("stopped while standing by");
   }
   spdlog::info("this scheduler leads ({})", client_.name());
@@ -167,27 +162,18 @@ absl::StatusOr<bool> EtcdStore::TryToLead(const std::string& name, std::string* 
 }
 
 void EtcdStore::KeepLeading() {
-  while (true) {
-    {
-      const auto wake = std::chrono::steady_clock::now() + absl::ToChronoMicroseconds(ttl_ / 4);
-      MutexLock lock(&mu_);
-      while (!stop_ && stopped_.WaitUntil(&mu_, wake)) {
-      }
-      if (stop_) return;
-    }
+  while (client_.Pause(ttl_ / 4)) {
     const absl::Time asked = absl::Now();
     const absl::Status kept = client_.KeepLease(lease_, Deadline());
-    MutexLock lock(&mu_);
-    if (stop_) return;
-    if (kept.ok()) {
-      lease_end_ = asked + ttl_;
-      continue;
+    if (absl::IsCancelled(kept)) return;
+    if (!kept.ok()) {
+      return leadership_.on_lost(WithExitCode(
+          absl::AbortedError(absl::StrFormat(
+              "this scheduler leads no more: %s; started again, it stands by", Message(kept))),
+          kExitTemporary));
     }
-    leadership_.on_lost(WithExitCode(
-        absl::AbortedError(absl::StrFormat(
-            "this scheduler leads no more: %s; started again, it stands by", Message(kept))),
-        kExitTemporary));
-    return;
+    MutexLock lock(&mu_);
+    lease_end_ = asked + ttl_;
   }
 }
 

@@ -55,8 +55,6 @@ class EtcdStore final : public Store {
   int64_t leader_revision_ = 0;  // when the leader's key was made; 0: not the leader
 
   mutable Mutex mu_;
-  CondVar stopped_;
-  bool stop_ ABSL_GUARDED_BY(mu_) = false;
   absl::Time lease_end_ ABSL_GUARDED_BY(mu_);  // by the time at which it was last asked for
   std::thread keeper_;
 };
