@@ -24,8 +24,6 @@ JobSpec ToJobSpec(const v1::JobReservation& job) {
   return spec;
 }
 
-constexpr size_t kRoundsChecked = 1000;
-
 absl::StatusOr<TensorSpec> ToTensorSpec(const v1::TensorReservation& tensor) {
   const v1::TensorDescriptor& descriptor = tensor.tensor();
   if (descriptor.reduction_tree() != "flat" && !descriptor.reduction_tree().empty()) {
@@ -129,10 +127,8 @@ v1::AckReservationRequest SummationMember::OnUpdate(const v1::ServerUpdate& upda
   return ack;
 }
 
-void SummationMember::OnBeat(v1::HeartbeatRequest* beat) {
-  for (const std::string& stall : stalls_.Check(engine_->RollCall(JobId(), kRoundsChecked))) {
-    spdlog::warn("{}", stall);
-  }
+// Must not wait for the shards, which may be busy for longer than a lease.
+void SummationMember::OnBeat(v1::HeartbeatRequest* beat) const {
   const EngineStats stats = engine_->stats();
   *beat->mutable_traffic() = ToProto(stats);
   beat->set_memory_used_bytes(stats.memory_used_bytes);

@@ -7,7 +7,6 @@
 
 #include "absl/status/statusor.h"
 #include "lib/member/member.h"
-#include "lib/server/stall_log.h"
 #include "lib/summation/engine.h"
 #include "proto/addend/v1/common.pb.h"
 
@@ -30,11 +29,10 @@ class SummationMember {
  private:
   explicit SummationMember(Engine* engine) : engine_(engine) {}
   v1::AckReservationRequest OnUpdate(const v1::ServerUpdate& update);
-  void OnBeat(v1::HeartbeatRequest* beat);
+  void OnBeat(v1::HeartbeatRequest* beat) const;
 
   Engine* const engine_;
-  StallLog stalls_;                       // of the heartbeat's thread
-  std::unique_ptr<ServerMember> member_;  // last: its threads use the others
+  std::unique_ptr<ServerMember> member_;
 };
 
 }  // namespace addend

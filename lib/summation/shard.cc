@@ -13,6 +13,9 @@
 namespace addend {
 namespace {
 
+constexpr absl::Duration kStallInterval = absl::Seconds(2);
+constexpr size_t kRoundsChecked = 1000;
+
 // Takes the same time wherever the first difference is.
 bool SameToken(Bytes given, const std::string& wanted) {
   if (given.size() != wanted.size()) return false;
@@ -33,7 +36,15 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(uint32_t index, MemoryBudge
   shard->tcp_ = MakeTcpTransport(shard->loop_.get());
   if (network != nullptr)
     shard->inproc_ = MakeInprocTransport(shard->loop_.get(), std::move(network));
+  shard->loop_->Run([&shard] { shard->CheckStalls(); });
   return shard;
+}
+
+void Shard::CheckStalls() {
+  loop_->RunAfter(kStallInterval, [this] { CheckStalls(); });
+  std::vector<OpenRoundInfo> open;
+  RollCall(JobId(), kRoundsChecked, &open);
+  for (const std::string& stall : stalls_.Check(open)) spdlog::warn("{}", stall);
 }
 
 Shard::~Shard() {

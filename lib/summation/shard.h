@@ -14,6 +14,7 @@
 #include "lib/summation/node_link.h"
 #include "lib/summation/partition.h"
 #include "lib/summation/specs.h"
+#include "lib/summation/stall_log.h"
 #include "lib/transport/inproc/factory.h"
 #include "lib/transport/tcp/factory.h"
 
@@ -103,6 +104,7 @@ class Shard {
   // A contribution to this partition, or a repetition of one, has come in part.
   bool IsReceiving(const Partition& partition) const;
   void AskAgain(ShardJob* job, const Partition& partition, NodeId node);
+  void CheckStalls();
   // A header about this partition, to one of the job's nodes.
   FrameHeader HeaderFor(const ShardJob& job, const Partition& partition, FrameType type) const;
 
@@ -112,6 +114,7 @@ class Shard {
   std::shared_ptr<Transport> tcp_;
   std::shared_ptr<Transport> inproc_;
   ShardStats stats_;
+  StallLog stalls_;
 
   absl::flat_hash_map<JobId, std::unique_ptr<ShardJob>> jobs_;
   std::list<std::unique_ptr<NodeLink>> links_;

@@ -93,6 +93,7 @@ def test_the_scheduler_dies_in_the_middle_of_a_change(tmp_path):
         finish(ranks)
 
 
+@pytest.mark.timing
 def test_a_slow_server_gets_less_to_sum_until_it_is_fast_again(tmp_path):
     if reason := netns.unavailable():
         pytest.skip(reason)

@@ -1,4 +1,4 @@
-#include "lib/server/stall_log.h"
+#include "lib/summation/stall_log.h"
 
 #include <set>
 
