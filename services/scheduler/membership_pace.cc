@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "services/scheduler/membership_scope.h"
@@ -18,11 +19,44 @@ constexpr double kLeastSpeed = 0.05;
 void Membership::TakePaces(absl::Time now, Job& job, NodeId node,
                            const v1::HeartbeatRequest& beat) {
   if (Generation(beat.generation()) != job.generation || beat.paces().empty()) return;
-  std::map<ServerId, double> waited_s;
+  std::map<ServerId, Pace::Waits> waits;
   for (const v1::ServerPace& pace : beat.paces()) {
-    waited_s[ServerId(pace.server_id())] = pace.waited_s();
+    waits[ServerId(pace.server_id())] = {pace.waited_s(), pace.waits()};
   }
-  job.pace.Report(now, node, waited_s);
+  job.pace.Report(now, node, waits);
+}
+
+// The CPU servers that the job uses.
+std::vector<Server*> Membership::CpuServersOf(const Job& job) {
+  std::vector<Server*> servers;
+  for (const ServerId id : job.plan_servers) {
+    const auto found = servers_.find(id);
+    if (found != servers_.end() && !found->second.colocated() && !found->second.draining) {
+      servers.push_back(&found->second);
+    }
+  }
+  return servers;
+}
+
+// Whose times are compared: the CPU servers', or, if there is only one, all. The time of a server
+// that has more than its share, since partitions are whole, says less.
+std::map<ServerId, double> Membership::PaceWeights(const Job& job, bool cpu_only) const {
+  std::map<ServerId, double> weights;
+  const PlannerJob view = ViewOf(job);
+  double total = 0;
+  for (const PlannerServer& server : view.servers) {
+    total += static_cast<double>(server.load.load_bytes);
+  }
+  const auto targets = TargetShares(view, total);
+  if (!targets.ok() || total == 0) return weights;
+  for (size_t i = 0; i < view.servers.size(); ++i) {
+    if (cpu_only && view.servers[i].node) continue;
+    const double assigned = static_cast<double>(view.servers[i].load.load_bytes) / total;
+    if (assigned > 0 && targets->shares[i] > 0) {
+      weights[view.servers[i].id] = targets->shares[i] / assigned;
+    }
+  }
+  return weights;
 }
 
 void Membership::FollowPaces(Job& job) {
@@ -32,25 +66,48 @@ void Membership::FollowPaces(Job& job) {
   for (const auto& [rank, node] : job.nodes) {
     if (!node.idle) nodes.insert(rank);
   }
-  for (const Pace::Deviation& deviation : job.pace.Evaluate(event_.now, nodes)) {
-    const auto found = servers_.find(deviation.server);
-    // A colocated server shares its machine with what it is measured by.
-    if (found == servers_.end() || found->second.colocated()) continue;
-    Server& server = found->second;
-    const double speed = std::clamp(server.speed / deviation.ratio, kLeastSpeed, 1.0);
-    if (speed == server.speed) continue;
-    Say(
-        absl::StrFormat("rounds of job '%s' wait for %s %.2f times as long as for the others: it "
-                        "counts with %.0f %% of "
-                        "its bandwidth from now on",
-                        job.name, NameOf(server), deviation.ratio, 100 * speed));
-    server.speed = speed;
-    for (auto& [id, other] : jobs_) {
-      other.rebalance = true;
-      other.pace.StartOver(event_.now);
+  const std::vector<Server*> cpu_servers = CpuServersOf(job);
+  const bool levelling = std::any_of(cpu_servers.begin(), cpu_servers.end(),
+                                     [](const Server* server) { return server->speed < 1; });
+  const auto deviations =
+      job.pace.Evaluate(event_.now, nodes, PaceWeights(job, cpu_servers.size() > 1),
+                        levelling ? Pace::kFineThreshold : Pace::kThreshold);
+  if (!deviations) return;
+  for (const Pace::Deviation& deviation : *deviations) {
+    for (Server* server : cpu_servers) {
+      if (server->id != deviation.server) continue;
+      // One at a time: with it, the others' times change.
+      if (!SetSpeed(*server, server->speed / deviation.ratio, cpu_servers)) continue;
+      return Say(absl::StrFormat(
+          "rounds of job '%s' wait for %s %.2f times as long as for the others: it counts with "
+          "%.0f %% of its bandwidth from now on",
+          job.name, NameOf(*server), deviation.ratio, 100 * server->speed));
     }
-    return;  // one at a time: with it, the others' times change
   }
+}
+
+// The fastest of several counts in full: they are compared with each other only. False if nothing
+// would move, because partitions are whole: then all stays as it is.
+bool Membership::SetSpeed(Server& server, double speed, const std::vector<Server*>& all) {
+  std::vector<double> former;
+  for (const Server* other : all) former.push_back(other->speed);
+  server.speed = std::max(speed, kLeastSpeed);
+  double fastest = all.size() > 1 ? 0 : std::max(1.0, server.speed);
+  for (const Server* other : all) fastest = std::max(fastest, other->speed);
+  for (Server* other : all) other->speed /= fastest;
+  for (auto& [id, job] : jobs_) {
+    if (job.state != v1::READY) continue;
+    std::vector<uint64_t> ignored;
+    const auto planned = PlanMoves(PartitionsOf(job, &ignored), ViewOf(job));
+    job.rebalance = job.rebalance || (planned.ok() && !planned->empty());
+  }
+  const bool moves =
+      std::any_of(jobs_.begin(), jobs_.end(), [](const auto& job) { return job.second.rebalance; });
+  for (size_t i = 0; i < all.size() && !moves; ++i) all[i]->speed = former[i];
+  for (auto& [id, job] : jobs_) {
+    if (moves) job.pace.StartOver(event_.now);
+  }
+  return moves;
 }
 
 }  // namespace addend

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace addend {
 namespace {
@@ -20,56 +21,74 @@ double MedianWithout(const std::map<ServerId, double>& times, ServerId without) 
 
 }  // namespace
 
-void Pace::Report(absl::Time now, NodeId node, const std::map<ServerId, double>& waited_s) {
+void Pace::Report(absl::Time now, NodeId node, const std::map<ServerId, Waits>& waits) {
   if (!window_began_) window_began_ = now;
-  const auto known = last_.find(node);
-  if (known != last_.end()) {
-    for (const auto& [server, waited] : waited_s) {
-      const auto before = known->second.waited_s.find(server);
-      const double since = before == known->second.waited_s.end() ? 0 : before->second;
-      // A link that was made anew begins at 0.
-      window_[node].waited_s[server] += waited >= since ? waited - since : waited;
+  if (const auto known = last_.find(node); known != last_.end()) {
+    for (const auto& [server, total] : waits) {
+      Waits since = known->second[server];
+      if (total.times < since.times) since = Waits();  // a link that was made anew begins at 0
+      Waits& added = window_[node][server];
+      added.seconds += total.seconds - since.seconds;
+      added.times += total.times - since.times;
     }
   }
-  last_[node].waited_s = waited_s;
+  last_[node] = waits;
 }
 
-std::map<ServerId, double> Pace::MeanTimes() const {
-  std::map<ServerId, double> sums;
-  std::map<ServerId, int> counts;
+// Of one wait.
+std::map<ServerId, double> Pace::MeanTimes(const std::map<ServerId, double>& weights) const {
+  std::map<ServerId, Waits> sums;
   for (const auto& [node, seen] : window_) {
-    for (const auto& [server, waited] : seen.waited_s) {
-      if (waited <= 0) continue;
-      sums[server] += waited;
-      ++counts[server];
+    for (const auto& [server, waits] : seen) {
+      if (waits.times == 0 || !weights.contains(server)) continue;
+      sums[server].seconds += waits.seconds;
+      sums[server].times += waits.times;
     }
   }
-  for (auto& [server, sum] : sums) sum /= counts.at(server);
-  return sums;
+  std::map<ServerId, double> means;
+  for (const auto& [server, sum] : sums) {
+    means[server] = weights.at(server) * sum.seconds / static_cast<double>(sum.times);
+  }
+  return means;
 }
 
-std::vector<Pace::Deviation> Pace::Evaluate(absl::Time now, const std::set<NodeId>& nodes) {
-  for (const NodeId node : nodes) {
-    if (!window_.contains(node)) return {};
+double Pace::LongestWaited() const {
+  double longest = 0;
+  for (const auto& [node, seen] : window_) {
+    for (const auto& [server, waits] : seen) longest = std::max(longest, waits.seconds);
   }
-  if (nodes.empty()) return {};
+  return longest;
+}
+
+std::optional<std::vector<Pace::Deviation>> Pace::Evaluate(
+    absl::Time now, const std::set<NodeId>& nodes, const std::map<ServerId, double>& weights,
+    double threshold) {
+  for (const NodeId node : nodes) {
+    const auto seen = window_.find(node);
+    if (seen == window_.end()) return std::nullopt;
+    for (const auto& [server, waits] : seen->second) {
+      if (weights.contains(server) && waits.times < kTimes) return std::nullopt;
+    }
+  }
+  if (nodes.empty()) return std::nullopt;
   const double length_s = absl::ToDoubleSeconds(now - *window_began_);
-  const std::map<ServerId, double> times = MeanTimes();
+  const std::map<ServerId, double> times = MeanTimes(weights);
+  const bool matters = LongestWaited() >= kLeastUse * length_s;
   window_.clear();
   window_began_ = now;
-  if (std::exchange(settling_, false)) return {};
+  if (std::exchange(settling_, false)) return std::nullopt;
   std::vector<Deviation> deviations;
   for (const auto& [server, time] : times) {
     const double others = MedianWithout(times, server);
-    if (others <= 0 || std::max(time, others) < kLeastUse * length_s) {
+    if (others <= 0 || !matters) {
       streak_.erase(server);
       continue;
     }
     const double ratio = time / others;
     int& streak = streak_[server];
-    if (ratio > kThreshold) {
+    if (ratio > threshold) {
       streak = std::max(streak, 0) + 1;
-    } else if (ratio < 1 / kThreshold) {
+    } else if (ratio < 1 / threshold) {
       streak = std::min(streak, 0) - 1;
     } else {
       streak = 0;

@@ -25,23 +25,35 @@ class Pace {
     ServerId server;
     double ratio = 1;  // of its time to the others': above 1, it is slow
   };
-  static constexpr double kThreshold = 1.4;  // nearer to 1 is level
-  static constexpr int kWindows = 2;         // so many in a row, before anything is done
-  static constexpr double kLeastUse = 0.1;   // of the time, or waiting does not matter
+  // Nearer to 1 is level: when nothing has been done yet, and when servers are being levelled.
+  static constexpr double kThreshold = 1.4;
+  static constexpr double kFineThreshold = 1.12;
+  static constexpr int kWindows = 2;        // so many in a row, before anything is done
+  static constexpr uint64_t kTimes = 3;     // that each server is waited for in a window
+  static constexpr double kLeastUse = 0.1;  // of the time, or waiting does not matter
 
-  // A node's report: for each server, how long it has waited for it since the generation began.
-  void Report(absl::Time now, NodeId node, const std::map<ServerId, double>& waited_s);
-  // If all of `nodes` have reported since the last call that had an answer: the servers that
-  // deviate. Nothing is reported in the window after one with an answer: things settle first.
-  std::vector<Deviation> Evaluate(absl::Time now, const std::set<NodeId>& nodes);
-  // A server has more or less to do than before: what was measured does not count.
+  struct Waits {
+    double seconds = 0;
+    uint64_t times = 0;
+  };
+  // A node's report: for each server, how long and how often it has waited for it since the
+  // generation began.
+  void Report(absl::Time now, NodeId node, const std::map<ServerId, Waits>& waits);
+  // If all of `nodes` have waited for every server a few times since the last call that had an
+  // answer: the servers that deviate, perhaps none. `weights`: what to multiply the time of each
+  // server with, because it has more or less than its share of whole partitions; one that is not
+  // named is left out.
+  std::optional<std::vector<Deviation>> Evaluate(absl::Time now, const std::set<NodeId>& nodes,
+                                                 const std::map<ServerId, double>& weights,
+                                                 double threshold);
+  // A server has more or less to do than before: what was measured does not count, nor does the
+  // next window, in which things settle.
   void StartOver(absl::Time now);
 
  private:
-  struct Seen {
-    std::map<ServerId, double> waited_s;
-  };
-  std::map<ServerId, double> MeanTimes() const;
+  using Seen = std::map<ServerId, Waits>;
+  double LongestWaited() const;
+  std::map<ServerId, double> MeanTimes(const std::map<ServerId, double>& weights) const;
 
   std::map<NodeId, Seen> last_;             // the last report of each node
   std::map<NodeId, Seen> window_;           // what was added to it in this window

@@ -322,19 +322,20 @@ std::string Agent::Activity() {
 }
 
 void Agent::FillPaces(v1::HeartbeatRequest* beat) {
-  std::map<uint32_t, absl::Duration> waited;
+  std::map<uint32_t, std::pair<absl::Duration, uint64_t>> waited;
   loop_->Run([&] {
     beat->set_generation(identity_.generation.value());
     for (const auto& [key, link] : links_) {
       if (link->given_up() || ServerId(key.first) == colocated_server_) continue;
-      absl::Duration& longest = waited[key.first];  // of its shards
-      longest = std::max(longest, link->waited());
+      auto& longest = waited[key.first];  // of its shards
+      longest = std::max(longest, {link->waited(), link->waits()});
     }
   });
-  for (const auto& [server, duration] : waited) {
+  for (const auto& [server, longest] : waited) {
     v1::ServerPace* pace = beat->add_paces();
     pace->set_server_id(server);
-    pace->set_waited_s(absl::ToDoubleSeconds(duration));
+    pace->set_waited_s(absl::ToDoubleSeconds(longest.first));
+    pace->set_waits(longest.second);
   }
 }
 

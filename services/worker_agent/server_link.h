@@ -80,12 +80,13 @@ class ServerLink final : public Sink {
     if (awaited_++ == 0) awaited_since_ = absl::Now();
   }
   void Arrived() {
-    if (--awaited_ == 0) waited_ += absl::Now() - awaited_since_;
+    if (--awaited_ > 0) return;
+    waited_ += absl::Now() - awaited_since_;
+    ++waits_;
   }
-  // How long at least one was, so far.
-  absl::Duration waited() const {
-    return awaited_ == 0 ? waited_ : waited_ + (absl::Now() - awaited_since_);
-  }
+  // How long at least one was, until all had come, and how often.
+  absl::Duration waited() const { return waited_; }
+  uint64_t waits() const { return waits_; }
   ServerId server() const { return server_; }
   const std::string& where() const { return where_; }
   uint32_t shard() const { return shard_; }
@@ -118,6 +119,7 @@ class ServerLink final : public Sink {
   int awaited_ = 0;  // results
   absl::Time awaited_since_;
   absl::Duration waited_;
+  uint64_t waits_ = 0;
   int attempts_ = 0;
 };
 

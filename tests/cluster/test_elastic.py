@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tests.support import netns
-from tests.support.cluster import Cluster, PATIENCE
+from tests.support.cluster import Cluster, PATIENCE, ROOT
 from tests.support.processes import eventually
 from tests.support.rounds import finish, goes_on, running
 
@@ -97,24 +97,25 @@ def test_the_scheduler_dies_in_the_middle_of_a_change(tmp_path):
 def test_a_slow_server_gets_less_to_sum_until_it_is_fast_again(tmp_path):
     if reason := netns.unavailable():
         pytest.skip(reason)
-    bandwidth = ["--bandwidth=100Mbps"]
-    with netns.Network(4, "100mbit") as network, Cluster(
+    bandwidth = ["--bandwidth=200Mbps"]
+    with netns.Network(4, "200mbit") as network, Cluster(
             tmp_path, nodes=2, cpu_servers=2, network=network, scheduler_flags=["--lease=3s"], agent_flags=bandwidth,
             summation_flags=bandwidth) as cluster:
-        ranks = running(cluster)
+        ranks = cluster.start_ranks(ROOT / "bench" / "failover_trainer.py", {"bytes": 8_000_000})
+        ranks.wait_at("running")
+        ranks.open("running")
         slow = cluster.servers[0]
 
         def speeds():
             return sorted(server["speed"] for server in cluster.addendctl("status")["servers"])
         assert speeds() == [1, 1, 1, 1]
-        network.limit(slow.host, "12mbit")
+        network.limit(slow.host, "40mbit")
         eventually(lambda: 0.04 < speeds()[0] < 0.5, 30 * PATIENCE, "a smaller share for the slow server")
         assert speeds()[1:] == [1, 1, 1], "nobody else is slow"
-        goes_on(ranks)
-        network.limit(slow.host, "100mbit")
-        eventually(lambda: speeds()[0] > 0.7, 60 * PATIENCE, "its share again")
-        goes_on(ranks)
-        finish(ranks)
+        network.limit(slow.host, "200mbit")
+        eventually(lambda: speeds()[0] > 0.6, 60 * PATIENCE, "its share again")
+        ranks.open("stop")
+        ranks.join(60)
         nothing_was_recovered(cluster)
 
 

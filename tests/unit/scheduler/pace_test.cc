@@ -15,17 +15,28 @@ class PaceTest : public testing::Test {
     now_ += absl::Seconds(passed_s);
     for (const NodeId node : kNodes) {
       auto& waited = waited_[node];
-      waited[kSlow] += slow_s;
-      for (const uint32_t id : {1, 2, 3}) waited[ServerId(id)] += others_s;
+      Add(&waited[kSlow], slow_s);
+      for (const uint32_t id : {1, 2, 3}) Add(&waited[ServerId(id)], others_s);
       pace_.Report(now_, node, waited);
     }
-    return pace_.Evaluate(now_, kNodes);
+    return Evaluate();
+  }
+  static void Add(Pace::Waits* waits, double seconds) {
+    waits->seconds += seconds;
+    waits->times += 10;
+  }
+  std::vector<Pace::Deviation> Evaluate() {
+    return pace_.Evaluate(now_, kNodes, weights_, threshold_)
+        .value_or(std::vector<Pace::Deviation>());
   }
   void SetUp() override { EXPECT_TRUE(Window(0.1, 0.1).empty()) << "nothing to compare with yet"; }
 
   Pace pace_;
+  double threshold_ = Pace::kThreshold;
+  std::map<ServerId, double> weights_ = {
+      {kSlow, 1}, {ServerId(1), 1}, {ServerId(2), 1}, {ServerId(3), 1}};
   absl::Time now_ = absl::FromUnixSeconds(1'700'000'000);
-  std::map<NodeId, std::map<ServerId, double>> waited_;
+  std::map<NodeId, std::map<ServerId, Pace::Waits>> waited_;
 };
 
 TEST_F(PaceTest, LevelTimesAreNoDeviation) {
@@ -45,6 +56,12 @@ TEST_F(PaceTest, AWindowBetweenBeginsAnew) {
     EXPECT_TRUE(Window(0.8, 0.2).empty());
     EXPECT_TRUE(Window(0.3, 0.3).empty());
   }
+}
+
+TEST_F(PaceTest, WhileServersAreLevelledLessIsADeviation) {
+  threshold_ = Pace::kFineThreshold;
+  Window(0.6, 0.5);
+  EXPECT_EQ(Window(0.6, 0.5).size(), 1u);
 }
 
 TEST_F(PaceTest, AFastServerIsNamedToo) {
@@ -69,27 +86,50 @@ TEST_F(PaceTest, AfterAChangeThingsSettleFirst) {
 TEST_F(PaceTest, AllNodesAreWaitedFor) {
   for (int i = 0; i < 5; ++i) {
     now_ += absl::Seconds(1);
-    waited_[NodeId(0)][kSlow] += 0.9;
-    waited_[NodeId(0)][ServerId(1)] += 0.1;
+    Add(&waited_[NodeId(0)][kSlow], 0.9);
+    Add(&waited_[NodeId(0)][ServerId(1)], 0.1);
     pace_.Report(now_, NodeId(0), waited_[NodeId(0)]);
-    EXPECT_TRUE(pace_.Evaluate(now_, kNodes).empty());
+    EXPECT_TRUE(Evaluate().empty());
   }
 }
 
 TEST_F(PaceTest, ALinkThatWasMadeAnewBeginsAtZero) {
   Window(0.5, 0.5);
-  for (const NodeId node : kNodes) waited_[node][kSlow] = 0;
+  for (const NodeId node : kNodes) waited_[node][kSlow] = {};
   EXPECT_TRUE(Window(0.5, 0.5).empty());
   EXPECT_TRUE(Window(0.5, 0.5).empty());
 }
 
-TEST_F(PaceTest, TheOnlyServerHasNothingToBeComparedWith) {
-  Pace alone;
-  double waited = 0;
+TEST_F(PaceTest, WhoHasMoreThanItsShareMayTakeLonger) {
+  weights_[kSlow] = 0.5;
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(Window(0.8, 0.4).empty());
+  weights_.erase(kSlow);
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(Window(0.8, 0.1).empty()) << "left out";
+}
+
+TEST_F(PaceTest, AWindowLastsUntilEveryServerWasWaitedForAFewTimes) {
+  Window(0.8, 0.2);
   for (int i = 0; i < 5; ++i) {
     now_ += absl::Seconds(1);
-    alone.Report(now_, NodeId(0), {{kSlow, waited += 0.9}});
-    EXPECT_TRUE(alone.Evaluate(now_, {NodeId(0)}).empty());
+    for (const NodeId node : kNodes) {
+      for (auto& [server, waits] : waited_[node]) waits.seconds += 0.5;
+      pace_.Report(now_, node, waited_[node]);
+    }
+    EXPECT_FALSE(pace_.Evaluate(now_, kNodes, weights_, threshold_).has_value())
+        << "a round of many seconds";
+  }
+}
+
+TEST_F(PaceTest, TheOnlyServerHasNothingToBeComparedWith) {
+  Pace alone;
+  Pace::Waits waited;
+  for (int i = 0; i < 5; ++i) {
+    now_ += absl::Seconds(1);
+    Add(&waited, 0.9);
+    alone.Report(now_, NodeId(0), {{kSlow, waited}});
+    EXPECT_TRUE(alone.Evaluate(now_, {NodeId(0)}, weights_, threshold_)
+                    .value_or(std::vector<Pace::Deviation>())
+                    .empty());
   }
 }
 
