@@ -62,6 +62,7 @@ std::map<ServerId, double> Membership::PaceWeights(const Job& job, bool cpu_only
 void Membership::FollowPaces(Job& job) {
   if (!options_.react_to_stragglers || job.state != v1::READY) return;
   if (job.change.version != PlanVersion()) return job.pace.StartOver(event_.now);
+  if (!job.pace.HasNews()) return;
   std::set<NodeId> nodes;
   for (const auto& [rank, node] : job.nodes) {
     if (!node.idle) nodes.insert(rank);

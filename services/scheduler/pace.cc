@@ -22,6 +22,7 @@ double MedianWithout(const std::map<ServerId, double>& times, ServerId without) 
 }  // namespace
 
 void Pace::Report(absl::Time now, NodeId node, const std::map<ServerId, Waits>& waits) {
+  news_ = true;
   if (!window_began_) window_began_ = now;
   if (const auto known = last_.find(node); known != last_.end()) {
     for (const auto& [server, total] : waits) {
@@ -63,6 +64,7 @@ double Pace::LongestWaited() const {
 std::optional<std::vector<Pace::Deviation>> Pace::Evaluate(
     absl::Time now, const std::set<NodeId>& nodes, const std::map<ServerId, double>& weights,
     double threshold) {
+  news_ = false;
   for (const NodeId node : nodes) {
     const auto seen = window_.find(node);
     if (seen == window_.end()) return std::nullopt;

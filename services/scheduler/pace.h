@@ -39,6 +39,8 @@ class Pace {
   // A node's report: for each server, how long and how often it has waited for it since the
   // generation began.
   void Report(absl::Time now, NodeId node, const std::map<ServerId, Waits>& waits);
+  // Something was reported since the last Evaluate().
+  bool HasNews() const { return news_; }
   // If all of `nodes` have waited for every server a few times since the last call that had an
   // answer: the servers that deviate, perhaps none. `weights`: what to multiply the time of each
   // server with, because it has more or less than its share of whole partitions; one that is not
@@ -60,6 +62,7 @@ class Pace {
   std::map<ServerId, int> streak_;          // windows in a row: above 0 slow, below 0 fast
   std::optional<absl::Time> window_began_;  // none: before the first report
   bool settling_ = false;
+  bool news_ = false;
 };
 
 }  // namespace addend

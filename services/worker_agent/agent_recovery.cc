@@ -53,6 +53,8 @@ void Agent::OnLinkLost(ServerLink* link, const absl::Status& why) {
     if (generation == identity_.generation && failure_.ok()) Reconnect(key);
   };
   if (link->open_attempts() > 0 && absl::IsUnavailable(why)) ReportLost(link, why);  // refused
+  // Others may reach it, but not this node: the job must not wait for that for ever.
+  if (!link->was_open() && absl::IsDeadlineExceeded(why)) ReportLost(link, why);
   if (link->open_attempts() == 0 && !link->reopened()) {
     loop_->Defer(attempt);
   } else {
