@@ -3,7 +3,9 @@
 // process dies.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -30,11 +32,16 @@ class Segment {
   // Stays open until CloseDescriptor(); the mapping does not need it.
   int fd() const { return fd_.get(); }
   void CloseDescriptor() { fd_.Reset(); }
+  // Counts what another thread of this process has read out of it. A round lies between such a read
+  // and the next write of the same bytes, but it goes through other machines: this makes the order
+  // one that the language knows, too.
+  std::atomic<uint64_t>* reads() { return &reads_; }
 
  private:
   Segment(UniqueFd fd, MutableBytes memory) : fd_(std::move(fd)), memory_(memory) {}
   UniqueFd fd_;
   const MutableBytes memory_;
+  std::atomic<uint64_t> reads_{0};
 };
 
 }  // namespace addend

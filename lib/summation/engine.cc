@@ -37,6 +37,7 @@ PartitionMemory Layout(const TensorSpec& tensor, uint32_t partition, std::byte* 
       memory.result[slot] =
           external->slot[slot].data() + tensor.FirstElement(partition) * SizeOf(tensor.dtype);
       memory.accumulator[slot] = widened ? own : memory.result[slot];
+      memory.reads = external->reads;
     } else {
       memory.accumulator[slot] = memory.result[slot] = own + slot * accumulator;
     }

@@ -2,6 +2,7 @@
 // and the arithmetic. Belongs to one shard's thread. Knows no link.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -24,6 +25,7 @@ namespace addend {
 struct PartitionMemory {
   std::byte* accumulator[2] = {nullptr, nullptr};
   std::byte* result[2] = {nullptr, nullptr};
+  std::atomic<uint64_t>* reads = nullptr;  // of results that are others' memory: see ExternalSlots
   std::shared_ptr<void> keep_alive;
 };
 
@@ -109,6 +111,10 @@ class Partition : public std::enable_shared_from_this<Partition> {
   absl::Status Sum(Bytes data, bool empty, Payload* lent, Round* sealed);
   // The result of the round before the open one. Only if Holds() that round.
   Bytes LastResult() const;
+  // It has been sent.
+  void NoteSent() const {
+    if (memory_.reads != nullptr) memory_.reads->fetch_add(1, std::memory_order_release);
+  }
   bool Holds(Round round) const { return holds_last_ && Next(round) == collector_.round(); }
   // The round before the open one; 0 before the first.
   Round LastRound() const { return Round(collector_.round().value() - 1); }

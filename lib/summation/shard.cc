@@ -345,7 +345,8 @@ void Shard::SendResult(NodeLink* link, const Partition& partition) {
   const Bytes result = partition.LastResult();
   header.uncompressed_bytes = static_cast<uint32_t>(result.size());
   // The memory is lent until it is sent, whatever becomes of the tensor.
-  link->outbox().Push(header, result, [keep = partition.shared_from_this()](absl::Status) {});
+  link->outbox().Push(header, result,
+                      [keep = partition.shared_from_this()](absl::Status) { keep->NoteSent(); });
 }
 
 void Shard::OnLinkClosed(NodeLink* link, const absl::Status& why) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -47,6 +48,7 @@ struct TensorSpec {
 // tensor.
 struct ExternalSlots {
   MutableBytes slot[2];
+  std::atomic<uint64_t>* reads = nullptr;  // as Segment::reads()
   std::shared_ptr<void> keep_alive;
 };
 using ExternalSlotsFn =

@@ -59,6 +59,7 @@ MutableBytes Agent::RoomForResult(const ServerLink* link, const FrameHeader& hea
   Tensor* const tensor = Expecting(link, header);
   if (tensor == nullptr || header.payload_bytes != tensor->BytesOf(header.partition.index()))
     return {};
+  tensor->results->reads()->load(std::memory_order_acquire);
   return tensor->ResultSlot(tensor->rounds.round())
       .subspan(tensor->OffsetOf(header.partition.index()), header.payload_bytes);
 }

@@ -22,6 +22,7 @@ class ResultSlots {
     MutexLock lock(&mu_);
     slots_[{generation, tensor.shape.name}] =
         ExternalSlots{.slot = {tensor.ResultSlot(Round(0)), tensor.ResultSlot(Round(1))},
+                      .reads = tensor.results->reads(),
                       .keep_alive = tensor.results};
   }
   std::optional<ExternalSlots> Find(Generation generation, const std::string& name) const {
