@@ -1,4 +1,4 @@
-"""A rank of bench/failover: pushes one tensor round after round and notes when each round ended."""
+"""A rank of bench/failover: pushes one tensor round after round, notes when each round ended and which sums were wrong."""
 import pathlib
 import sys
 import time
@@ -12,7 +12,7 @@ from common import file, finish, gate, outcome, parameters, wants
 
 def main():
     values = np.ones(parameters()["bytes"] // 4, np.float32)
-    ends = []
+    ends, wrong = [], []
 
     def run():
         addend.init()
@@ -20,14 +20,15 @@ def main():
         while not stop:
             handle = addend.push_pull_async(values, "tensor", op=addend.Sum)
             stop = addend.push_pull(np.array([wants("stop")], np.int32), "stop", op=addend.Max)[0]  # all in the same round
-            addend.synchronize(handle)
+            if not (addend.synchronize(handle) == addend.size()).all():
+                wrong.append(len(ends))
             ends.append(time.monotonic())
             file("rounds").write_text(str(len(ends)))
             if len(ends) == 3:
                 gate("running")
         addend.shutdown()
 
-    finish({**outcome(run), "ends": ends})
+    finish({**outcome(run), "ends": ends, "wrong": wrong})
 
 
 main()

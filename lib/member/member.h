@@ -95,7 +95,7 @@ class NodeMember {
   void ReportIdle(uint32_t generation);
   // `kind` as NodeUpdate.failed_kind.
   void ReportFailure(uint32_t generation, absl::Status reason, std::string kind);
-  // A CPU server that could be reached before cannot be reached any more.
+  // A CPU server that cannot be reached, though others may.
   void ReportServerLost(uint32_t generation, uint32_t server, const absl::Status& why);
   // As AckChangeRequest.
   void AckChange(uint32_t generation, uint64_t change, bool following);

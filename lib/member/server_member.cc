@@ -1,5 +1,6 @@
 #include <grpcpp/support/sync_stream.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -20,7 +21,6 @@ using internal::Session;
 namespace {
 
 constexpr absl::Duration kDrainInterval = absl::Seconds(1);
-constexpr absl::Duration kDrainPoll = absl::Milliseconds(20);
 
 }  // namespace
 
@@ -126,20 +126,15 @@ absl::StatusOr<std::unique_ptr<ServerMember>> ServerMember::Join(const MemberOpt
 
 bool ServerMember::Drain(absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
-  absl::Time ask = absl::InfinitePast();
-  while (absl::Now() < deadline) {
-    // The answer is not waited for; a scheduler that has lost its state is told again.
-    if (absl::Now() - ask > kDrainInterval) {
-      ask = absl::Now();
-      v1::DrainRequest request;
-      request.set_server_id(server_id());
-      const absl::Status status = impl_->session.Call(kDrainInterval, [&](auto* context) {
-        v1::DrainResponse response;
-        return impl_->session.stub()->Drain(context, request, &response);
-      });
-      if (!status.ok()) spdlog::debug("cannot drain yet: {}", Message(status));
-    }
-    if (impl_->WaitUntilDrained(kDrainPoll)) return true;
+  while (absl::Now() < deadline) {  // a scheduler that has lost its state is told again
+    v1::DrainRequest request;
+    request.set_server_id(server_id());
+    const absl::Status status = impl_->session.Call(kDrainInterval, [&](auto* context) {
+      v1::DrainResponse response;
+      return impl_->session.stub()->Drain(context, request, &response);
+    });
+    if (!status.ok()) spdlog::debug("cannot drain yet: {}", Message(status));
+    if (impl_->WaitUntilDrained(std::min(kDrainInterval, deadline - absl::Now()))) return true;
   }
   return false;
 }

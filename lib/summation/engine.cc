@@ -199,7 +199,7 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
       }
     }
   }
-  Drop(job, tensor.id, elsewhere, &held);
+  if (!elsewhere.empty()) Drop(job, tensor.id, elsewhere, &held);
   const auto known = held.tensors.find(tensor.id);
   for (size_t i = 0; i < tensor.partitions.size(); ++i) {
     const uint32_t index = tensor.partitions[i];
@@ -242,14 +242,12 @@ void Engine::HandOver(JobId job, TensorId tensor, const std::set<uint32_t>& part
 }
 
 void Engine::Release(JobId job, TensorId tensor) {
-  std::set<uint32_t> partitions;
-  {
-    MutexLock lock(&mu_);
-    const auto it = jobs_.find(job);
-    if (it == jobs_.end()) return;
-    for (const auto& [index, partition] : it->second.tensors[tensor]) partitions.insert(index);
-  }
-  Release(job, tensor, partitions);
+  MutexLock lock(&mu_);
+  const auto it = jobs_.find(job);
+  if (it == jobs_.end() || !it->second.tensors.contains(tensor)) return;
+  std::set<uint32_t> all;
+  for (const auto& [index, partition] : it->second.tensors.at(tensor)) all.insert(index);
+  Drop(job, tensor, all, &it->second);
 }
 
 void Engine::Release(JobId job, TensorId tensor, const std::set<uint32_t>& partitions) {
@@ -259,16 +257,16 @@ void Engine::Release(JobId job, TensorId tensor, const std::set<uint32_t>& parti
 }
 
 void Engine::Drop(JobId job, TensorId tensor, const std::set<uint32_t>& partitions, HeldJob* held) {
-  if (partitions.empty()) return;
+  const auto there = held->tensors.find(tensor);
+  if (there == held->tensors.end()) return;
   OnShards([&](Shard* shard) { shard->DropPartitions(job, tensor, partitions); });
-  HeldTensor& there = held->tensors[tensor];
   for (const uint32_t index : partitions) {
-    const auto partition = there.find(index);
-    if (partition == there.end()) continue;
+    const auto partition = there->second.find(index);
+    if (partition == there->second.end()) continue;
     budget_.Release(partition->second.bytes);
-    there.erase(partition);
+    there->second.erase(partition);
   }
-  if (there.empty()) held->tensors.erase(tensor);
+  if (there->second.empty()) held->tensors.erase(there);
 }
 
 void Engine::ForgetTensors(HeldJob* job) {

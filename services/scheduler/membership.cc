@@ -383,14 +383,22 @@ absl::Status Membership::AckReservation(absl::Time now, const v1::AckReservation
   return absl::OkStatus();
 }
 
+// The node that reports, and its job. Null: of another generation, which it will learn by its
+// watch.
+template <typename Request>
+absl::StatusOr<Node*> Membership::Reporter(const Request& request, Job** job) {
+  Node* const node = FindNode(request.member(), job);
+  if (node == nullptr) return Unknown(request.member());
+  return Generation(request.generation()) == (*job)->generation ? node : nullptr;
+}
+
 absl::Status Membership::Declare(absl::Time now, const v1::DeclareRequest& request,
                                  Decision* decision) {
   Scope scope(this, now, decision);
   Job* job = nullptr;
-  Node* node = FindNode(request.member(), &job);
-  if (node == nullptr) return Unknown(request.member());
+  ADDEND_ASSIGN_OR_RETURN(Node* const node, Reporter(request, &job));
+  if (node == nullptr) return absl::OkStatus();
   if (job->state != v1::READY || node->idle) return absl::OkStatus();
-  if (Generation(request.generation()) != job->generation) return absl::OkStatus();
   std::vector<uint64_t> ready;
   for (const v1::TensorDescriptor& tensor : request.tensors()) {
     DeclareOne(*job, *node, tensor, &ready);
@@ -403,9 +411,8 @@ absl::Status Membership::Undeclare(absl::Time now, const v1::UndeclareRequest& r
                                    Decision* decision) {
   Scope scope(this, now, decision);
   Job* job = nullptr;
-  Node* node = FindNode(request.member(), &job);
-  if (node == nullptr) return Unknown(request.member());
-  if (Generation(request.generation()) != job->generation) return absl::OkStatus();
+  ADDEND_ASSIGN_OR_RETURN(Node* const node, Reporter(request, &job));
+  if (node == nullptr) return absl::OkStatus();
   std::vector<uint64_t> ready;
   for (const std::string& name : request.names()) UndeclareOne(*job, node->rank, name, &ready);
   PlanAll(*job, ready);
@@ -416,9 +423,8 @@ absl::Status Membership::ReportIdle(absl::Time now, const v1::ReportIdleRequest&
                                     Decision* decision) {
   Scope scope(this, now, decision);
   Job* job = nullptr;
-  Node* node = FindNode(request.member(), &job);
-  if (node == nullptr) return Unknown(request.member());
-  if (Generation(request.generation()) != job->generation) return absl::OkStatus();
+  ADDEND_ASSIGN_OR_RETURN(Node* const node, Reporter(request, &job));
+  if (node == nullptr) return absl::OkStatus();
   // A generation that never was active has no trainers whose end could matter.
   if (job->state == v1::FORMING || node->idle) return absl::OkStatus();
   node->idle = true;
@@ -432,9 +438,8 @@ absl::Status Membership::ReportFailure(absl::Time now, const v1::ReportFailureRe
                                        Decision* decision) {
   Scope scope(this, now, decision);
   Job* job = nullptr;
-  const Node* node = FindNode(request.member(), &job);
-  if (node == nullptr) return Unknown(request.member());
-  if (Generation(request.generation()) != job->generation) return absl::OkStatus();
+  ADDEND_ASSIGN_OR_RETURN(Node* const node, Reporter(request, &job));
+  if (node == nullptr) return absl::OkStatus();
   const uint32_t exit_code =
       request.exit_code() == 0 ? uint32_t{kExitTemporary} : request.exit_code();
   FailJob(*job,
@@ -449,9 +454,8 @@ absl::Status Membership::ReportServerLost(absl::Time now,
                                           Decision* decision) {
   Scope scope(this, now, decision);
   Job* job = nullptr;
-  const Node* node = FindNode(request.member(), &job);
-  if (node == nullptr) return Unknown(request.member());
-  if (Generation(request.generation()) != job->generation) return absl::OkStatus();
+  ADDEND_ASSIGN_OR_RETURN(Node* const node, Reporter(request, &job));
+  if (node == nullptr) return absl::OkStatus();
   const auto found = servers_.find(ServerId(request.server_id()));
   // A colocated server lives as long as its node, which has a lease of its own.
   if (found == servers_.end() || found->second.colocated()) return absl::OkStatus();
@@ -459,6 +463,17 @@ absl::Status Membership::ReportServerLost(absl::Time now,
   RemoveServer(found->first,
                absl::StrFormat("%s was lost: %s cannot reach it (%s)", NameOf(found->second),
                                NameOf(*node), request.reason()));
+  return absl::OkStatus();
+}
+
+absl::Status Membership::AckChange(absl::Time now, const v1::AckChangeRequest& request,
+                                   Decision* decision) {
+  Scope scope(this, now, decision);
+  Job* job = nullptr;
+  ADDEND_ASSIGN_OR_RETURN(Node* const node, Reporter(request, &job));
+  if (node == nullptr) return absl::OkStatus();
+  if (request.change() == 0 || request.change() != job->change.number) return absl::OkStatus();
+  (request.following() ? job->change.following : job->change.connected).insert(node->rank);
   return absl::OkStatus();
 }
 

@@ -158,6 +158,8 @@ class Membership {
   absl::Status ReplaceNode(Job& job, const v1::RegisterNodeRequest& request);
   Server* FindServer(const v1::MemberId& member);
   Node* FindNode(const v1::MemberId& member, Job** job);
+  template <typename Request>
+  absl::StatusOr<Node*> Reporter(const Request& request, Job** job);
   Lease* FindLease(const Watcher& watcher);
   void EndWatch(Lease* lease, absl::Status reason);
   void StartWatch(Lease* lease, WatchId watch, Watcher watcher);
@@ -267,6 +269,7 @@ class Membership {
   void FillServers(const Job& job, v1::NodeUpdate* update) const;
   std::shared_ptr<const v1::NodeUpdate> IdleUpdate(const Job& job, bool full) const;
   void SendTo(const Node& node, std::shared_ptr<const v1::NodeUpdate> update);
+  void AskToHold(const Job& job, const Tensor& tensor, ServerId server, const Owned& owned);
   v1::JobReservation* ReservationFor(ServerId server, const Job& job);
   v1::JobReservation* ReleasesFor(ServerId server, const Job& job);
   void DescribeJob(const Job& job, v1::JobReservation* reservation) const;

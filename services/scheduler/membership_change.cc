@@ -27,7 +27,7 @@ absl::Status Membership::Drain(absl::Time now, const v1::DrainRequest& request,
   const auto found = servers_.find(ServerId(request.server_id()));
   if (found == servers_.end()) {
     return absl::NotFoundError(
-        absl::StrFormat("there is no server %d: addendctl nodes lists them", request.server_id()));
+        absl::StrFormat("there is no server %d: addendctl status lists them", request.server_id()));
   }
   Server& server = found->second;
   if (server.colocated()) {
@@ -39,20 +39,6 @@ absl::Status Membership::Drain(absl::Time now, const v1::DrainRequest& request,
   event_.changed_servers.insert(server.id);
   for (auto& [id, job] : jobs_) job.rebalance = true;
   Say(NameOf(server) + " is being drained");
-  return absl::OkStatus();
-}
-
-absl::Status Membership::AckChange(absl::Time now, const v1::AckChangeRequest& request,
-                                   Decision* decision) {
-  Scope scope(this, now, decision);
-  Job* job = nullptr;
-  const Node* node = FindNode(request.member(), &job);
-  if (node == nullptr) {
-    return absl::NotFoundError("the scheduler does not know this node: it has to register again");
-  }
-  if (Generation(request.generation()) != job->generation) return absl::OkStatus();
-  if (request.change() == 0 || request.change() != job->change.number) return absl::OkStatus();
-  (request.following() ? job->change.following : job->change.connected).insert(node->rank);
   return absl::OkStatus();
 }
 
@@ -87,11 +73,11 @@ bool Membership::AllNodes(const Job& job, const std::set<NodeId>& nodes) const {
 std::vector<PlannedPartition> Membership::PartitionsOf(const Job& job,
                                                        std::vector<uint64_t>* agreements) const {
   std::vector<PlannedPartition> partitions;
-  for (const auto& [agreement, tensor] : job.tensors) {
-    if (tensor.stage != Stages::PLANNED) continue;
-    ForEachPartition(tensor.plan, [&](const PlannedPartition& partition) {
+  for (const auto& entry : job.tensors) {
+    if (entry.second.stage != Stages::PLANNED) continue;
+    ForEachPartition(entry.second.plan, [&](const PlannedPartition& partition) {
       partitions.push_back(partition);
-      agreements->push_back(agreement);
+      agreements->push_back(entry.first);
     });
   }
   return partitions;
@@ -147,8 +133,7 @@ void Membership::AskOwnersToBe(Job& job, Tensor& tensor) {
   }
   for (const auto& [id, owned] : added) {
     job.change.awaited.insert(id);
-    AddReservation(tensor, id, owned, ReservationFor(id, job));
-    event_.reserved[id].emplace_back(job.id, TensorId(tensor.plan.tensor_id()));
+    AskToHold(job, tensor, id, owned);
   }
 }
 
@@ -220,12 +205,8 @@ void Membership::FinishChange(Job& job) {
   for (auto& [agreement, tensor] : job.tensors) {
     std::map<ServerId, std::set<uint32_t>> released;
     for (const auto& [index, move] : MovesOf(tensor)) {
-      const int i = static_cast<int>(index);
-      released[ServerId(tensor.plan.servers(i))].insert(index);
-      tensor.plan.mutable_versions()->Resize(tensor.plan.servers_size(), 0);
-      tensor.plan.set_servers(i, move.server());
-      tensor.plan.set_shards(i, move.shard());
-      tensor.plan.set_versions(i, move.version());
+      released[ServerId(tensor.plan.servers(static_cast<int>(index)))].insert(index);
+      SetOwner(&tensor.plan, index, PlaceOf(move), move.version());
     }
     tensor.plan.clear_moves();
     for (const auto& [from, partitions] : released) LetGo(job, tensor, from, partitions);

@@ -105,17 +105,9 @@ void Membership::Recover(Job& job, ServerId dead, const std::vector<uint64_t>& a
 // In the books; nobody is told yet.
 void Membership::MovePartition(Job& job, Tensor& tensor, const PlannedPartition& partition,
                                const PartitionPlace& to) {
-  v1::TensorPlan& plan = tensor.plan;
-  const int index = static_cast<int>(partition.index);
-  plan.mutable_versions()->Resize(plan.servers_size(), 0);
-  plan.set_servers(index, to.server.value());
-  plan.set_shards(index, to.shard);
-  plan.set_versions(index, job.plan_version.value());
+  SetOwner(&tensor.plan, partition.index, to, job.plan_version.value());
   DropLoad(job, partition);
-  PlannedPartition moved = partition;
-  moved.server = to.server;
-  moved.shard = to.shard;
-  TakePartition(job, tensor, moved);
+  TakePartition(job, tensor, MovedTo(partition, to));
   job.plan_servers.insert(to.server);
 }
 
@@ -125,19 +117,16 @@ void Membership::MovePartition(Job& job, Tensor& tensor, const PlannedPartition&
 void Membership::KeepAtSurvivors(Job& job, Tensor& tensor, const std::set<uint32_t>& partitions,
                                  ServerId dead) {
   v1::TensorPlan& plan = tensor.plan;
-  plan.mutable_versions()->Resize(plan.servers_size(), 0);
   std::map<uint32_t, v1::PartitionMove> moves = MovesOf(tensor);
   ForEachPartition(plan, [&](const PlannedPartition& partition) {
     if (!partitions.contains(partition.index)) return;
-    const int i = static_cast<int>(partition.index);
-    const v1::PartitionMove& move = moves.at(partition.index);
+    PartitionPlace survivor{partition.server, partition.shard};
     if (partition.server == dead) {
-      plan.set_servers(i, move.server());
-      plan.set_shards(i, move.shard());
+      survivor = PlaceOf(moves.at(partition.index));
     } else {
       AddLoad(job, partition);
     }
-    plan.set_versions(i, job.plan_version.value());
+    SetOwner(&plan, partition.index, survivor, job.plan_version.value());
     moves.erase(partition.index);
   });
   plan.clear_moves();
@@ -154,8 +143,7 @@ void Membership::AskNewOwners(Job& job, Tensor& tensor) {
   });
   for (const auto& [id, owned] : added) {
     tensor.recovering.insert(id);
-    AddReservation(tensor, id, owned, ReservationFor(id, job));
-    event_.reserved[id].emplace_back(job.id, TensorId(tensor.plan.tensor_id()));
+    AskToHold(job, tensor, id, owned);
   }
 }
 

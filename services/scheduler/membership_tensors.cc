@@ -219,8 +219,7 @@ void Membership::Reserve(Job& job, Tensor& tensor, v1::TensorPlan plan) {
   tensor.awaited.clear();
   for (const auto& [server, owned] : tensor.owned) {
     tensor.awaited.insert(server);
-    AddReservation(tensor, server, owned, ReservationFor(server, job));
-    event_.reserved[server].emplace_back(job.id, id);
+    AskToHold(job, tensor, server, owned);
   }
   event_.changed_agreements.insert({job.id, tensor.agreement});
   event_.changed_plans.insert({job.id, tensor.agreement});

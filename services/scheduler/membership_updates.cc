@@ -104,6 +104,13 @@ v1::NodeUpdate& Membership::Single(const Job& job, NodeId node) {
   return event_.singles[{job.id, node}];
 }
 
+// Asks the server to reserve `owned` of the tensor, and notes that it has to answer.
+void Membership::AskToHold(const Job& job, const Tensor& tensor, ServerId server,
+                           const Owned& owned) {
+  AddReservation(tensor, server, owned, ReservationFor(server, job));
+  event_.reserved[server].emplace_back(job.id, TensorId(tensor.plan.tensor_id()));
+}
+
 // The entry for what the job newly reserves.
 v1::JobReservation* Membership::ReservationFor(ServerId server, const Job& job) {
   v1::ServerUpdate& update = event_.server_updates[server];

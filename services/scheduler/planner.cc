@@ -271,4 +271,13 @@ void ForEachPartition(const v1::TensorPlan& plan,
   }
 }
 
+void SetOwner(v1::TensorPlan* plan, uint32_t partition, const PartitionPlace& place,
+              uint64_t version) {
+  const int index = static_cast<int>(partition);
+  plan->mutable_versions()->Resize(plan->servers_size(), 0);
+  plan->set_servers(index, place.server.value());
+  plan->set_shards(index, place.shard);
+  plan->set_versions(index, version);
+}
+
 }  // namespace addend

@@ -68,6 +68,9 @@ struct PartitionPlace {
 inline PartitionPlace PlaceOf(const v1::PartitionMove& move) {
   return {ServerId(move.server()), move.shard()};
 }
+// Makes it the partition's owner from that plan version on.
+void SetOwner(v1::TensorPlan* plan, uint32_t partition, const PartitionPlace& place,
+              uint64_t version);
 // The same partition at another server.
 inline PlannedPartition MovedTo(PlannedPartition partition, const PartitionPlace& place) {
   partition.server = place.server;

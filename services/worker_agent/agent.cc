@@ -309,21 +309,20 @@ v1::Traffic Agent::traffic() const {
   return traffic;
 }
 
-std::string Agent::Activity() {
-  std::string text;
-  loop_->Run([&] {
-    int connected = 0;
-    for (const TrainerLink* trainer : ranks_) connected += trainer != nullptr;
-    text = absl::StrFormat("%d of %d trainers connected, %d rounds", connected, options_.local_size,
-                           rounds_);
-    if (job_state_ != v1::READY) text += "; " + reason_;
-  });
+std::string Agent::Activity() const {
+  int connected = 0;
+  for (const TrainerLink* trainer : ranks_) connected += trainer != nullptr;
+  std::string text = absl::StrFormat("%d of %d trainers connected, %d rounds", connected,
+                                     options_.local_size, rounds_);
+  if (job_state_ != v1::READY) text += "; " + reason_;
   return text;
 }
 
-void Agent::FillPaces(v1::HeartbeatRequest* beat) {
+void Agent::FillBeat(v1::HeartbeatRequest* beat) {
+  *beat->mutable_traffic() = traffic();
   std::map<uint32_t, std::pair<absl::Duration, uint64_t>> waited;
   loop_->Run([&] {
+    beat->set_activity(Activity());
     beat->set_generation(identity_.generation.value());
     for (const auto& [key, link] : links_) {
       if (link->given_up() || ServerId(key.first) == colocated_server_) continue;

@@ -42,7 +42,7 @@ class SchedulerReports {
   virtual void ReportIdle(Generation generation) = 0;
   virtual void ReportFailure(Generation generation, const absl::Status& why,
                              const std::string& kind) = 0;
-  // A CPU server that cannot be reached any more.
+  // A CPU server that cannot be reached.
   virtual void ReportServerLost(Generation generation, ServerId server,
                                 const absl::Status& why) = 0;
   // This node is connected to the owners to be of a planned change, or follows all of them.
@@ -83,10 +83,9 @@ class Agent final : private TrainerEvents, private ServerEvents {
   void End();
   v1::GetAgentResponse Snapshot();
   v1::Traffic traffic() const;
-  // Adds how long rounds have waited for each server but the colocated one, and the generation.
-  void FillPaces(v1::HeartbeatRequest* beat);
-  // For people: "2 of 2 trainers connected, round 812".
-  std::string Activity();
+  // Adds what the agent knows to a heartbeat: its traffic, what it is doing ("2 of 2 trainers
+  // connected, 812 rounds"), and how long rounds have waited for each server but the colocated one.
+  void FillBeat(v1::HeartbeatRequest* beat);
   std::shared_ptr<const ResultSlots> result_slots() const { return result_slots_; }
 
  private:
@@ -154,6 +153,7 @@ class Agent final : private TrainerEvents, private ServerEvents {
   void NoteChange(const v1::NodeUpdate& update);
   void TakeMoves(const std::shared_ptr<Tensor>& tensor, const v1::TensorPlan& plan);
   void SetNext(PartitionOwner* owner, ServerLink* next, PlanVersion version);
+  void Follow(Tensor* tensor, uint32_t partition, ServerLink* link, PlanVersion version);
   void ForgetTensor(TensorId id);
   bool ConnectedToOwnersToBe() const;
   void AckChange();
@@ -167,6 +167,7 @@ class Agent final : private TrainerEvents, private ServerEvents {
   void FailJob(const absl::Status& why, const std::string& kind, bool report);
   void DropRetiredLinks();
   void DescribeOpen(v1::GetAgentResponse* response) const;
+  std::string Activity() const;
 
   const Options options_;
   std::unique_ptr<EventLoop> loop_;

@@ -32,6 +32,16 @@ void Agent::SetNext(PartitionOwner* owner, ServerLink* next, PlanVersion version
   owner->next_version = version;
 }
 
+// FOLLOW in spec/recovery.pml.
+void Agent::Follow(Tensor* tensor, uint32_t partition, ServerLink* link, PlanVersion version) {
+  PartitionOwner& owner = tensor->owners[partition];
+  pull_->Moved(PartitionId(tensor->id, partition), owner.link, link);
+  SetNext(&owner, nullptr, PlanVersion());
+  owner.link = link;
+  owner.version = version;
+  owner.reported = false;
+}
+
 void Agent::ForgetTensor(TensorId id) {
   const auto tensor = by_id_.find(id);
   if (tensor == by_id_.end()) return;
@@ -56,11 +66,7 @@ void Agent::OnMoved(const ServerLink* link, const FrameHeader& header) {
                   link->where(), partition, tensor->shape.name, header.plan_version.value());
     return;
   }
-  pull_->Moved(header.partition, owner.link, owner.next);
-  owner.link = owner.next;
-  owner.version = owner.next_version;
-  owner.reported = false;
-  SetNext(&owner, nullptr, PlanVersion());
+  Follow(tensor.get(), partition, owner.next, owner.next_version);
   if (const Task* task = pull_->Find(header.partition)) push_->Send(*task);
   AckChange();
 }

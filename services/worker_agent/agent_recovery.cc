@@ -135,10 +135,7 @@ void Agent::FollowPlan(const std::shared_ptr<Tensor>& tensor, const v1::TensorPl
     if (version <= owner.version) continue;
     const auto link = LinkTo(plan.servers(i), plan.shards(i));
     if (!link.ok()) return FailJob(link.status(), "internal", /*report=*/true);
-    SetNext(&owner, nullptr, PlanVersion());
-    pull_->Moved(PartitionId(tensor->id, i), owner.link, *link);
-    owner.link = *link;
-    owner.version = version;
+    Follow(tensor.get(), i, *link, version);
     owner.reported = true;
     push_->SendReport(*tensor, i, FrameType::kRecover);
     ++moved;

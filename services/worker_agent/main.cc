@@ -139,11 +139,7 @@ class AgentProcess {
                             NodeMember::Join(
                                 member_options, NodeRegistration(server_id),
                                 [this](const v1::NodeUpdate& update) { agent_->OnUpdate(update); },
-                                [this](v1::HeartbeatRequest* beat) {
-                                  *beat->mutable_traffic() = agent_->traffic();
-                                  beat->set_activity(agent_->Activity());
-                                  agent_->FillPaces(beat);
-                                }));
+                                [this](v1::HeartbeatRequest* beat) { agent_->FillBeat(beat); }));
     MemberReports reports(node.get());
     agent_->Begin(node->registration(), ServerId(server_id), &reports);
     *joined = true;

@@ -7,8 +7,8 @@
 #include "lib/base/exit_codes.h"
 #include "lib/base/status_macros.h"
 #include "lib/rpc/client.h"
-#include "lib/rpc/status.h"
 #include "proto/addend/v1/scheduler.grpc.pb.h"
+#include "tools/addendctl/ask.h"
 
 namespace addend {
 namespace {
@@ -17,12 +17,8 @@ constexpr absl::Duration kPoll = absl::Milliseconds(50);
 
 absl::StatusOr<bool> IsMember(const std::string& scheduler, uint32_t server,
                               absl::Duration timeout) {
-  v1::GetStatusResponse status;
-  ADDEND_RETURN_IF_ERROR(CallAny(scheduler, [&](const auto& channel) {
-    grpc::ClientContext context;
-    SetDeadline(&context, timeout);
-    return v1::Scheduler::NewStub(channel)->GetStatus(&context, {}, &status);
-  }));
+  ADDEND_ASSIGN_OR_RETURN(const v1::GetStatusResponse status,
+                          AskStatus(scheduler, /*job=*/"", timeout));
   return std::any_of(status.servers().begin(), status.servers().end(),
                      [server](const auto& other) { return other.server_id() == server; });
 }
@@ -33,20 +29,13 @@ absl::StatusOr<std::string> DrainServer(const std::string& scheduler, uint32_t s
                                         absl::Duration timeout, bool json) {
   v1::DrainRequest request;
   request.set_server_id(server);
-  const absl::Status asked = CallAny(scheduler, [&](const auto& channel) {
-    grpc::ClientContext context;
-    SetDeadline(&context, timeout);
-    v1::DrainResponse response;
-    return v1::Scheduler::NewStub(channel)->Drain(&context, request, &response);
-  });
-  if (IsUnreachable(asked)) {
-    return WithExitCode(
-        absl::UnavailableError(absl::StrFormat(
-            "the scheduler %s does not answer (%s); check --scheduler and that it runs", scheduler,
-            ShortReason(asked))),
-        kExitSchedulerUnreachable);
-  }
-  ADDEND_RETURN_IF_ERROR(asked);
+  ADDEND_RETURN_IF_ERROR(Explained(scheduler, CallAny(scheduler, [&](const auto& channel) {
+                                     grpc::ClientContext context;
+                                     SetDeadline(&context, timeout);
+                                     v1::DrainResponse response;
+                                     return v1::Scheduler::NewStub(channel)->Drain(
+                                         &context, request, &response);
+                                   })));
   const absl::Time deadline = absl::Now() + timeout;
   while (true) {
     ADDEND_ASSIGN_OR_RETURN(const bool there, IsMember(scheduler, server, timeout));

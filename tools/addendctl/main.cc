@@ -6,13 +6,10 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/options/options.h"
-#include "lib/rpc/client.h"
-#include "lib/rpc/status.h"
-#include "proto/addend/v1/scheduler.grpc.pb.h"
+#include "tools/addendctl/ask.h"
 #include "tools/addendctl/drain_command.h"
 #include "tools/addendctl/options.h"
 #include "tools/addendctl/plan_command.h"
@@ -69,27 +66,7 @@ absl::StatusOr<std::string> Plan() {
 }
 
 absl::StatusOr<v1::GetStatusResponse> AskScheduler(const std::string& scheduler) {
-  v1::GetStatusRequest request;
-  request.set_job(absl::GetFlag(FLAGS_job));
-  v1::GetStatusResponse response;
-  const absl::Status status = CallAny(scheduler, [&](const auto& channel) {
-    grpc::ClientContext context;
-    SetDeadline(&context, absl::GetFlag(FLAGS_timeout));
-    return v1::Scheduler::NewStub(channel)->GetStatus(&context, request, &response);
-  });
-  if (IsUnreachable(status)) {
-    return WithExitCode(
-        absl::UnavailableError(absl::StrFormat(
-            "the scheduler %s does not answer (%s); check --scheduler and that it runs", scheduler,
-            ShortReason(status))),
-        kExitSchedulerUnreachable);
-  }
-  if (absl::IsUnimplemented(status)) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s answers, but is not an Addend scheduler; check --scheduler", scheduler));
-  }
-  ADDEND_RETURN_IF_ERROR(status);
-  return response;
+  return AskStatus(scheduler, absl::GetFlag(FLAGS_job), absl::GetFlag(FLAGS_timeout));
 }
 
 absl::StatusOr<std::string> Why(const std::vector<std::string>& arguments) {

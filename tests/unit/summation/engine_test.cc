@@ -51,15 +51,7 @@ class Node : public Sink {
     });
   }
   // To a new owner of `version`: `round` is the last whose result this node holds.
-  void Report(uint64_t version, uint64_t round) {
-    loop_->Run([&] {
-      FrameHeader header = Header(FrameType::kRecover);
-      header.partition = PartitionId(kTensor, 0);
-      header.plan_version = PlanVersion(version);
-      header.round = Round(round);
-      link_->Send(header, {}, nullptr);
-    });
-  }
+  void Report(uint64_t version, uint64_t round) { Tell(FrameType::kRecover, version, round); }
   // The result of `round`, for the owner that has asked for it.
   void Supply(const std::vector<float>& values, uint64_t round) {
     sent_.push_back(values);
@@ -72,15 +64,7 @@ class Node : public Sink {
     });
   }
   // Where this node stands, after a reset.
-  void Sync(uint64_t held) {
-    loop_->Run([&] {
-      FrameHeader header = Header(FrameType::kAck);
-      header.partition = PartitionId(kTensor, 0);
-      header.plan_version = PlanVersion(version);
-      header.round = Round(held);
-      link_->Send(header, {}, nullptr);
-    });
-  }
+  void Sync(uint64_t held) { Tell(FrameType::kAck, version, held); }
   // The plan version of the next owner, and the last round that this one has sealed.
   std::pair<PlanVersion, Round> WaitForMoved() {
     Wait([this] { return moved.has_value() || closed; });
@@ -157,6 +141,15 @@ class Node : public Sink {
     header.generation = Generation(1);
     header.sender = rank_;
     return header;
+  }
+  void Tell(FrameType type, uint64_t plan_version, uint64_t round) {
+    loop_->Run([&] {
+      FrameHeader header = Header(type);
+      header.partition = PartitionId(kTensor, 0);
+      header.plan_version = PlanVersion(plan_version);
+      header.round = Round(round);
+      link_->Send(header, {}, nullptr);
+    });
   }
   template <typename Condition>
   bool Wait(Condition condition) {
