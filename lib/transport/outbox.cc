@@ -12,8 +12,14 @@ void Outbox::Attach(Link* link, bool by_reference) {
   Pump();
 }
 
-void Outbox::Push(const FrameHeader& header, Bytes payload, Done done) {
-  queue_.push(std::make_unique<Item>(Item{header, payload, std::move(done), next_sequence_++}));
+void Outbox::Detach() {
+  link_ = nullptr;
+  Changed();
+}
+
+void Outbox::Push(const FrameHeader& header, Bytes payload, Done done, uint64_t place) {
+  queue_.push(
+      std::make_unique<Item>(Item{header, payload, std::move(done), next_sequence_++, place}));
   Pump();
 }
 
@@ -23,26 +29,51 @@ void Outbox::Clear(const absl::Status& why) {
     queue_.pop();
     if (done) done(why);
   }
+  Changed();
+}
+
+bool Outbox::HasRoom() const { return by_reference_ || in_flight_bytes_ < kWindowBytes; }
+
+std::optional<Convoy::Frame> Outbox::NextInConvoy() const {
+  if (convoy_ == nullptr || link_ == nullptr || by_reference_ || queue_.empty()) {
+    return std::nullopt;
+  }
+  const Item& next = *queue_.top();
+  if (next.place == 0) return std::nullopt;
+  return Convoy::Frame{next.place, next.header.priority};
+}
+
+void Outbox::Changed() {
+  if (convoy_ == nullptr) return;
+  if (queue_.empty() == waiting_) on_waiting_(waiting_ = !waiting_);
+  const auto next = NextInConvoy();
+  convoy_->Update(this, next, next && HasRoom());
 }
 
 void Outbox::Pump() {
-  while (link_ != nullptr && !queue_.empty() &&
-         (by_reference_ || in_flight_bytes_ < kWindowBytes)) {
-    // top() is const only to protect the order, which pop() ends.
-    std::unique_ptr<Item> item = std::move(const_cast<std::unique_ptr<Item>&>(queue_.top()));
-    queue_.pop();
-    const size_t bytes = kFrameHeaderBytes + item->payload.size();
-    in_flight_bytes_ += bytes;
-    link_->Send(item->header, item->payload,
-                [self = std::weak_ptr<Outbox*>(self_), bytes,
-                 done = std::move(item->done)](absl::Status status) mutable {
-                  if (done) done(status);
-                  const auto outbox = self.lock();
-                  if (!outbox || !status.ok()) return;
-                  (*outbox)->in_flight_bytes_ -= bytes;
-                  (*outbox)->Pump();
-                });
+  while (link_ != nullptr && !queue_.empty() && HasRoom()) {
+    const auto frame = NextInConvoy();
+    if (frame && !convoy_->MayLeave(this, *frame)) break;
+    SendNext();
   }
+  Changed();
+}
+
+void Outbox::SendNext() {
+  // top() is const only to protect the order, which pop() ends.
+  std::unique_ptr<Item> item = std::move(const_cast<std::unique_ptr<Item>&>(queue_.top()));
+  queue_.pop();
+  const size_t bytes = kFrameHeaderBytes + item->payload.size();
+  in_flight_bytes_ += bytes;
+  link_->Send(item->header, item->payload,
+              [self = std::weak_ptr<Outbox*>(self_), bytes,
+               done = std::move(item->done)](absl::Status status) mutable {
+                if (done) done(status);
+                const auto outbox = self.lock();
+                if (!outbox || !status.ok()) return;
+                (*outbox)->in_flight_bytes_ -= bytes;
+                (*outbox)->Pump();
+              });
 }
 
 }  // namespace addend

@@ -1,25 +1,33 @@
 // Sends frames through a link by priority: larger first, then in the order of pushing. Only a
 // window of bytes is handed to the link at a time, so that what is urgent overtakes what waits
-// here. Belongs to one shard's thread.
+// here. Outboxes of one convoy keep side by side. Belongs to one shard's thread.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <queue>
+#include <utility>
 #include <vector>
 
+#include "lib/transport/convoy.h"
 #include "lib/transport/transport.h"
 
 namespace addend {
 
 class Outbox {
  public:
+  using WaitingFn = absl::AnyInvocable<void(bool waiting)>;
   // The window of a link that copies. Payloads passed by reference cost nothing in flight and are
   // not limited: a window would let early contributions, which the receiver keeps, block later
   // ones.
   static constexpr size_t kWindowBytes = 256 * 1024;
 
   Outbox() = default;
+  // `convoy`, which outlives it, holds back links that copy. `on_waiting` is told when frames begin
+  // to wait here, and when none does any more.
+  Outbox(Convoy* convoy, WaitingFn on_waiting)
+      : convoy_(convoy), on_waiting_(std::move(on_waiting)) {}
   // Frames that were not handed to a link run their Done with CANCELLED.
   ~Outbox() { Clear(absl::CancelledError("not sent")); }
   Outbox(const Outbox&) = delete;
@@ -27,18 +35,21 @@ class Outbox {
 
   // Starts sending through `link`, which must stay open until Detach().
   void Attach(Link* link, bool by_reference);
-  void Detach() { link_ = nullptr; }
-  // `payload` is lent until `done`. May be called before Attach().
-  void Push(const FrameHeader& header, Bytes payload, Done done);
+  void Detach();
+  // `payload` is lent until `done`. May be called before Attach(). `place`: in the stream of the
+  // convoy; 0: the frame belongs to none.
+  void Push(const FrameHeader& header, Bytes payload, Done done, uint64_t place = 0);
   void Clear(const absl::Status& why);
   size_t queued() const { return queue_.size(); }
 
  private:
+  friend class Convoy;
   struct Item {
     FrameHeader header;
     Bytes payload;
     Done done;
     uint64_t sequence;
+    uint64_t place;
   };
   struct Later {
     bool operator()(const std::unique_ptr<Item>& a, const std::unique_ptr<Item>& b) const {
@@ -47,7 +58,14 @@ class Outbox {
     }
   };
   void Pump();
+  void SendNext();
+  bool HasRoom() const;
+  std::optional<Convoy::Frame> NextInConvoy() const;
+  void Changed();
 
+  Convoy* const convoy_ = nullptr;
+  WaitingFn on_waiting_;
+  bool waiting_ = false;
   Link* link_ = nullptr;
   bool by_reference_ = false;
   size_t in_flight_bytes_ = 0;

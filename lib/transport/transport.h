@@ -126,6 +126,9 @@ class Link {
   virtual void Close(absl::Status why) = 0;
   // For people: "10.0.0.7:7100".
   virtual std::string peer() const = 0;
+  // How long there were bytes that the peer had not acknowledged: how long sending took. With
+  // by_reference none is ever.
+  virtual absl::Duration sending_time() const = 0;
 };
 
 // Memory that peers may Put to. Registered as long as it lives.

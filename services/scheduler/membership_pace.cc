@@ -19,11 +19,11 @@ constexpr double kLeastSpeed = 0.05;
 void Membership::TakePaces(absl::Time now, Job& job, NodeId node,
                            const v1::HeartbeatRequest& beat) {
   if (Generation(beat.generation()) != job.generation || beat.paces().empty()) return;
-  std::map<ServerId, Pace::Waits> waits;
+  std::map<ServerId, Pace::Service> served;
   for (const v1::ServerPace& pace : beat.paces()) {
-    waits[ServerId(pace.server_id())] = {pace.waited_s(), pace.waits()};
+    served[ServerId(pace.server_id())] = {pace.served_s(), pace.services()};
   }
-  job.pace.Report(now, node, waits);
+  job.pace.Report(now, node, served);
 }
 
 // The CPU servers that the job uses.
@@ -79,10 +79,11 @@ void Membership::FollowPaces(Job& job) {
       if (server->id != deviation.server) continue;
       // One at a time: with it, the others' times change.
       if (!SetSpeed(*server, server->speed / deviation.ratio, cpu_servers)) continue;
-      return Say(absl::StrFormat(
-          "rounds of job '%s' wait for %s %.2f times as long as for the others: it counts with "
-          "%.0f %% of its bandwidth from now on",
-          job.name, NameOf(*server), deviation.ratio, 100 * server->speed));
+      return Say(
+          absl::StrFormat("%s is at work for job '%s' %.2f times as long as the others: it counts "
+                          "with %.0f %% of its "
+                          "bandwidth from now on",
+                          NameOf(*server), job.name, deviation.ratio, 100 * server->speed));
     }
   }
 }

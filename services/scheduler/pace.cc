@@ -21,42 +21,35 @@ double MedianWithout(const std::map<ServerId, double>& times, ServerId without) 
 
 }  // namespace
 
-void Pace::Report(absl::Time now, NodeId node, const std::map<ServerId, Waits>& waits) {
+void Pace::Report(absl::Time now, NodeId node, const std::map<ServerId, Service>& served) {
   news_ = true;
   if (!window_began_) window_began_ = now;
   if (const auto known = last_.find(node); known != last_.end()) {
-    for (const auto& [server, total] : waits) {
-      Waits since = known->second[server];
-      if (total.times < since.times) since = Waits();  // a link that was made anew begins at 0
-      Waits& added = window_[node][server];
+    for (const auto& [server, total] : served) {
+      Service since = known->second[server];
+      if (total.times < since.times) since = Service();  // a link that was made anew begins at 0
+      Service& added = window_[node][server];
       added.seconds += total.seconds - since.seconds;
       added.times += total.times - since.times;
     }
   }
-  last_[node] = waits;
+  last_[node] = served;
 }
 
-// Of one wait.
-std::map<ServerId, double> Pace::MeanTimes(const std::map<ServerId, double>& weights) const {
-  std::map<ServerId, Waits> sums;
+std::map<ServerId, double> Pace::Times(const std::map<ServerId, double>& weights) const {
+  std::map<ServerId, double> times;
   for (const auto& [node, seen] : window_) {
-    for (const auto& [server, waits] : seen) {
-      if (waits.times == 0 || !weights.contains(server)) continue;
-      sums[server].seconds += waits.seconds;
-      sums[server].times += waits.times;
+    for (const auto& [server, service] : seen) {
+      if (weights.contains(server)) times[server] += weights.at(server) * service.seconds;
     }
   }
-  std::map<ServerId, double> means;
-  for (const auto& [server, sum] : sums) {
-    means[server] = weights.at(server) * sum.seconds / static_cast<double>(sum.times);
-  }
-  return means;
+  return times;
 }
 
-double Pace::LongestWaited() const {
+double Pace::LongestServed() const {
   double longest = 0;
   for (const auto& [node, seen] : window_) {
-    for (const auto& [server, waits] : seen) longest = std::max(longest, waits.seconds);
+    for (const auto& [server, service] : seen) longest = std::max(longest, service.seconds);
   }
   return longest;
 }
@@ -68,14 +61,14 @@ std::optional<std::vector<Pace::Deviation>> Pace::Evaluate(
   for (const NodeId node : nodes) {
     const auto seen = window_.find(node);
     if (seen == window_.end()) return std::nullopt;
-    for (const auto& [server, waits] : seen->second) {
-      if (weights.contains(server) && waits.times < kTimes) return std::nullopt;
+    for (const auto& [server, service] : seen->second) {
+      if (weights.contains(server) && service.times < kTimes) return std::nullopt;
     }
   }
   if (nodes.empty()) return std::nullopt;
   const double length_s = absl::ToDoubleSeconds(now - *window_began_);
-  const std::map<ServerId, double> times = MeanTimes(weights);
-  const bool matters = LongestWaited() >= kLeastUse * length_s;
+  const std::map<ServerId, double> times = Times(weights);
+  const bool matters = LongestServed() >= kLeastUse * length_s;
   window_.clear();
   window_began_ = now;
   if (std::exchange(settling_, false)) return std::nullopt;

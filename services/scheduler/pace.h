@@ -1,10 +1,10 @@
-// How long rounds wait for each summation server, as the nodes see it, and which servers are slower
-// or faster than their plan takes them for. Pure: no thread, clock or I/O.
+// How long each summation server is at work, as the nodes see it, and which servers are slower or
+// faster than their plan takes them for. Pure: no thread, clock or I/O.
 //
-// The plan makes every server finish at the same moment, so all should be waited for equally long.
-// One that is waited for much longer than the others, window after window, has become slow: its CPU
-// or its link is taken by something else. It is believed to be slower by as much as it was waited
-// for longer, and to be faster again by the same rule.
+// The plan makes every server finish at the same moment, so all should be at work equally long. One
+// that is at work much longer than the others, window after window, has become slow: its CPU or its
+// link is taken by something else. It is believed to be slower by as much as it was at work longer,
+// and to be faster again by the same rule.
 #pragma once
 
 #include <cstdint>
@@ -29,19 +29,20 @@ class Pace {
   static constexpr double kThreshold = 1.4;
   static constexpr double kFineThreshold = 1.12;
   static constexpr int kWindows = 2;        // so many in a row, before anything is done
-  static constexpr uint64_t kTimes = 3;     // that each server is waited for in a window
-  static constexpr double kLeastUse = 0.1;  // of the time, or waiting does not matter
+  static constexpr uint64_t kTimes = 3;     // that each server begins to work in a window
+  static constexpr double kLeastUse = 0.1;  // of the time, or it does not matter
 
-  struct Waits {
+  // A node's contributions were on their way, or the server had all and results were awaited.
+  struct Service {
     double seconds = 0;
     uint64_t times = 0;
   };
-  // A node's report: for each server, how long and how often it has waited for it since the
-  // generation began.
-  void Report(absl::Time now, NodeId node, const std::map<ServerId, Waits>& waits);
+  // A node's report: for each server, how long it was at work for the node since the generation
+  // began, and how often it began to be.
+  void Report(absl::Time now, NodeId node, const std::map<ServerId, Service>& served);
   // Something was reported since the last Evaluate().
   bool HasNews() const { return news_; }
-  // If all of `nodes` have waited for every server a few times since the last call that had an
+  // If every server was at work for all of `nodes` a few times since the last call that had an
   // answer: the servers that deviate, perhaps none. `weights`: what to multiply the time of each
   // server with, because it has more or less than its share of whole partitions; one that is not
   // named is left out.
@@ -53,9 +54,9 @@ class Pace {
   void StartOver(absl::Time now);
 
  private:
-  using Seen = std::map<ServerId, Waits>;
-  double LongestWaited() const;
-  std::map<ServerId, double> MeanTimes(const std::map<ServerId, double>& weights) const;
+  using Seen = std::map<ServerId, Service>;
+  double LongestServed() const;
+  std::map<ServerId, double> Times(const std::map<ServerId, double>& weights) const;
 
   std::map<NodeId, Seen> last_;             // the last report of each node
   std::map<NodeId, Seen> window_;           // what was added to it in this window

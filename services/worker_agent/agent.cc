@@ -213,7 +213,7 @@ absl::StatusOr<ServerLink*> Agent::LinkTo(uint32_t server, uint32_t shard) {
   ServerEvents* const events = this;
   if (ServerId(server) == colocated_server_) {
     auto& link = links_[key] =
-        std::make_unique<ServerLink>(inproc_.get(), &identity_, events, ServerId(server),
+        std::make_unique<ServerLink>(inproc_.get(), &identity_, events, &convoy_, ServerId(server),
                                      "the colocated summation server", shard);
     link->Connect({.host = Engine::InprocName(shard)}, options_.connect_timeout);
     return link.get();
@@ -230,8 +230,8 @@ absl::StatusOr<ServerLink*> Agent::LinkTo(uint32_t server, uint32_t shard) {
                                          info.colocated_node(), info.hostname())
                        : absl::StrFormat("summation server %d (%s)", server, info.hostname());
   ADDEND_RETURN_IF_ERROR(CheckReachable(where, endpoint));
-  auto& link = links_[key] =
-      std::make_unique<ServerLink>(tcp_.get(), &identity_, events, ServerId(server), where, shard);
+  auto& link = links_[key] = std::make_unique<ServerLink>(tcp_.get(), &identity_, events, &convoy_,
+                                                          ServerId(server), where, shard);
   link->Connect({endpoint.host(), static_cast<uint16_t>(endpoint.port())},
                 options_.connect_timeout);
   return link.get();
@@ -320,21 +320,21 @@ std::string Agent::Activity() const {
 
 void Agent::FillBeat(v1::HeartbeatRequest* beat) {
   *beat->mutable_traffic() = traffic();
-  std::map<uint32_t, std::pair<absl::Duration, uint64_t>> waited;
+  std::map<uint32_t, std::pair<absl::Duration, uint64_t>> served;
   loop_->Run([&] {
     beat->set_activity(Activity());
     beat->set_generation(identity_.generation.value());
     for (const auto& [key, link] : links_) {
       if (link->given_up() || ServerId(key.first) == colocated_server_) continue;
-      auto& longest = waited[key.first];  // of its shards
-      longest = std::max(longest, {link->waited(), link->waits()});
+      auto& longest = served[key.first];  // of its shards
+      longest = std::max(longest, {link->served(), link->services()});
     }
   });
-  for (const auto& [server, longest] : waited) {
+  for (const auto& [server, longest] : served) {
     v1::ServerPace* pace = beat->add_paces();
     pace->set_server_id(server);
-    pace->set_waited_s(absl::ToDoubleSeconds(longest.first));
-    pace->set_waits(longest.second);
+    pace->set_served_s(absl::ToDoubleSeconds(longest.first));
+    pace->set_services(longest.second);
   }
 }
 

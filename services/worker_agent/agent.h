@@ -187,6 +187,8 @@ class Agent final : private TrainerEvents, private ServerEvents {
   std::string reason_;
   PlanVersion plan_version_;
   std::map<uint32_t, v1::ServerInfo> servers_;
+  Convoy convoy_;              // of all links that leave the node
+  uint64_t stream_bytes_ = 0;  // pushed so far: where the next tensor begins in it
   std::map<LinkKey, std::unique_ptr<ServerLink>> links_;
   std::set<uint32_t> lost_servers_;  // that the scheduler has been told of, in this generation
   // The planned change that is under way; number 0: none.

@@ -35,7 +35,7 @@ void Agent::SetNext(PartitionOwner* owner, ServerLink* next, PlanVersion version
 // FOLLOW in spec/recovery.pml.
 void Agent::Follow(Tensor* tensor, uint32_t partition, ServerLink* link, PlanVersion version) {
   PartitionOwner& owner = tensor->owners[partition];
-  pull_->Moved(PartitionId(tensor->id, partition), owner.link, link);
+  owner.link->Arrived(PartitionId(tensor->id, partition));
   SetNext(&owner, nullptr, PlanVersion());
   owner.link = link;
   owner.version = version;

@@ -25,13 +25,16 @@ void Agent::TryStart(const std::shared_ptr<Tensor>& tensor) {
   }
   rounds.Start(tensor->partitions());
   if (tensor->partitions() == 0) return Complete(tensor.get());
+  const std::vector<uint64_t> places = tensor->PlacesSideBySide();
   for (uint32_t partition = 0; partition < tensor->partitions(); ++partition) {
     pipeline_->Begin({.tensor = tensor,
                       .partition = partition,
                       .round = rounds.round(),
                       .priority = tensor->priority,
+                      .place = stream_bytes_ + places[partition],
                       .stage = 0});
   }
+  stream_bytes_ += tensor->bytes;
 }
 
 // Only the owner is listened to: once this node has told a new owner what it holds, a result of the
@@ -83,6 +86,7 @@ void Agent::OnSendAgain(const ServerLink* link, const FrameHeader& header) {
                .partition = header.partition.index(),
                .round = header.round,
                .priority = INT32_MAX,
+               .place = 0,
                .stage = 0});
 }
 

@@ -59,7 +59,8 @@ void PushStage::Send(const Task& task) {
   header.contributors = 1;
   header.uncompressed_bytes = static_cast<uint32_t>(payload.size());
   // The tensor keeps the memory that is lent.
-  owner.link->Push(header, payload, [keep = task.tensor](absl::Status) {});
+  owner.link->Push(
+      header, payload, [keep = task.tensor](absl::Status) {}, task.place);
 }
 
 void PushStage::SendReport(const Tensor& tensor, uint32_t partition, FrameType type) {
@@ -82,21 +83,14 @@ void PushStage::SendResult(const std::shared_ptr<Tensor>& tensor, uint32_t parti
 void PullStage::Enter(Pipeline* pipeline, Task task) {
   pipeline_ = pipeline;
   const PartitionId id(task.tensor->id, task.partition);
-  task.tensor->owners[task.partition].link->Await();
   waiting_[id] = std::move(task);
 }
 
 void PullStage::Arrived(PartitionId partition) {
   auto node = waiting_.extract(partition);
   if (node.empty()) return;
-  node.mapped().tensor->owners[partition.index()].link->Arrived();
+  node.mapped().tensor->owners[partition.index()].link->Arrived(partition);
   pipeline_->Leave(std::move(node.mapped()));
-}
-
-void PullStage::Moved(PartitionId partition, ServerLink* from, ServerLink* to) {
-  if (!waiting_.contains(partition)) return;
-  from->Arrived();
-  to->Await();
 }
 
 const Task* PullStage::Find(PartitionId partition) const {

@@ -23,7 +23,8 @@ struct Task {
   uint32_t partition = 0;
   Round round;
   int32_t priority = 0;
-  size_t stage = 0;  // index of the stage it is in
+  uint64_t place = 0;  // in the convoy of this node's contributions; 0: out of turn
+  size_t stage = 0;    // index of the stage it is in
 };
 
 class Pipeline;
@@ -109,8 +110,6 @@ class PullStage final : public Stage {
   void Clear() override { waiting_.clear(); }
   // The partition's result is in its slot.
   void Arrived(PartitionId partition);
-  // The partition has another owner, from which the result comes.
-  void Moved(PartitionId partition, ServerLink* from, ServerLink* to);
   // The task that waits for the partition's result, or null.
   const Task* Find(PartitionId partition) const;
 

@@ -1,8 +1,10 @@
 #include "services/worker_agent/server_link.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/strings.h"
 
@@ -25,9 +27,42 @@ void ServerLink::Connect(const Address& address, absl::Duration timeout) {
   });
 }
 
-void ServerLink::Push(const FrameHeader& header, Bytes payload, Done done) {
-  if (!leaving_) return outbox_.Push(header, payload, std::move(done));
+void ServerLink::Push(const FrameHeader& header, Bytes payload, Done done, uint64_t place) {
+  if (!leaving_) {
+    if (header.type == FrameType::kContribution) Await(header.partition);
+    return outbox_.Push(header, payload, std::move(done), place);
+  }
   if (done) done(absl::CancelledError("the link is closed"));
+}
+
+void ServerLink::Await(PartitionId partition) {
+  if (awaited_.empty()) ++services_;
+  awaited_.insert(partition);
+  CountSumming();
+}
+
+void ServerLink::Arrived(PartitionId partition) {
+  if (awaited_.erase(partition) > 0) CountSumming();
+}
+
+void ServerLink::SetWaiting(bool waiting) {
+  waiting_ = waiting;
+  CountSumming();
+}
+
+// The server's own time, without a node that is still sending: all has been sent.
+void ServerLink::CountSumming() {
+  const bool summing = !awaited_.empty() && !waiting_;
+  if (summing == (summing_since_ != absl::InfiniteFuture())) return;
+  const absl::Time now = absl::Now();
+  if (!summing) summing_ += now - summing_since_;
+  summing_since_ = summing ? now : absl::InfiniteFuture();
+}
+
+absl::Duration ServerLink::served() const {
+  const absl::Time now = absl::Now();
+  const absl::Duration sending = link_ == nullptr ? absl::ZeroDuration() : link_->sending_time();
+  return sending_ + sending + summing_ + (now - std::min(now, summing_since_));
 }
 
 void ServerLink::SayHello() {
@@ -83,9 +118,12 @@ absl::Status ServerLink::OnFrame(const FrameHeader& header, Payload payload) {
 void ServerLink::OnPut(uint32_t, uint32_t) {}
 
 void ServerLink::OnClosed(absl::Status why) {
+  sending_ += link_->sending_time();
   link_ = nullptr;
   open_ = false;
   closed_ = true;
+  awaited_.clear();
+  CountSumming();
   outbox_.Detach();
   outbox_.Clear(why);
   Lose(why);

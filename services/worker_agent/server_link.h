@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "absl/time/clock.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
 #include "lib/base/ids.h"
 #include "lib/transport/outbox.h"
@@ -51,18 +51,19 @@ class ServerLink final : public Sink {
  public:
   // All pointers outlive the link. `where` is for people: "summation server 2 at 10.0.0.7:7171".
   ServerLink(Transport* transport, const NodeIdentity* identity, ServerEvents* events,
-             ServerId server, std::string where, uint32_t shard)
+             Convoy* convoy, ServerId server, std::string where, uint32_t shard)
       : transport_(transport),
         identity_(identity),
         events_(events),
         server_(server),
         where_(std::move(where)),
-        shard_(shard) {}
+        shard_(shard),
+        outbox_(convoy, [this](bool waiting) { SetWaiting(waiting); }) {}
 
   // Again after OnLinkLost: what was queued then is forgotten.
   void Connect(const Address& address, absl::Duration timeout);
-  // `payload` is lent until the round has its result.
-  void Push(const FrameHeader& header, Bytes payload, Done done);
+  // `payload` is lent until the round has its result. `place`: as in Outbox::Push.
+  void Push(const FrameHeader& header, Bytes payload, Done done, uint64_t place = 0);
   // The generation is over, or the server has been declared dead: no more events and nothing is
   // sent any more; the link may be destroyed once closed() is true.
   void Close(const absl::Status& why);
@@ -75,18 +76,12 @@ class ServerLink final : public Sink {
   bool reopened() const { return times_open_ > 1; }
   // Attempts to connect since it was last open.
   int open_attempts() const { return attempts_; }
-  // A result of this server is waited for, or (`arrived`) not any more.
-  void Await() {
-    if (awaited_++ == 0) awaited_since_ = absl::Now();
-  }
-  void Arrived() {
-    if (--awaited_ > 0) return;
-    waited_ += absl::Now() - awaited_since_;
-    ++waits_;
-  }
-  // How long at least one was, until all had come, and how often.
-  absl::Duration waited() const { return waited_; }
-  uint64_t waits() const { return waits_; }
+  // The partition's result has come, or is not expected from this server any more.
+  void Arrived(PartitionId partition);
+  // How long the server was at work for this node: contributions were on their way to it, or it had
+  // all of them and their results were awaited. And how often it began.
+  absl::Duration served() const;
+  uint64_t services() const { return services_; }
   ServerId server() const { return server_; }
   const std::string& where() const { return where_; }
   uint32_t shard() const { return shard_; }
@@ -100,6 +95,9 @@ class ServerLink final : public Sink {
 
  private:
   void SayHello();
+  void Await(PartitionId partition);
+  void SetWaiting(bool waiting);
+  void CountSumming();
   void Lose(const absl::Status& why);
 
   Transport* const transport_;
@@ -116,10 +114,12 @@ class ServerLink final : public Sink {
   bool closed_ = false;   // there is no connection, and none is being made
   bool connecting_ = false;
   int times_open_ = 0;
-  int awaited_ = 0;  // results
-  absl::Time awaited_since_;
-  absl::Duration waited_;
-  uint64_t waits_ = 0;
+  absl::flat_hash_set<PartitionId> awaited_;  // pushed, without a result so far
+  bool waiting_ = false;                      // some of these wait here
+  absl::Time summing_since_ = absl::InfiniteFuture();
+  absl::Duration summing_;
+  absl::Duration sending_;  // by former connections
+  uint64_t services_ = 0;
   int attempts_ = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_format.h"
 #include "lib/base/status_macros.h"
 #include "lib/client/ipc.h"
@@ -61,6 +62,20 @@ MutableBytes Tensor::ResultSlot(Round round) const {
 
 size_t Tensor::BytesOf(uint32_t partition) const {
   return std::min(partition_elements * SizeOf(shape.dtype), bytes - OffsetOf(partition));
+}
+
+std::vector<uint64_t> Tensor::PlacesSideBySide() const {
+  absl::flat_hash_map<const ServerLink*, uint64_t> count;
+  std::vector<uint64_t> ordinals;
+  ordinals.reserve(owners.size());
+  for (const PartitionOwner& owner : owners) ordinals.push_back(count[owner.link]++);
+  std::vector<uint64_t> places;
+  places.reserve(owners.size());
+  for (size_t i = 0; i < owners.size(); ++i) {
+    const uint64_t half_steps = 2 * ordinals[i] + 1;
+    places.push_back(1 + bytes * half_steps / (2 * count[owners[i].link]));
+  }
+  return places;
 }
 
 absl::Status Tensor::PrepareContribution() {

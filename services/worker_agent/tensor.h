@@ -80,6 +80,9 @@ class Tensor {
     return partition * partition_elements * SizeOf(shape.dtype);
   }
   size_t BytesOf(uint32_t partition) const;
+  // For each partition a byte of the tensor, from 1 on, such that those of every link are spread
+  // evenly over it.
+  std::vector<uint64_t> PlacesSideBySide() const;
 
   // ---- the running round ----
   int32_t priority = 0;

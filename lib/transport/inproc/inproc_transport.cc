@@ -47,6 +47,7 @@ class InprocLink final : public Link {
   void Put(Bytes from, RemoteSlice to, uint32_t immediate, Done done) override;
   void Close(absl::Status why) override;
   std::string peer() const override { return peer_name_; }
+  absl::Duration sending_time() const override { return absl::ZeroDuration(); }
 
   // From the peer's end, on this end's loop.
   void OnFrame(const FrameHeader& header, Payload payload);

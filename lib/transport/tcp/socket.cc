@@ -1,8 +1,8 @@
 #include "lib/transport/tcp/socket.h"
 
+#include <linux/tcp.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -106,6 +106,13 @@ std::string PeerName(int fd) {
     return "a peer that is gone";
   }
   return absl::StrFormat("%s:%s", host, port);
+}
+
+absl::Duration BusyTime(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return absl::ZeroDuration();
+  return absl::Microseconds(info.tcpi_busy_time);
 }
 
 }  // namespace addend::tcp

@@ -17,5 +17,7 @@ absl::Status ConnectResult(int fd, const Address& peer);
 // No Nagle, keep-alive, bounded unsent bytes.
 void Tune(int fd, int unsent_bytes_max);
 std::string PeerName(int fd);
+// How long the kernel had bytes to send that were not acknowledged yet.
+absl::Duration BusyTime(int fd);
 
 }  // namespace addend::tcp

@@ -106,6 +106,8 @@ void TcpLink::Close(absl::Status why) {
   Fail(std::move(why));
 }
 
+absl::Duration TcpLink::sending_time() const { return BusyTime(fd_.get()); }
+
 // Best effort: what the socket takes at once. A peer that does not get it sees the connection end.
 void TcpLink::SayGoodbye(const absl::Status& why) {
   FrameHeader header;

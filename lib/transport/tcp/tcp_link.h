@@ -31,6 +31,7 @@ class TcpLink final : public Link, private FdHandler {
   void Put(Bytes from, RemoteSlice to, uint32_t immediate, Done done) override;
   void Close(absl::Status why) override;
   std::string peer() const override { return peer_; }
+  absl::Duration sending_time() const override;
 
  private:
   struct Outgoing {

@@ -8,22 +8,22 @@ namespace {
 constexpr ServerId kSlow(7);
 const std::set<NodeId> kNodes = {NodeId(0), NodeId(1)};
 
-// Windows of one second, in which both nodes wait for each server as long as it is said.
+// Windows of one second, in which each server is at work for both nodes as long as it is said.
 class PaceTest : public testing::Test {
  protected:
   std::vector<Pace::Deviation> Window(double slow_s, double others_s, double passed_s = 1) {
     now_ += absl::Seconds(passed_s);
     for (const NodeId node : kNodes) {
-      auto& waited = waited_[node];
-      Add(&waited[kSlow], slow_s);
-      for (const uint32_t id : {1, 2, 3}) Add(&waited[ServerId(id)], others_s);
-      pace_.Report(now_, node, waited);
+      auto& served = served_[node];
+      Add(&served[kSlow], slow_s);
+      for (const uint32_t id : {1, 2, 3}) Add(&served[ServerId(id)], others_s);
+      pace_.Report(now_, node, served);
     }
     return Evaluate();
   }
-  static void Add(Pace::Waits* waits, double seconds) {
-    waits->seconds += seconds;
-    waits->times += 10;
+  static void Add(Pace::Service* service, double seconds) {
+    service->seconds += seconds;
+    service->times += 10;
   }
   std::vector<Pace::Deviation> Evaluate() {
     return pace_.Evaluate(now_, kNodes, weights_, threshold_)
@@ -36,7 +36,7 @@ class PaceTest : public testing::Test {
   std::map<ServerId, double> weights_ = {
       {kSlow, 1}, {ServerId(1), 1}, {ServerId(2), 1}, {ServerId(3), 1}};
   absl::Time now_ = absl::FromUnixSeconds(1'700'000'000);
-  std::map<NodeId, std::map<ServerId, Pace::Waits>> waited_;
+  std::map<NodeId, std::map<ServerId, Pace::Service>> served_;
 };
 
 TEST_F(PaceTest, LevelTimesAreNoDeviation) {
@@ -71,7 +71,7 @@ TEST_F(PaceTest, AFastServerIsNamedToo) {
   EXPECT_NEAR(found[0].ratio, 0.25, 1e-9);
 }
 
-TEST_F(PaceTest, WhereWaitingDoesNotMatterNothingIsSaid) {
+TEST_F(PaceTest, WhereItDoesNotMatterNothingIsSaid) {
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(Window(0.08, 0.01).empty()) << "8 % of the time";
 }
 
@@ -83,19 +83,19 @@ TEST_F(PaceTest, AfterAChangeThingsSettleFirst) {
   EXPECT_EQ(Window(0.8, 0.2).size(), 1u);
 }
 
-TEST_F(PaceTest, AllNodesAreWaitedFor) {
+TEST_F(PaceTest, AllNodesHaveToReport) {
   for (int i = 0; i < 5; ++i) {
     now_ += absl::Seconds(1);
-    Add(&waited_[NodeId(0)][kSlow], 0.9);
-    Add(&waited_[NodeId(0)][ServerId(1)], 0.1);
-    pace_.Report(now_, NodeId(0), waited_[NodeId(0)]);
+    Add(&served_[NodeId(0)][kSlow], 0.9);
+    Add(&served_[NodeId(0)][ServerId(1)], 0.1);
+    pace_.Report(now_, NodeId(0), served_[NodeId(0)]);
     EXPECT_TRUE(Evaluate().empty());
   }
 }
 
 TEST_F(PaceTest, ALinkThatWasMadeAnewBeginsAtZero) {
   Window(0.5, 0.5);
-  for (const NodeId node : kNodes) waited_[node][kSlow] = {};
+  for (const NodeId node : kNodes) served_[node][kSlow] = {};
   EXPECT_TRUE(Window(0.5, 0.5).empty());
   EXPECT_TRUE(Window(0.5, 0.5).empty());
 }
@@ -107,13 +107,13 @@ TEST_F(PaceTest, WhoHasMoreThanItsShareMayTakeLonger) {
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(Window(0.8, 0.1).empty()) << "left out";
 }
 
-TEST_F(PaceTest, AWindowLastsUntilEveryServerWasWaitedForAFewTimes) {
+TEST_F(PaceTest, AWindowLastsUntilEveryServerHasWorkedAFewTimes) {
   Window(0.8, 0.2);
   for (int i = 0; i < 5; ++i) {
     now_ += absl::Seconds(1);
     for (const NodeId node : kNodes) {
-      for (auto& [server, waits] : waited_[node]) waits.seconds += 0.5;
-      pace_.Report(now_, node, waited_[node]);
+      for (auto& [server, service] : served_[node]) service.seconds += 0.5;
+      pace_.Report(now_, node, served_[node]);
     }
     EXPECT_FALSE(pace_.Evaluate(now_, kNodes, weights_, threshold_).has_value())
         << "a round of many seconds";
@@ -122,11 +122,11 @@ TEST_F(PaceTest, AWindowLastsUntilEveryServerWasWaitedForAFewTimes) {
 
 TEST_F(PaceTest, TheOnlyServerHasNothingToBeComparedWith) {
   Pace alone;
-  Pace::Waits waited;
+  Pace::Service served;
   for (int i = 0; i < 5; ++i) {
     now_ += absl::Seconds(1);
-    Add(&waited, 0.9);
-    alone.Report(now_, NodeId(0), {{kSlow, waited}});
+    Add(&served, 0.9);
+    alone.Report(now_, NodeId(0), {{kSlow, served}});
     EXPECT_TRUE(alone.Evaluate(now_, {NodeId(0)}, weights_, threshold_)
                     .value_or(std::vector<Pace::Deviation>())
                     .empty());

@@ -78,5 +78,18 @@ TEST(TensorTest, ATensorWithoutElementsHasNoPartitionsAndNoBytes) {
   EXPECT_EQ(tensor->partitions(), 0u);
 }
 
+TEST(TensorTest, PlacesSpreadThePartitionsOfEveryLinkEvenly) {
+  const auto tensor = Make(ReduceOp::kSum, 1, 64 * 6);
+  // The links are not used, only told apart.
+  auto* const some = reinterpret_cast<ServerLink*>(0x10);
+  auto* const other = reinterpret_cast<ServerLink*>(0x20);
+  for (const uint32_t i : {0, 1, 2, 3}) tensor->owners[i].link = some;
+  for (const uint32_t i : {4, 5}) tensor->owners[i].link = other;
+  const uint64_t bytes = tensor->bytes;
+  EXPECT_EQ(tensor->PlacesSideBySide(),
+            (std::vector<uint64_t>{1 + bytes / 8, 1 + bytes * 3 / 8, 1 + bytes * 5 / 8,
+                                   1 + bytes * 7 / 8, 1 + bytes / 4, 1 + bytes * 3 / 4}));
+}
+
 }  // namespace
 }  // namespace addend
