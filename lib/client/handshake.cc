@@ -53,7 +53,8 @@ void ProgressPrinter::Print(const std::string& text) {
   if (text.empty() || (text == last_ && now_ms - last_ms_ < kSayEveryMs)) return;
   last_ = text;
   last_ms_ = now_ms;
-  Say(text);
+  if (first_ms_ == 0) first_ms_ = now_ms;
+  Say(text + Format(", %lld s", static_cast<long long>((now_ms - first_ms_) / 1000)));
 }
 
 Error JoinJob(const Settings& settings, std::unique_ptr<AgentSocket>* socket, Place* place) {

@@ -28,6 +28,7 @@ class ProgressPrinter {
  private:
   std::string last_;
   int64_t last_ms_ = 0;
+  int64_t first_ms_ = 0;
 };
 
 // Connects, introduces this process and waits until the job is complete, however long that takes:

@@ -92,6 +92,8 @@ class NodeMember {
   // refuses for another reason fails the job's generation.
   void Declare(uint32_t generation, v1::TensorDescriptor tensor);
   void Undeclare(uint32_t generation, std::string name);
+  // As ReportTrainersRequest.
+  void ReportTrainers(uint32_t generation, uint32_t initialised);
   void ReportIdle(uint32_t generation);
   // `kind` as NodeUpdate.failed_kind.
   void ReportFailure(uint32_t generation, absl::Status reason, std::string kind);

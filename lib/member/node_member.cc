@@ -89,6 +89,12 @@ grpc::Status Send(v1::Scheduler::Stub* stub, grpc::ClientContext* context,
 }
 
 grpc::Status Send(v1::Scheduler::Stub* stub, grpc::ClientContext* context,
+                  const v1::ReportTrainersRequest& request) {
+  v1::ReportTrainersResponse response;
+  return stub->ReportTrainers(context, request, &response);
+}
+
+grpc::Status Send(v1::Scheduler::Stub* stub, grpc::ClientContext* context,
                   const v1::ReportIdleRequest& request) {
   v1::ReportIdleResponse response;
   return stub->ReportIdle(context, request, &response);
@@ -185,6 +191,13 @@ void NodeMember::Undeclare(uint32_t generation, std::string name) {
   v1::UndeclareRequest request;
   request.set_generation(generation);
   request.add_names(std::move(name));
+  impl_->reports.Add(std::move(request));
+}
+
+void NodeMember::ReportTrainers(uint32_t generation, uint32_t initialised) {
+  v1::ReportTrainersRequest request;
+  request.set_generation(generation);
+  request.set_initialised(initialised);
   impl_->reports.Add(std::move(request));
 }
 

@@ -14,9 +14,9 @@
 namespace addend::internal {
 
 // One call to the scheduler; the member's identity is filled in when it is made.
-using Report =
-    std::variant<v1::DeclareRequest, v1::UndeclareRequest, v1::ReportIdleRequest,
-                 v1::ReportFailureRequest, v1::ReportServerLostRequest, v1::AckChangeRequest>;
+using Report = std::variant<v1::DeclareRequest, v1::UndeclareRequest, v1::ReportTrainersRequest,
+                            v1::ReportIdleRequest, v1::ReportFailureRequest,
+                            v1::ReportServerLostRequest, v1::AckChangeRequest>;
 
 uint32_t GenerationOf(const Report& report);
 

@@ -419,6 +419,17 @@ absl::Status Membership::Undeclare(absl::Time now, const v1::UndeclareRequest& r
   return absl::OkStatus();
 }
 
+absl::Status Membership::ReportTrainers(absl::Time now, const v1::ReportTrainersRequest& request,
+                                        Decision* decision) {
+  Scope scope(this, now, decision);
+  Job* job = nullptr;
+  ADDEND_ASSIGN_OR_RETURN(Node* const node, Reporter(request, &job));
+  if (node == nullptr) return absl::OkStatus();
+  node->trainers = request.initialised();
+  UpdateForming(*job);
+  return absl::OkStatus();
+}
+
 absl::Status Membership::ReportIdle(absl::Time now, const v1::ReportIdleRequest& request,
                                     Decision* decision) {
   Scope scope(this, now, decision);

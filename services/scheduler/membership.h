@@ -110,6 +110,8 @@ class Membership {
   // These ignore what belongs to a generation that is over: the member learns of it by its watch.
   absl::Status Declare(absl::Time now, const v1::DeclareRequest& request, Decision* decision);
   absl::Status Undeclare(absl::Time now, const v1::UndeclareRequest& request, Decision* decision);
+  absl::Status ReportTrainers(absl::Time now, const v1::ReportTrainersRequest& request,
+                              Decision* decision);
   absl::Status ReportIdle(absl::Time now, const v1::ReportIdleRequest& request, Decision* decision);
   absl::Status ReportFailure(absl::Time now, const v1::ReportFailureRequest& request,
                              Decision* decision);

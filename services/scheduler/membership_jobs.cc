@@ -1,5 +1,5 @@
-// Membership: the life of a job. FORMING until all nodes are there, READY, perhaps FAILED; when all
-// its nodes are idle it starts over as the next generation.
+// Membership: the life of a job. FORMING until all nodes and their trainers are there, READY,
+// perhaps FAILED; when all its nodes are idle it starts over as the next generation.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -44,7 +44,7 @@ Job& Membership::CreateJob(const v1::RegisterNodeRequest& request) {
   job.name = request.job();
   job.settings = request.settings();
   job.token = options_.make_token();
-  job.created = event_.now;
+  job.created = job.forming_since = event_.now;
   job_by_name_[job.name] = id;
   event_.ids_changed = true;
   event_.changed_jobs.insert(id);
@@ -120,6 +120,7 @@ void Membership::StartNextGeneration(Job& job) {
   DropTensors(job);
   job.generation = Generation(job.generation.value() + 1);
   job.state = v1::FORMING;
+  job.forming_since = event_.now;
   job.reason.clear();
   job.exit_code = 0;
   job.failed_kind.clear();
@@ -128,6 +129,7 @@ void Membership::StartNextGeneration(Job& job) {
   for (const Server* server : EligibleServers(job)) ReservationFor(server->id, job);
   for (auto& [rank, node] : job.nodes) {
     node.idle = false;
+    node.trainers = 0;
     event_.changed_nodes.insert({job.id, rank});
     event_.full.insert({job.id, rank});
   }
@@ -153,7 +155,8 @@ void Membership::UpdateForming(Job& job) {
     for (auto& [rank, node] : job.nodes) node.idle = false;
     event_.changed_jobs.insert(job.id);
     Broadcast(job);
-    Say(absl::StrFormat("job '%s' is ready: all %d nodes are there", job.name, job.nodes.size()));
+    Say(absl::StrFormat("job '%s' is ready: all %d nodes and their trainers are there", job.name,
+                        job.nodes.size()));
     return;
   }
   if (reason == job.reason) return;
@@ -164,11 +167,12 @@ void Membership::UpdateForming(Job& job) {
   Broadcast(job);
 }
 
-// Empty when all nodes are there.
+// Empty when all nodes and their trainers are there.
 std::string Membership::WaitsFor(const Job& job) const {
   std::vector<uint32_t> missing;
   std::vector<uint32_t> unwatched;
   std::vector<uint32_t> without_server;
+  std::vector<uint32_t> without_trainers;
   const uint32_t n = job.settings.num_nodes();
   for (uint32_t rank = 0; rank < n; ++rank) {
     const auto node = job.nodes.find(NodeId(rank));
@@ -179,6 +183,8 @@ std::string Membership::WaitsFor(const Job& job) const {
     } else if (node->second.info.colocated_server_id() != 0 &&
                ColocatedServer(job, NodeId(rank)) == nullptr) {
       without_server.push_back(rank);
+    } else if (node->second.trainers < job.settings.local_size()) {
+      without_trainers.push_back(rank);
     }
   }
   const auto sentence = [n](const std::vector<uint32_t>& ranks, std::string_view what) {
@@ -189,6 +195,15 @@ std::string Membership::WaitsFor(const Job& job) const {
   if (!unwatched.empty()) return sentence(unwatched, "registered, but not connected");
   if (!without_server.empty()) {
     return sentence(without_server, "the colocated summation server is not registered");
+  }
+  if (without_trainers.size() == 1 && job.settings.local_size() > 1) {
+    return sentence(without_trainers,
+                    absl::StrFormat("agent connected, %d of %d trainers initialised",
+                                    job.nodes.at(NodeId(without_trainers[0])).trainers,
+                                    job.settings.local_size()));
+  }
+  if (!without_trainers.empty()) {
+    return sentence(without_trainers, "agent connected, trainer not initialised");
   }
   return "";
 }

@@ -104,6 +104,7 @@ absl::Status Membership::RestoreJob(const v1::JobRecord& record) {
   job.next_agreement = record.next_agreement();
   job.rebalance = true;  // what had been due is not stored
   job.created = absl::UnixEpoch() + absl::Seconds(record.created_unix_s());
+  job.forming_since = event_.now;
   // Until a node's record says otherwise.
   job.empty_since = event_.now;
   for (const auto& [rank, incarnation] : record.lost()) job.lost[NodeId(rank)] = incarnation;

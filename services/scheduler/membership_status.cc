@@ -73,6 +73,10 @@ v1::JobStatus Membership::StatusOfJob(const Job& job, absl::Time now) const {
   status.set_generation(job.generation.value());
   status.set_state(job.state);
   status.set_reason(job.reason);
+  if (job.state == v1::FORMING && !job.reason.empty()) {
+    absl::StrAppendFormat(status.mutable_reason(), ", %.0f s",
+                          absl::ToDoubleSeconds(now - job.forming_since));
+  }
   *status.mutable_settings() = job.settings;
   status.set_plan_version(job.plan_version.value());
   status.set_uptime_s(absl::ToDoubleSeconds(now - job.created));

@@ -73,6 +73,7 @@ struct Node {
   v1::RegisterNodeRequest info;
   Lease lease;
   v1::HeartbeatRequest beat;
+  uint32_t trainers = 0;  // that wait for the generation to begin, as the node has reported
   // It has no trainer of the current generation, so it is not affected by that generation's fate
   // and waits for the next one.
   bool idle = false;
@@ -169,6 +170,7 @@ struct Job {
   Change change;
   bool rebalance = false;  // servers have come, or are to go: a change is due
 
+  absl::Time forming_since;
   absl::Time forming_told;  // when nodes were last told whom the job waits for
   bool forming_changed = false;
 };

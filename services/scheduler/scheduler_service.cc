@@ -317,6 +317,14 @@ grpc::ServerUnaryReactor* SchedulerService::Undeclare(grpc::CallbackServerContex
   });
 }
 
+grpc::ServerUnaryReactor* SchedulerService::ReportTrainers(grpc::CallbackServerContext* context,
+                                                           const v1::ReportTrainersRequest* request,
+                                                           v1::ReportTrainersResponse*) {
+  return Answer(context, [&](Membership& membership, absl::Time now, Decision* decision) {
+    return membership.ReportTrainers(now, *request, decision);
+  });
+}
+
 grpc::ServerUnaryReactor* SchedulerService::ReportIdle(grpc::CallbackServerContext* context,
                                                        const v1::ReportIdleRequest* request,
                                                        v1::ReportIdleResponse*) {

@@ -74,6 +74,9 @@ class SchedulerService final : public v1::Scheduler::CallbackService {
   grpc::ServerUnaryReactor* Undeclare(grpc::CallbackServerContext* context,
                                       const v1::UndeclareRequest* request,
                                       v1::UndeclareResponse* response) override;
+  grpc::ServerUnaryReactor* ReportTrainers(grpc::CallbackServerContext* context,
+                                           const v1::ReportTrainersRequest* request,
+                                           v1::ReportTrainersResponse* response) override;
   grpc::ServerUnaryReactor* ReportIdle(grpc::CallbackServerContext* context,
                                        const v1::ReportIdleRequest* request,
                                        v1::ReportIdleResponse* response) override;

@@ -135,6 +135,8 @@ void Agent::Apply(const v1::NodeUpdate& update) {
     FailJob(why, update.failed_kind(), /*report=*/false);
   }
   AckChange();
+  // Whoever begins a generation, or has been started anew, does not know.
+  if (update.full()) ReportWaiting();
   AdmitWaiting();
 }
 
@@ -278,7 +280,7 @@ void Agent::RefuseTrainers(const absl::Status& why, absl::Duration grace) {
     FailJob(why, /*kind=*/"", /*report=*/false);
     for (TrainerLink* trainer : ranks_) refused_ += trainer != nullptr;
     while (!waiting_.empty()) {
-      RefuseInit(waiting_.front().trainer, why);
+      RefuseInit(waiting_.front().trainer, why, "");
       waiting_.pop_front();
     }
     all_told = refused_ >= options_.local_size;

@@ -39,6 +39,8 @@ class SchedulerReports {
   virtual ~SchedulerReports() = default;
   virtual void Declare(Generation generation, const v1::TensorDescriptor& tensor) = 0;
   virtual void Undeclare(Generation generation, const std::string& name) = 0;
+  // So many local ranks wait for the generation to begin.
+  virtual void ReportTrainers(Generation generation, uint32_t initialised) = 0;
   virtual void ReportIdle(Generation generation) = 0;
   virtual void ReportFailure(Generation generation, const absl::Status& why,
                              const std::string& kind) = 0;
@@ -96,6 +98,7 @@ class Agent final : private TrainerEvents, private ServerEvents {
   struct Waiting {
     TrainerLink* trainer;
     ipc::Message init;
+    absl::Time since;
   };
   using LinkKey = std::pair<uint32_t, uint32_t>;  // server, shard
 
@@ -106,7 +109,8 @@ class Agent final : private TrainerEvents, private ServerEvents {
   void OnTrainerGone(TrainerLink* trainer, const absl::Status& why) override;
   absl::Status OnInit(TrainerLink* trainer, const TrainerMessage& message);
   absl::Status CheckInit(const TrainerMessage& message) const;
-  void RefuseInit(TrainerLink* trainer, const absl::Status& why);
+  void RefuseInit(TrainerLink* trainer, const absl::Status& why, const std::string& kind);
+  void RefuseStalledInits(absl::Time now);
   void AdmitWaiting();
   void Admit(const Waiting& waiting);
   void TellProgress(TrainerLink* trainer) const;
@@ -119,6 +123,7 @@ class Agent final : private TrainerEvents, private ServerEvents {
   absl::Status OnShutdown(TrainerLink* trainer);
   bool AnyTrainer() const;
   absl::Status RefusedTensor() const;
+  void ReportWaiting();
   void MaybeReportIdle(bool waited);
 
   // ServerEvents and rounds (agent_rounds.cc)

@@ -147,6 +147,7 @@ void Agent::CheckStalls() {
   loop_->RunAfter(absl::Seconds(1), [this] { CheckStalls(); });
   DropRetiredLinks();
   const absl::Time now = absl::Now();
+  RefuseStalledInits(now);
   for (const auto& [number, tensor] : by_number_) {
     if (tensor->open_since == absl::InfiniteFuture() || !failure_.ok()) continue;
     const absl::Duration open = now - tensor->open_since;

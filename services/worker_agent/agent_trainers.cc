@@ -120,22 +120,39 @@ absl::Status Agent::OnInit(TrainerLink* trainer, const TrainerMessage& message) 
                         rank, options_.node.value(), options_.local_size));
   }
   if (!status.ok()) {
-    RefuseInit(trainer, status);
+    RefuseInit(trainer, status, "");
     return absl::OkStatus();
   }
-  waiting_.push_back({trainer, message.fixed});
+  waiting_.push_back({trainer, message.fixed, absl::Now()});
+  ReportWaiting();
   AdmitWaiting();
   if (!waiting_.empty()) TellProgress(trainer);
   return absl::OkStatus();
 }
 
-void Agent::RefuseInit(TrainerLink* trainer, const absl::Status& why) {
+void Agent::RefuseInit(TrainerLink* trainer, const absl::Status& why, const std::string& kind) {
   ipc::Message reply;
   reply.type = ipc::Type::kInitReply;
-  reply.code = TrainerCode(why, "");
+  reply.code = TrainerCode(why, kind);
   trainer->Send(reply, Message(why));
   ++refused_;
   spdlog::warn("refused a trainer (pid {}): {}", trainer->pid(), Message(why));
+}
+
+// Those who wait for the job to begin wait no longer than for a round.
+void Agent::RefuseStalledInits(absl::Time now) {
+  bool refused = false;
+  while (!waiting_.empty() && now - waiting_.front().since >= options_.stall_timeout) {
+    const absl::Status why =
+        WithExitCode(absl::DeadlineExceededError(absl::StrFormat(
+                         "job '%s' has not begun within --stall-timeout=%s: %s", options_.job,
+                         absl::FormatDuration(options_.stall_timeout), ProgressText())),
+                     kExitTemporary);
+    RefuseInit(waiting_.front().trainer, why, "stalled");
+    waiting_.pop_front();
+    refused = true;
+  }
+  if (refused) ReportWaiting();
 }
 
 std::string Agent::ProgressText() const {
@@ -149,6 +166,11 @@ void Agent::TellProgress(TrainerLink* trainer) const {
   ipc::Message progress;
   progress.type = ipc::Type::kProgress;
   trainer->Send(progress, ProgressText());
+}
+
+void Agent::ReportWaiting() {
+  if (reports_ == nullptr || job_state_ != v1::FORMING) return;
+  reports_->ReportTrainers(identity_.generation, static_cast<uint32_t>(waiting_.size()));
 }
 
 void Agent::AdmitWaiting() {
@@ -304,7 +326,10 @@ absl::Status Agent::OnShutdown(TrainerLink* trainer) {
 }
 
 void Agent::OnTrainerGone(TrainerLink* trainer, const absl::Status& why) {
-  std::erase_if(waiting_, [trainer](const Waiting& waiting) { return waiting.trainer == trainer; });
+  if (std::erase_if(waiting_,
+                    [trainer](const Waiting& waiting) { return waiting.trainer == trainer; }) > 0) {
+    ReportWaiting();
+  }
   if (trainer->local_rank < 0 || ranks_[trainer->local_rank] != trainer) return;
   ranks_[trainer->local_rank] = nullptr;
   somebody_left_ = true;

@@ -42,6 +42,9 @@ class MemberReports final : public SchedulerReports {
   void Undeclare(Generation generation, const std::string& name) override {
     member_->Undeclare(generation.value(), name);
   }
+  void ReportTrainers(Generation generation, uint32_t initialised) override {
+    member_->ReportTrainers(generation.value(), initialised);
+  }
   void ReportIdle(Generation generation) override { member_->ReportIdle(generation.value()); }
   void ReportFailure(Generation generation, const absl::Status& why,
                      const std::string& kind) override {

@@ -136,6 +136,19 @@ def test_trainer_without_agent(tmp_path):
         assert "agent0.sock" in outcome.log, "it says meanwhile that it waits"
 
 
+def test_a_start_that_takes_too_long_names_whom_it_waits_for(tmp_path):
+    words = "waiting for node 1 of 2 (ranks 0..1): agent connected, trainer not initialised"
+    with Cluster(tmp_path, nodes=2, agent_flags=["--stall-timeout=3s"]) as cluster:
+        early = cluster.start_ranks("attempt.py", ranks=[0])
+        eventually(lambda: words in cluster.addendctl("why", "job")["waits_for"], LIMIT, "addendctl why naming node 1")
+        outcome, = early.join(expect=None)
+        assert outcome.result["init"]["error"] == "StalledError"
+        assert words in outcome.result["init"]["text"] and "--stall-timeout=3s" in outcome.result["init"]["text"]
+        assert words in outcome.log, "it says meanwhile for whom it waits"
+        # Nothing of that is left over.
+        cluster.run_ranks("attempt.py")
+
+
 # ---- disagreement ----
 def agreed_errors(results, call="push_pull"):
     for outcome in results:

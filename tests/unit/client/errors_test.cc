@@ -118,7 +118,8 @@ TEST_F(ErrorsTest, ProgressIsPrinted) {
   testing::internal::CaptureStderr();
   Init(Options(0, 2));
   closer.join();
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "addend: waiting for node 1 of job blue\n");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "addend: waiting for node 1 of job blue, 0 s\n");
 }
 
 TEST_F(ErrorsTest, FailureEndsEveryPendingAndLaterCall) {

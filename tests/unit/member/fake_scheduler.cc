@@ -245,6 +245,12 @@ grpc::Status FakeScheduler::Undeclare(grpc::ServerContext*, const v1::UndeclareR
   return TakeReport("Undeclare", report);
 }
 
+grpc::Status FakeScheduler::ReportTrainers(grpc::ServerContext*,
+                                           const v1::ReportTrainersRequest* request,
+                                           v1::ReportTrainersResponse*) {
+  return TakeReport("ReportTrainers", absl::StrFormat(" %d", request->initialised()));
+}
+
 grpc::Status FakeScheduler::ReportIdle(grpc::ServerContext*, const v1::ReportIdleRequest*,
                                        v1::ReportIdleResponse*) {
   return TakeReport("ReportIdle", "");

@@ -43,8 +43,8 @@ class FakeScheduler : public v1::Scheduler::Service {
   // Waits until `method` has been called that often, at most 10 s; false if it was not.
   bool WaitForCalls(const std::string& method, int count);
   int calls(const std::string& method);
-  // "Declare a b", "Undeclare c", "ReportIdle", "ReportFailure reason kind exit_code": what nodes
-  // reported and got OK for.
+  // "Declare a b", "Undeclare c", "ReportTrainers 2", "ReportIdle", "ReportFailure reason kind
+  // exit_code": what nodes reported and got OK for.
   std::vector<std::string> reports();
   bool WaitForReports(size_t count);
   v1::HeartbeatRequest last_heartbeat();
@@ -69,6 +69,8 @@ class FakeScheduler : public v1::Scheduler::Service {
                        v1::DeclareResponse*) override;
   grpc::Status Undeclare(grpc::ServerContext*, const v1::UndeclareRequest*,
                          v1::UndeclareResponse*) override;
+  grpc::Status ReportTrainers(grpc::ServerContext*, const v1::ReportTrainersRequest*,
+                              v1::ReportTrainersResponse*) override;
   grpc::Status ReportIdle(grpc::ServerContext*, const v1::ReportIdleRequest*,
                           v1::ReportIdleResponse*) override;
   grpc::Status ReportFailure(grpc::ServerContext*, const v1::ReportFailureRequest*,

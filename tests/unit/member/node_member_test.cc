@@ -76,14 +76,15 @@ TEST_F(NodeMemberTest, ReportsArriveInOrderAndDeclarationsTogether) {
   member_->Undeclare(1, "a");
   member_->Undeclare(1, "b");
   Declare("d");
+  member_->ReportTrainers(1, 2);
   member_->ReportIdle(1);
   member_->ReportFailure(1, absl::UnavailableError("rank 2 died"), "peer_lost");
   EXPECT_FALSE(member_->Flush(absl::Milliseconds(10)));
   scheduler_.Answer("Declare", absl::OkStatus());
   EXPECT_TRUE(member_->Flush(absl::Seconds(30)));
-  EXPECT_THAT(scheduler_.reports(),
-              ElementsAre("Declare a", "Declare b c", "Undeclare a b", "Declare d", "ReportIdle",
-                          "ReportFailure rank 2 died peer_lost 75"));
+  EXPECT_THAT(scheduler_.reports(), ElementsAre("Declare a", "Declare b c", "Undeclare a b",
+                                                "Declare d", "ReportTrainers 2", "ReportIdle",
+                                                "ReportFailure rank 2 died peer_lost 75"));
 }
 
 TEST_F(NodeMemberTest, AReportSurvivesARestartOfTheScheduler) {

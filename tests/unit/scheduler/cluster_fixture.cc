@@ -142,6 +142,7 @@ void FakeNode::Take(const v1::NodeUpdate& update) {
   updates.push_back(update);
   EXPECT_GE(update.generation(), generation);
   EXPECT_GE(update.plan_version(), plan_version);
+  if (update.full()) trainers_said = false;
   if (update.full() || update.generation() > generation) {
     plans.clear();
     errors.clear();
@@ -186,7 +187,26 @@ void ClusterTest::Apply(Decision decision) {
   ASSERT_TRUE(store_.Apply(decision.writes).ok());
   reasons_.insert(reasons_.end(), decision.reasons.begin(), decision.reasons.end());
   Deliver(decision);
+  SayTrainers();
   FollowMoves();
+}
+
+void ClusterTest::SayTrainers() {
+  for (auto& node : nodes_) {
+    if (node->watch == 0 || node->trainers_said) continue;
+    node->trainers_said = true;
+    ReportTrainers(*node);
+  }
+}
+
+void ClusterTest::ReportTrainers(const FakeNode& node) {
+  v1::ReportTrainersRequest request;
+  *request.mutable_member() = node.member();
+  request.set_generation(node.generation);
+  request.set_initialised(node.trainers);
+  Decision decision;
+  ASSERT_TRUE(membership_->ReportTrainers(now_, request, &decision).ok());
+  Apply(std::move(decision));
 }
 
 bool ClusterTest::HandedOver(const v1::TensorPlan& plan) const {

@@ -46,6 +46,8 @@ class FakeNode {
   uint64_t job_id = 0;
   WatchId watch = 0;
   bool silent = false;
+  uint32_t trainers = 1;  // that wait as soon as a generation forms
+  bool trainers_said = false;
   bool acks = true;  // says that it is connected to owners to be, and that it follows them
 
   // From the updates.
@@ -100,9 +102,11 @@ class ClusterTest : public testing::Test {
   // Answers an update that an `answers == false` server has got, the last by default.
   void Answer(FakeServer* server);
 
+  void ReportTrainers(const FakeNode& node);
   void AckChange(const FakeNode& node, bool following);
   absl::Status Drain(const FakeServer& server);
   // Nodes do what is theirs in a planned change until nothing changes any more.
+  void SayTrainers();
   void FollowMoves();
 
   // Every partition of a plan is held by exactly the living server and shard that the plan says.

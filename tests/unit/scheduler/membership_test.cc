@@ -112,6 +112,42 @@ TEST_F(MembershipTest, JobFormsUntilAllNodesAreThereAndSaysWhomItWaitsFor) {
   EXPECT_EQ(node.reason, "");
 }
 
+TEST_F(MembershipTest, JobFormsUntilAllTrainersAreInitialised) {
+  AddNode("a", 0, 2);
+  FakeNode& late = AddNode("a", 1, 2);
+  FakeNode& node = *nodes_[0];
+  ASSERT_EQ(node.state, v1::READY);
+  Idle(node);
+  late.trainers = 0;
+  Idle(late);
+  EXPECT_EQ(node.generation, 2u);
+  EXPECT_EQ(node.state, v1::FORMING) << "those of the first generation do not count";
+  Pass(absl::Seconds(42));
+  EXPECT_EQ(node.reason,
+            "waiting for node 1 of 2 (ranks 0..1): agent connected, trainer not initialised");
+  EXPECT_EQ(Status().jobs(0).reason(), node.reason + ", 42 s");
+  late.trainers = 1;
+  ReportTrainers(late);
+  EXPECT_EQ(node.state, v1::READY);
+}
+
+TEST_F(MembershipTest, TrainersOfANodeAreCounted) {
+  FakeNode node;
+  node.info = NodeRequest("a", 0, 1);
+  node.info.mutable_settings()->set_local_size(4);
+  node.generation = 1;
+  node.trainers = 3;
+  ASSERT_TRUE(Register(&node).ok());
+  Watch(&node);
+  ReportTrainers(node);
+  EXPECT_EQ(Status().jobs(0).reason(),
+            "waiting for node 0 of 1 (ranks 0..0): agent connected, 3 of 4 trainers initialised, "
+            "0 s");
+  node.trainers = 4;
+  ReportTrainers(node);
+  EXPECT_EQ(Status().jobs(0).state(), v1::READY);
+}
+
 TEST_F(MembershipTest, AgentThatDoesNotWatchIsWaitedFor) {
   FakeNode& node = AddNode("a", 0, 2);
   Pass(absl::Seconds(1));

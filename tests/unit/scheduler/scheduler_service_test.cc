@@ -135,6 +135,12 @@ class SchedulerServiceTest : public testing::Test {
     member.set_job_id(response.job_id());
     member.set_node_rank(rank);
     member.set_incarnation(incarnation);
+    v1::ReportTrainersRequest trainers;
+    *trainers.mutable_member() = member;
+    trainers.set_generation(response.generation());
+    trainers.set_initialised(1);
+    v1::ReportTrainersResponse ignored;
+    EXPECT_TRUE(Call(&v1::Scheduler::Stub::ReportTrainers, trainers, &ignored).ok());
     return member;
   }
   v1::MemberId JoinServer() {
