@@ -228,7 +228,7 @@ class Membership {
   // membership_pace.cc: slow servers
   void TakePaces(absl::Time now, Job& job, NodeId node, const v1::HeartbeatRequest& beat);
   std::vector<Server*> CpuServersOf(const Job& job);
-  std::map<ServerId, double> PaceWeights(const Job& job, bool cpu_only) const;
+  std::map<ServerId, double> PaceWeights(const Job& job) const;
   void FollowPaces(Job& job);
   bool SetSpeed(Server& server, double speed, const std::vector<Server*>& all);
 

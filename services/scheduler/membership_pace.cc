@@ -38,9 +38,10 @@ std::vector<Server*> Membership::CpuServersOf(const Job& job) {
   return servers;
 }
 
-// Whose times are compared: the CPU servers', or, if there is only one, all. The time of a server
-// that has more than its share, since partitions are whole, says less.
-std::map<ServerId, double> Membership::PaceWeights(const Job& job, bool cpu_only) const {
+// Whose times are compared: the CPU servers'. A node's link to a colocated server carries less than
+// one to a CPU server, so it is busy for less of the same round. The time of a server that has more
+// than its share, since partitions are whole, says less.
+std::map<ServerId, double> Membership::PaceWeights(const Job& job) const {
   std::map<ServerId, double> weights;
   const PlannerJob view = ViewOf(job);
   double total = 0;
@@ -50,7 +51,7 @@ std::map<ServerId, double> Membership::PaceWeights(const Job& job, bool cpu_only
   const auto targets = TargetShares(view, total);
   if (!targets.ok() || total == 0) return weights;
   for (size_t i = 0; i < view.servers.size(); ++i) {
-    if (cpu_only && view.servers[i].node) continue;
+    if (view.servers[i].node) continue;
     const double assigned = static_cast<double>(view.servers[i].load.load_bytes) / total;
     if (assigned > 0 && targets->shares[i] > 0) {
       weights[view.servers[i].id] = targets->shares[i] / assigned;
@@ -68,11 +69,15 @@ void Membership::FollowPaces(Job& job) {
     if (!node.idle) nodes.insert(rank);
   }
   const std::vector<Server*> cpu_servers = CpuServersOf(job);
+  // The only one has nobody to be compared with, and counts in full.
+  if (cpu_servers.size() == 1 && cpu_servers[0]->speed < 1) {
+    SetSpeed(*cpu_servers[0], 1, cpu_servers);
+    return;
+  }
   const bool levelling = std::any_of(cpu_servers.begin(), cpu_servers.end(),
                                      [](const Server* server) { return server->speed < 1; });
-  const auto deviations =
-      job.pace.Evaluate(event_.now, nodes, PaceWeights(job, cpu_servers.size() > 1),
-                        levelling ? Pace::kFineThreshold : Pace::kThreshold);
+  const auto deviations = job.pace.Evaluate(event_.now, nodes, PaceWeights(job),
+                                            levelling ? Pace::kFineThreshold : Pace::kThreshold);
   if (!deviations) return;
   for (const Pace::Deviation& deviation : *deviations) {
     for (Server* server : cpu_servers) {
@@ -81,8 +86,7 @@ void Membership::FollowPaces(Job& job) {
       if (!SetSpeed(*server, server->speed / deviation.ratio, cpu_servers)) continue;
       return Say(
           absl::StrFormat("%s is at work for job '%s' %.2f times as long as the others: it counts "
-                          "with %.0f %% of its "
-                          "bandwidth from now on",
+                          "with %.0f %% of its bandwidth from now on",
                           NameOf(*server), job.name, deviation.ratio, 100 * server->speed));
     }
   }
@@ -94,7 +98,7 @@ bool Membership::SetSpeed(Server& server, double speed, const std::vector<Server
   std::vector<double> former;
   for (const Server* other : all) former.push_back(other->speed);
   server.speed = std::max(speed, kLeastSpeed);
-  double fastest = all.size() > 1 ? 0 : std::max(1.0, server.speed);
+  double fastest = 0;
   for (const Server* other : all) fastest = std::max(fastest, other->speed);
   for (Server* other : all) other->speed /= fastest;
   for (auto& [id, job] : jobs_) {
