@@ -23,8 +23,8 @@ bool IsTransient(const absl::Status& why) {
 
 }  // namespace
 
-// A reset is not a death: the server may be there still. Disagreement is final, and the colocated
-// servers live as long as their nodes.
+// A reset is not a death: the server may be there still. Disagreement is final, and so is the loss
+// of another node's colocated server: it lives as long as its node.
 void Agent::OnLinkLost(ServerLink* link, const absl::Status& why) {
   // A job that nobody uses is being released, or starts over: its links close then.
   if (!failure_.ok() || !AnyTrainer()) return;
@@ -33,14 +33,15 @@ void Agent::OnLinkLost(ServerLink* link, const absl::Status& why) {
   if (server == servers_.end()) return;  // declared dead already
   const ExitCode code = ExitCodeOf(why);
   const bool disagreement = code == kExitMismatch || code == kExitVersion;
-  if (disagreement || server->second.colocated()) {
+  const bool reset = link->open_attempts() == 0 && absl::IsUnavailable(why);
+  if (disagreement || (server->second.colocated() && !reset)) {
     const std::string kind = code == kExitMismatch  ? "mismatch"
                              : code == kExitVersion ? "version"
                                                     : "peer_lost";
     return FailJob(why, kind, /*report=*/true);
   }
   const Use use = UseOf(link);
-  if (use == Use::kNone && link->was_open()) return;  // released, and ended
+  if (use == Use::kNone && link->was_open() && !server->second.colocated()) return;  // it has ended
   if (!IsTransient(why) && !absl::IsUnauthenticated(why) && !absl::IsFailedPrecondition(why)) {
     return FailJob(why, "internal", /*report=*/true);  // it would be refused again
   }
