@@ -82,10 +82,11 @@ absl::StatusOr<Listening> Listen(const HostPort& address,
   return result;
 }
 
-void SetServing(grpc::Server* server, const std::string& name, bool serving) {
-  if (auto* health = server->GetHealthCheckService(); health != nullptr) {
-    health->SetServingStatus(name, serving);
-  }
+void SetHealth(grpc::Server* server, bool ready) {
+  auto* const health = server->GetHealthCheckService();
+  if (health == nullptr) return;
+  health->SetServingStatus("", true);
+  health->SetServingStatus(kReadiness, ready);
 }
 
 void ShutDown(grpc::Server* server) {
@@ -106,6 +107,22 @@ void EnableHealthAndReflection() {
 
 }  // namespace
 
+absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(const HostPort& listen) {
+  EnableHealthAndReflection();
+  std::unique_ptr<HealthServer> result(new HealthServer());
+  ADDEND_ASSIGN_OR_RETURN(Listening health, Listen(listen, {}, "health checks"));
+  result->server_ = std::move(health.server);
+  result->port_ = health.port;
+  result->SetReady(false);
+  return result;
+}
+
+HealthServer::~HealthServer() {
+  if (server_ != nullptr) ShutDown(server_.get());
+}
+
+void HealthServer::SetReady(bool ready) { SetHealth(server_.get(), ready); }
+
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
     const Options& options, const std::vector<grpc::Service*>& services) {
   EnableHealthAndReflection();
@@ -114,26 +131,21 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
   result->server_ = std::move(main.server);
   result->port_ = main.port;
   if (options.health_listen.has_value()) {
-    ADDEND_ASSIGN_OR_RETURN(Listening health, Listen(*options.health_listen, {}, "health checks"));
-    result->health_server_ = std::move(health.server);
-    result->health_port_ = health.port;
+    ADDEND_ASSIGN_OR_RETURN(result->health_, HealthServer::Start(*options.health_listen));
   }
   result->SetReady(false);
   return result;
 }
 
 RpcServer::~RpcServer() {
+  if (server_ == nullptr) return;
   SetReady(false);
-  if (health_server_ != nullptr) ShutDown(health_server_.get());
-  if (server_ != nullptr) ShutDown(server_.get());
+  ShutDown(server_.get());
 }
 
 void RpcServer::SetReady(bool ready) {
-  for (grpc::Server* server : {server_.get(), health_server_.get()}) {
-    if (server == nullptr) continue;
-    SetServing(server, "", true);
-    SetServing(server, kReadiness, ready);
-  }
+  SetHealth(server_.get(), ready);
+  if (health_ != nullptr) health_->SetReady(ready);
 }
 
 }  // namespace addend

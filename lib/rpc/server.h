@@ -18,9 +18,29 @@ namespace addend {
 // several times.
 inline constexpr int kMaxMessageBytes = 64 << 20;
 
-// Serves from Start until it is destroyed, on gRPC's threads. grpc.health.v1 answers for "" (alive)
-// and "readiness" (SetReady) on the main port and on the health-only port, which exists because
-// probes cannot do TLS.
+// Only grpc.health.v1, which answers for "" (alive) and "readiness" (SetReady): probes cannot do
+// TLS. Serves from Start until it is destroyed, on gRPC's threads.
+class HealthServer {
+ public:
+  // Not ready until SetReady(true). InvalidArgument if the address cannot be listened on.
+  static absl::StatusOr<std::unique_ptr<HealthServer>> Start(const HostPort& listen);
+  ~HealthServer();
+  HealthServer(const HealthServer&) = delete;
+  HealthServer& operator=(const HealthServer&) = delete;
+
+  uint16_t port() const { return port_; }
+  // From any thread.
+  void SetReady(bool ready);
+
+ private:
+  HealthServer() = default;
+
+  std::unique_ptr<grpc::Server> server_;
+  uint16_t port_ = 0;
+};
+
+// Serves from Start until it is destroyed, on gRPC's threads. grpc.health.v1 answers as on a
+// HealthServer, on the main port and on the health-only port.
 class RpcServer {
  public:
   struct Options {
@@ -40,7 +60,7 @@ class RpcServer {
   RpcServer& operator=(const RpcServer&) = delete;
 
   uint16_t port() const { return port_; }
-  uint16_t health_port() const { return health_port_; }  // 0: no health-only port
+  uint16_t health_port() const { return health_ ? health_->port() : 0; }  // 0: no such port
   // From any thread.
   void SetReady(bool ready);
 
@@ -48,9 +68,8 @@ class RpcServer {
   RpcServer() = default;
 
   std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<grpc::Server> health_server_;  // null: no health-only port
+  std::unique_ptr<HealthServer> health_;  // null: no health-only port
   uint16_t port_ = 0;
-  uint16_t health_port_ = 0;
 };
 
 }  // namespace addend

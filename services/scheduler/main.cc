@@ -37,6 +37,13 @@ absl::Status Serve() {
       const auto http, HttpServer::Start(options.http.host, options.http.port, &registry, [&leads] {
         return leads ? absl::OkStatus() : absl::UnavailableError("standing by");
       }));
+  std::unique_ptr<HealthServer> health;
+  if (options.health_listen) {
+    ADDEND_ASSIGN_OR_RETURN(health, HealthServer::Start(*options.health_listen));
+  }
+  const uint16_t health_port = health ? health->port() : 0;
+  spdlog::info("scheduler serves HTTP on port {} and health checks on port {}", http->port(),
+               health_port);
   const auto stop_with = [&stop](absl::Status why) { stop.RequestStop(std::move(why)); };
   const absl::Status lead =
       store->Lead({.name = absl::StrFormat("%s (process %d, start %x)", Hostname(), ::getpid(),
@@ -54,15 +61,16 @@ absl::Status Serve() {
                                 .store = std::move(store),
                                 .registry = &registry,
                                 .on_fatal = stop_with}));
-  ADDEND_ASSIGN_OR_RETURN(
-      const auto rpc, RpcServer::Start({options.listen, options.health_listen}, {service.get()}));
+  ADDEND_ASSIGN_OR_RETURN(const auto rpc,
+                          RpcServer::Start({.listen = options.listen}, {service.get()}));
   leads = true;
   rpc->SetReady(true);
-  spdlog::info("scheduler serves gRPC on port {} and HTTP on port {}", rpc->port(), http->port());
+  if (health) health->SetReady(true);
+  spdlog::info("scheduler serves gRPC on port {}", rpc->port());
   ADDEND_RETURN_IF_ERROR(WritePortFile(
-      options.port_file,
-      {{"grpc", rpc->port()}, {"http", http->port()}, {"health", rpc->health_port()}}));
+      options.port_file, {{"grpc", rpc->port()}, {"http", http->port()}, {"health", health_port}}));
   const absl::Status why = stop.WaitUntilStopped();
+  if (health) health->SetReady(false);
   rpc->SetReady(false);
   service->Shutdown();
   return why;

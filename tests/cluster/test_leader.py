@@ -1,6 +1,8 @@
 """Two schedulers share an etcd: one leads, and its end costs the job nothing."""
+import re
 import signal
 
+import grpc
 import pytest
 
 from tests.support import etcd
@@ -13,6 +15,26 @@ pytestmark = pytest.mark.skipif(bool(etcd.unavailable()), reason=etcd.unavailabl
 
 def next_leader(cluster, former):
     eventually(lambda: cluster.schedulers[1 - former].port_file.exists(), 30 * PATIENCE, "the other scheduler to lead")
+
+
+def is_serving(scheduler, service):
+    """What grpc.health.v1 answers on the health-only port: the service "" is alive, "readiness" leads."""
+    port = re.search(r"health checks on port (\d+)", scheduler.log.read_text())[1]
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        answer = channel.unary_unary("/grpc.health.v1.Health/Check")(bytes([10, len(service)]) + service.encode(), timeout=10)
+    return {b"\x08\x01": True, b"\x08\x02": False}[answer]
+
+
+def test_one_stands_by_alive_and_not_ready(tmp_path):
+    with Cluster(tmp_path, nodes=1, schedulers=2, scheduler_flags=["--lease=3s"]) as cluster:
+        former = cluster.leader()
+        leader, other = cluster.schedulers[former], cluster.schedulers[1 - former]
+        assert is_serving(leader, "") and is_serving(leader, "readiness")
+        eventually(lambda: "health checks" in other.log.read_text(), 10 * PATIENCE, "the other one to stand by")
+        assert is_serving(other, "") and not is_serving(other, "readiness")
+        leader.signal(signal.SIGTERM)
+        next_leader(cluster, former)
+        assert is_serving(other, "readiness")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
