@@ -1,4 +1,4 @@
-"""Spin explores spec/recovery.pml: no error within the bounds, and an error as soon as one rule is taken out.
+"""Spin explores the models in spec/: no error within the bounds, and an error as soon as one rule is taken out.
 
 Run with -s to see the numbers of states.
 """
@@ -9,7 +9,8 @@ import pytest
 
 from tests.support.cluster import ROOT
 
-MODEL = ROOT / "spec" / "recovery.pml"
+RECOVERY = ROOT / "spec" / "recovery.pml"
+NODE_LOSS = ROOT / "spec" / "node_loss.pml"
 BOUND = {"ROUNDS": 2}
 
 # What may happen in one run, or less of it. With SLOTS, results are written into the nodes' memory by the servers.
@@ -37,22 +38,34 @@ MUTATIONS = [
 ]
 
 
+# The same of a lost node: with SHRINK the others go on without it; else what cannot end well is aborted on all.
+LOSS_SHORT = [{}, {"FALSE_LOSS": 1}, {"DEATHS": 1, "ROUNDS": 1}, {"FALSE_LOSS": 1, "FALSE_DEATHS": 1, "ROUNDS": 1}]
+LOSS_FULL = [{"DEATHS": 1}, {"FALSE_LOSS": 1, "FALSE_DEATHS": 1}]
+LOSS_MUTATIONS = [
+    ("M_NODES_DECIDE", {}, "aborted"),
+    ("M_LATE_CONTRIBUTION", {"FALSE_LOSS": 1}, "aborted"),
+    ("M_OWNER_NOT_TOLD", {"DEATHS": 1}, "failed"),
+    ("M_ANY_SERVER", {"FALSE_DEATHS": 1}, "agreed"),
+    ("M_VERDICT_FORGOTTEN", {"FALSE_LOSS": 1, "FALSE_DEATHS": 1}, "failed"),
+]
+
+
 def name_of(case):
-    return " ".join(f"{key.lower()}={value}" for key, value in case.items())
+    return " ".join(f"{key.lower()}={value}" for key, value in case.items()) or "nothing else"
 
 
-def explore(folder, definitions, timeout, optimize="-O0"):
+def explore(folder, model, definitions, timeout, optimize="-O0"):
     """Builds the verifier and runs it to the end; returns what it prints. To compile it well takes longer than a short run."""
     flags = [f"-D{key}={value}" for key, value in {**BOUND, **definitions}.items()]
-    for command in (["spin", *flags, "-a", MODEL],
-                    ["gcc", optimize, "-DSAFETY", "-DCOLLAPSE", "-DVECTORSZ=4096", "-DMEMLIM=8000", "-o", "pan", "pan.c"]):
+    for command in (["spin", *flags, "-a", model],
+                    ["gcc", "-w", optimize, "-DSAFETY", "-DCOLLAPSE", "-DVECTORSZ=4096", "-DMEMLIM=8000", "-o", "pan", "pan.c"]):
         built = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         assert built.returncode == 0, built.stdout + built.stderr
     return subprocess.run(["./pan", "-m1000000", "-w22"], cwd=folder, capture_output=True, text=True, timeout=timeout).stdout
 
 
-def check(folder, definitions, timeout, optimize="-O0"):
-    output = explore(folder, definitions, timeout, optimize)
+def check(folder, model, definitions, timeout, optimize="-O0"):
+    output = explore(folder, model, definitions, timeout, optimize)
     assert "errors: 0" in output, output
     assert "max search depth too small" not in output and "reached -DMEMLIM" not in output, output
     states = re.search(r"(\d+) states, stored", output)[1]
@@ -62,18 +75,34 @@ def check(folder, definitions, timeout, optimize="-O0"):
 @pytest.mark.parametrize("slots", [{}, {"SLOTS": 1}], ids=["frames", "slots"])
 @pytest.mark.parametrize("case", SHORT, ids=name_of)
 def test_no_error_within_the_bounds(tmp_path, case, slots):
-    check(tmp_path, {**case, **slots}, timeout=60)
+    check(tmp_path, RECOVERY, {**case, **slots}, timeout=60)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("slots", [{}, {"SLOTS": 1}], ids=["frames", "slots"])
 @pytest.mark.parametrize("case", FULL, ids=name_of)
 def test_no_error_within_larger_bounds(tmp_path, case, slots):
-    check(tmp_path, {**case, **slots}, timeout=300, optimize="-O2")
+    check(tmp_path, RECOVERY, {**case, **slots}, timeout=300, optimize="-O2")
 
 
-@pytest.mark.parametrize("mutation,case,violated", MUTATIONS, ids=[mutation for mutation, _, _ in MUTATIONS])
-def test_every_rule_is_needed(tmp_path, mutation, case, violated):
-    output = explore(tmp_path, {**case, mutation: 1}, timeout=60)
+@pytest.mark.parametrize("policy", [{}, {"SHRINK": 1}], ids=["fail", "shrink"])
+@pytest.mark.parametrize("case", LOSS_SHORT, ids=name_of)
+def test_a_lost_node_ends_the_open_rounds_alike(tmp_path, case, policy):
+    check(tmp_path, NODE_LOSS, {**case, **policy}, timeout=60)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("policy", [{}, {"SHRINK": 1}], ids=["fail", "shrink"])
+@pytest.mark.parametrize("case", LOSS_FULL, ids=name_of)
+def test_a_lost_node_ends_the_open_rounds_alike_within_larger_bounds(tmp_path, case, policy):
+    check(tmp_path, NODE_LOSS, {**case, **policy}, timeout=300, optimize="-O2")
+
+
+ALL_MUTATIONS = [(RECOVERY, *mutation) for mutation in MUTATIONS] + [(NODE_LOSS, *mutation) for mutation in LOSS_MUTATIONS]
+
+
+@pytest.mark.parametrize("model,mutation,case,violated", ALL_MUTATIONS, ids=[f"{model.stem}-{mutation}" for model, mutation, _, _ in ALL_MUTATIONS])
+def test_every_rule_is_needed(tmp_path, model, mutation, case, violated):
+    output = explore(tmp_path, model, {**case, mutation: 1}, timeout=60)
     error = re.search(r"assertion violated (.*) \(at depth", output)
     assert error and violated in error[1], output
