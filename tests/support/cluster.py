@@ -9,6 +9,7 @@ ADDEND_BIN_DIR selects the binaries (default: build/bin); with ADDEND_SANITIZED 
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -24,6 +25,14 @@ TRAINERS = ROOT / "tests" / "cluster" / "trainers"
 PYTHON = "/usr/bin/python3"
 # Sanitized binaries run several times slower, and their start takes seconds where many start at once.
 PATIENCE = 6 if SANITIZED else 1
+LEASE_FACTOR = 3 if SANITIZED else 1  # and their heartbeats come late
+
+
+def with_scaled_lease(flags):
+    """The scheduler's flags, with a lease (5 s if they name none) that suits the binaries."""
+    def scaled(match):
+        return f"--lease={int(match[1]) * LEASE_FACTOR}s"
+    return [re.sub(r"^--lease=(\d+)s$", scaled, flag) for flag in ["--lease=5s", *flags]]
 
 
 def sanitizer_environment(folder=None):
@@ -95,7 +104,7 @@ class Cluster:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="c", dir=folder))
         self.nodes, self.local_size, self.cpu_servers = nodes, local_size, cpu_servers
         self.shards, self.job, self.store = shards, job, store
-        self.flags = {"scheduler": list(scheduler_flags), "summation": list(summation_flags), "agent": list(agent_flags)}
+        self.flags = {"scheduler": with_scaled_lease(scheduler_flags), "summation": list(summation_flags), "agent": list(agent_flags)}
         self.network, self.user = network, user
         self.bin_dir = pathlib.Path(bin_dir or BIN_DIR)
         self.processes = []
