@@ -107,7 +107,6 @@ class ServerLink final : public Sink {
   const std::string where_;
   const uint32_t shard_;
   Link* link_ = nullptr;
-  Outbox outbox_;
   std::string token_;     // lent to the HELLO
   bool open_ = false;     // the server has admitted this node
   bool leaving_ = false;  // Close() was called
@@ -121,6 +120,7 @@ class ServerLink final : public Sink {
   absl::Duration sending_;  // by former connections
   uint64_t services_ = 0;
   int attempts_ = 0;
+  Outbox outbox_;  // calls this link until it is destroyed, so it goes first
 };
 
 }  // namespace addend
