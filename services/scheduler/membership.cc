@@ -293,6 +293,7 @@ absl::Time Membership::Tick(absl::Time now, Decision* decision) {
   ForgiveGap(now);
   EndLeases();
   RemoveEmptyJobs();
+  RaiseSpeeds();
   for (auto& [id, job] : jobs_) {
     FollowPaces(job);
     if (!job.forming_changed) continue;

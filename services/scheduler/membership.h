@@ -229,6 +229,7 @@ class Membership {
   void TakePaces(absl::Time now, Job& job, NodeId node, const v1::HeartbeatRequest& beat);
   std::vector<Server*> CpuServersOf(const Job& job);
   std::map<ServerId, double> PaceWeights(const Job& job) const;
+  void RaiseSpeeds();
   void FollowPaces(Job& job);
   bool SetSpeed(Server& server, double speed, const std::vector<Server*>& all);
 

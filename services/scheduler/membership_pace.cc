@@ -14,6 +14,15 @@ namespace {
 // However slow it seems: so that there is something to measure when it is fast again.
 constexpr double kLeastSpeed = 0.05;
 
+// Servers are compared with each other only. False if the fastest did already.
+bool CountFastestInFull(const std::vector<Server*>& servers) {
+  double fastest = 0;
+  for (const Server* server : servers) fastest = std::max(fastest, server->speed);
+  if (fastest == 1 || servers.empty()) return false;
+  for (Server* server : servers) server->speed /= fastest;
+  return true;
+}
+
 }  // namespace
 
 void Membership::TakePaces(absl::Time now, Job& job, NodeId node,
@@ -60,6 +69,19 @@ std::map<ServerId, double> Membership::PaceWeights(const Job& job) const {
   return weights;
 }
 
+// The one that was the fastest may have gone.
+void Membership::RaiseSpeeds() {
+  std::vector<Server*> servers;
+  for (auto& [id, server] : servers_) {
+    if (!server.colocated() && !server.draining) servers.push_back(&server);
+  }
+  if (!CountFastestInFull(servers)) return;
+  for (auto& [id, job] : jobs_) {
+    job.rebalance = true;
+    job.pace.StartOver(event_.now);
+  }
+}
+
 void Membership::FollowPaces(Job& job) {
   if (!options_.react_to_stragglers || job.state != v1::READY) return;
   if (job.change.version != PlanVersion()) return job.pace.StartOver(event_.now);
@@ -69,11 +91,6 @@ void Membership::FollowPaces(Job& job) {
     if (!node.idle) nodes.insert(rank);
   }
   const std::vector<Server*> cpu_servers = CpuServersOf(job);
-  // The only one has nobody to be compared with, and counts in full.
-  if (cpu_servers.size() == 1 && cpu_servers[0]->speed < 1) {
-    SetSpeed(*cpu_servers[0], 1, cpu_servers);
-    return;
-  }
   const bool levelling = std::any_of(cpu_servers.begin(), cpu_servers.end(),
                                      [](const Server* server) { return server->speed < 1; });
   const auto deviations = job.pace.Evaluate(event_.now, nodes, PaceWeights(job),
@@ -92,15 +109,12 @@ void Membership::FollowPaces(Job& job) {
   }
 }
 
-// The fastest of several counts in full: they are compared with each other only. False if nothing
-// would move, because partitions are whole: then all stays as it is.
+// False if nothing would move, because partitions are whole: then all stays as it is.
 bool Membership::SetSpeed(Server& server, double speed, const std::vector<Server*>& all) {
   std::vector<double> former;
   for (const Server* other : all) former.push_back(other->speed);
   server.speed = std::max(speed, kLeastSpeed);
-  double fastest = 0;
-  for (const Server* other : all) fastest = std::max(fastest, other->speed);
-  for (Server* other : all) other->speed /= fastest;
+  CountFastestInFull(all);
   for (auto& [id, job] : jobs_) {
     if (job.state != v1::READY) continue;
     std::vector<uint64_t> ignored;

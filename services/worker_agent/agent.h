@@ -86,7 +86,7 @@ class Agent final : private TrainerEvents, private ServerEvents {
   v1::GetAgentResponse Snapshot();
   v1::Traffic traffic() const;
   // Adds what the agent knows to a heartbeat: its traffic, what it is doing ("2 of 2 trainers
-  // connected, 812 rounds"), and how long rounds have waited for each server but the colocated one.
+  // connected, 812 rounds"), and how long each server but the colocated one was at work for it.
   void FillBeat(v1::HeartbeatRequest* beat);
   std::shared_ptr<const ResultSlots> result_slots() const { return result_slots_; }
 

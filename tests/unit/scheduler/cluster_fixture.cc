@@ -496,6 +496,15 @@ void ClusterTest::Pass(absl::Duration duration) {
     }
     for (const auto& node : nodes_) {
       *beat.mutable_member() = node->member();
+      beat.set_generation(node->generation);
+      beat.clear_paces();
+      for (const auto& [server, part] : node->busy) {
+        v1::ServerPace& pace = node->paces[server];
+        pace.set_server_id(server);
+        pace.set_served_s(pace.served_s() + 0.5 * part);
+        pace.set_services(pace.services() + 5);
+        *beat.add_paces() = pace;
+      }
       if (!node->silent) membership_->Heartbeat(now_, beat).IgnoreError();
     }
     Decision decision;

@@ -48,6 +48,8 @@ class FakeNode {
   bool silent = false;
   uint32_t trainers = 1;  // that wait as soon as a generation forms
   bool trainers_said = false;
+  std::map<uint32_t, double> busy;  // by server: the part of the time in which it is at work
+  std::map<uint32_t, v1::ServerPace> paces;  // what has become of that
   bool acks = true;  // says that it is connected to owners to be, and that it follows them
 
   // From the updates.

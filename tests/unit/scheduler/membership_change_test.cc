@@ -218,5 +218,35 @@ TEST_F(ChangeTest, ATensorThatIsGivenUpDuringAChangeLeavesNothingBehind) {
   EXPECT_EQ(nodes_of_[0]->change, 0u);
 }
 
+TEST_F(ChangeTest, AServerThatIsAtWorkLongerThanTheOthersGetsLess) {
+  FakeServer& slow = AddCpuServer();
+  FakeServer& other = AddCpuServer();
+  Begin();
+  // Another job, so small that only the slow one of the CPU servers has a part of it, or none has.
+  DeclareAll(AddJob("small", 2), {Tensor("s", {10})});
+  const int before = PartitionsOf(plan(), slow);
+  for (FakeNode* node : nodes_of_) node->busy = {{slow.id, 0.9}, {other.id, 0.3}};
+  const auto speeds = [&] {
+    std::map<uint32_t, double> speeds;
+    const auto status = Status();
+    for (const auto& server : status.servers()) speeds[server.server_id()] = server.speed();
+    return speeds;
+  };
+  for (int i = 0; i < 40 && speeds()[slow.id] == 1; ++i) Pass(absl::Milliseconds(500));
+  EXPECT_NEAR(speeds()[slow.id], 1.0 / 3, 0.01);
+  EXPECT_EQ(speeds()[other.id], 1);
+  for (FakeNode* node : nodes_of_) node->busy = {{slow.id, 0.5}, {other.id, 0.5}};
+  Pass(absl::Seconds(10));
+  EXPECT_NEAR(speeds()[slow.id], 1.0 / 3, 0.01) << "the small job has nothing to compare it with";
+  EXPECT_LT(PartitionsOf(plan(), slow), before / 2);
+  ExpectInForce();
+
+  for (FakeNode* node : nodes_of_) node->busy.clear();
+  Kill(&other);
+  Pass(absl::Seconds(10));
+  EXPECT_EQ(speeds()[slow.id], 1) << "the fastest that is left";
+  ExpectInForce();
+}
+
 }  // namespace
 }  // namespace addend
