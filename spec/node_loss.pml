@@ -6,11 +6,12 @@
  * of recovery.pml, of which this is the part that matters here. A link is a lossless FIFO until an
  * end dies. The value of a result is the set of the nodes in it.
  *
- * The scheduler tells the servers who is lost. From then on an owner takes nothing of that node any
- * more. A round that has the lost node's contribution already completes as ever. Any other one is
- * aborted: whoever has contributed to it, or does so later, is told. With SHRINK it completes
- * without the lost node instead, and so do all later ones. A node's round of the tensor ends well
- * when it has all results, and fails when one partition of it is aborted.
+ * The scheduler tells the servers and the nodes who is lost, in any order. An owner that knows seals
+ * nothing any more: whoever has contributed to the open round, or does so later, is told that it is
+ * aborted. With SHRINK it goes on instead: the open round completes without the lost node, unless
+ * that has contributed already, and so do all later ones. A node that knows starts no round any
+ * more, and waits for the owners' word on the one that it has started. Its round of the tensor ends
+ * well when it has all results, and fails when one partition of it is aborted.
  *
  * Checked: all nodes that are left get the same value of every partition of every round (SAME); none
  * gets a result of a round that another was told is aborted, nor the reverse (VERDICT); when nothing
@@ -38,7 +39,7 @@
 /* Frames: round, value. */
 mtype = { CONTRIBUTION, RESULT, ABORTED, REPORT, RECOVERED };
 /* The scheduler's orders: the partition. */
-mtype = { NODE_LOST, RECOVER };
+mtype = { NODE_LOST, JOB_FAILED, RECOVER };
 
 chan up[9] = [CAPACITY] of { mtype, byte, byte };
 chan down[9] = [CAPACITY] of { mtype, byte, byte };
@@ -52,14 +53,14 @@ byte holds[6];       /* ... and its value */
 byte follows[6];     /* the partition's owner */
 bit reported[6];     /* it waits to hear from the new owner */
 byte failed[N];      /* the round of the tensor that was aborted; 0: none */
-byte verdict[6];     /* the same of the partition */
+bit knows[N];        /* it starts nothing any more */
 bit running[N];
 bit severed[9];
 /* ---- servers ---- */
 #define ABSENT 0
 #define OPEN 1
 #define RECOVERING 2
-typedef Server_t { byte state; byte partition; byte last; byte value; byte contributed; byte reports; byte report[N]; byte doomed; bit knows; }
+typedef Server_t { byte state; byte partition; byte last; byte value; byte contributed; byte reports; byte report[N]; bit knows; }
 Server_t server[SERVERS];
 bit alive[SERVERS];
 /* ---- all ---- */
@@ -77,13 +78,6 @@ bit aborted[6];           /* a survivor was told so */
 #define P(n, p) (2 * (n) + (p))
 #define AT(r, p) (2 * (r) - 2 + (p))
 
-/* A former owner has told the node that the round after the one it holds is aborted: the new one must know. */
-#define DOOMED 128
-#ifdef M_VERDICT_FORGOTTEN
-#define WAS_ABORTED(n, p) 0
-#else
-#define WAS_ABORTED(n, p) (verdict[P(n, p)] == held[P(n, p)] + 1)
-#endif
 #define PUSH(n, p) \
   if :: pushed[n] && !failed[n] && !reported[P(n, p)] && held[P(n, p)] == done[n] -> \
         TO_SERVER(n, follows[P(n, p)], CONTRIBUTION, done[n] + 1, 0) :: else -> skip fi
@@ -93,23 +87,28 @@ bit aborted[6];           /* a survivor was told so */
 #define TAKES_FROM(n, p, s) (follows[P(n, p)] == (s))
 #endif
 
+#define FAIL_NEXT(n) if :: knows[n] && !pushed[n] && !failed[n] && done[n] < ROUNDS -> failed[n] = done[n] + 1 :: else -> skip fi
+
 proctype Node(byte n) {
   byte s, r, v, p;
 end:
   do
   :: !running[n] -> break
-  :: atomic { running[n] && !pushed[n] && !failed[n] && done[n] < ROUNDS ->
+  :: atomic { running[n] && !pushed[n] && !failed[n] && !knows[n] && done[n] < ROUNDS ->
        pushed[n] = 1; PUSH(n, 0); PUSH(n, 1) }
 #ifdef M_NODES_DECIDE /* a node that hears of the loss gives up its open round by itself */
   :: atomic { running[n] && n != LOST && told && pushed[n] && !failed[n] ->
        failed[n] = done[n] + 1; aborted[AT(done[n] + 1, 0)] = 1 }
+#endif
+#ifndef SHRINK
+  :: atomic { running[n] && order[n]?[JOB_FAILED,p] -> order[n]?JOB_FAILED,p; knows[n] = 1; p = 0; FAIL_NEXT(n) }
 #endif
   :: atomic { running[n] && order[n]?[RECOVER,p] -> order[n]?RECOVER,p;
        follows[P(n, p)] = 2; reported[P(n, p)] = 1;
 #ifndef M_ANY_SERVER
        DISCARD_DOWN(n, p); severed[LINK(n, p)] = 1;
 #endif
-       TO_SERVER(n, 2, REPORT, held[P(n, p)], holds[P(n, p)] | (WAS_ABORTED(n, p) -> DOOMED : 0)); p = 0 }
+       TO_SERVER(n, 2, REPORT, held[P(n, p)], holds[P(n, p)]); p = 0 }
   :: atomic { running[n] && (nempty(down[LINK(n, 0)]) || nempty(down[LINK(n, 1)]) || nempty(down[LINK(n, 2)])) ->
        if :: nempty(down[LINK(n, 0)]) -> s = 0 :: nempty(down[LINK(n, 1)]) -> s = 1 :: nempty(down[LINK(n, 2)]) -> s = 2 fi;
        p = (s == 2 -> server[2].partition : s);
@@ -126,7 +125,7 @@ end:
              fi;
              held[P(n, p)] = r; holds[P(n, p)] = v;
              if
-             :: held[P(n, 0)] == r && held[P(n, 1)] == r && !failed[n] -> done[n] = r; pushed[n] = 0
+             :: held[P(n, 0)] == r && held[P(n, 1)] == r && !failed[n] -> done[n] = r; pushed[n] = 0; FAIL_NEXT(n)
              :: else -> skip
              fi
           :: else -> skip
@@ -135,7 +134,7 @@ end:
           if
           :: r == done[n] + 1 && TAKES_FROM(n, p, s) && !reported[P(n, p)] ->
              if :: n != LOST -> assert(agreed[AT(r, p)] == 0); aborted[AT(r, p)] = 1 :: else -> skip fi; /* VERDICT */
-             failed[n] = r; verdict[P(n, p)] = r
+             failed[n] = r
           :: else -> skip
           fi
        :: down[LINK(n, s)]?RECOVERED,r,v -> reported[P(n, p)] = 0; PUSH(n, p)
@@ -145,13 +144,16 @@ end:
 
 /* ---- the server ---- */
 #define EXPECTED(s) (server[s].knows -> SURVIVORS : ALL)
-#define HAS_LOST(s) (server[s].contributed & BIT(LOST))
 #ifdef SHRINK
 #define COMPLETE(s) ((server[s].contributed & EXPECTED(s)) == EXPECTED(s))
 #define IS_ABORTED(s) 0
 #else
+#ifdef M_SEALS_AFTER_ABORT /* goes on with a round that it has aborted */
 #define COMPLETE(s) (server[s].contributed == ALL)
-#define IS_ABORTED(s) ((server[s].knows && !HAS_LOST(s)) || server[s].doomed == server[s].last + 1)
+#else
+#define COMPLETE(s) (server[s].contributed == ALL && !server[s].knows)
+#endif
+#define IS_ABORTED(s) server[s].knows
 #endif
 #define SEAL_IF_COMPLETE(s) \
   if :: server[s].state == OPEN && COMPLETE(s) -> \
@@ -180,9 +182,7 @@ end:
   :: !alive[s] -> break
   :: atomic { alive[s] && order[3 + s]?[NODE_LOST,p] -> order[3 + s]?NODE_LOST,p;
        server[s].knows = 1;
-#ifndef M_LATE_CONTRIBUTION
        DISCARD_UP(LOST, s); DISCARD_DOWN(LOST, s); severed[LINK(LOST, s)] = 1;
-#endif
        RECOVERED_IF_ALL(s); SEAL_IF_COMPLETE(s); ABORT_TO(s, 0); ABORT_TO(s, 1) }
   :: atomic { alive[s] && order[3 + s]?[RECOVER,p] -> order[3 + s]?RECOVER,p;
        server[s].state = RECOVERING; server[s].partition = p; p = 0 }
@@ -200,7 +200,6 @@ end:
           if
           :: server[s].state == RECOVERING ->
              server[s].reports = server[s].reports | BIT(n); server[s].report[n] = r;
-             if :: v & DOOMED -> server[s].doomed = r + 1; v = v - DOOMED :: else -> skip fi;
              if :: r > server[s].last -> server[s].last = r; server[s].value = v :: else -> skip fi;
              RECOVERED_IF_ALL(s)
           :: else -> TO_NODE(s, n, RECOVERED, server[s].last, 0)
@@ -217,8 +216,11 @@ proctype Scheduler() {
   byte s;
 end:
   do
-  :: atomic { lost && !told -> /* the servers first; a node hears of it by what the servers say */
+  :: atomic { lost && !told ->
        told = 1;
+#ifndef SHRINK
+       order[0]!JOB_FAILED,0; order[1]!JOB_FAILED,0;
+#endif
 #ifdef M_OWNER_NOT_TOLD /* who becomes an owner later does not learn of the loss */
        order[3]!NODE_LOST,0; order[4]!NODE_LOST,0
 #else

@@ -54,13 +54,19 @@ Error NullArgument(const char* name) {
 }
 
 // -1 for a context that is no more.
-int32_t PlaceOf(const addend_context* context, int32_t Place::*member) noexcept {
+// -1: no context of this process.
+template <typename Read>
+int32_t ReadOf(const addend_context* context, Read read) noexcept {
   int32_t value = -1;
   With(context, Kind::kContext, [&](const Object& object) {
-    value = object.context->place().*member;
+    value = read(*object.context);
     return Error{};
   });
   return value;
+}
+
+int32_t PlaceOf(const addend_context* context, int32_t Place::*member) noexcept {
+  return ReadOf(context, [member](const Context& c) { return c.place().*member; });
 }
 
 Error Init(const addend_options* options, addend_context** context) {
@@ -105,6 +111,12 @@ int32_t addend_local_rank(const addend_context* c) { return PlaceOf(c, &Place::l
 int32_t addend_local_size(const addend_context* c) { return PlaceOf(c, &Place::local_size); }
 int32_t addend_node_rank(const addend_context* c) { return PlaceOf(c, &Place::node_rank); }
 int32_t addend_num_nodes(const addend_context* c) { return PlaceOf(c, &Place::num_nodes); }
+int32_t addend_nodes_present(const addend_context* c) {
+  return ReadOf(c, [](const Context& context) { return context.nodes_present(); });
+}
+int32_t addend_nodes_waiting(const addend_context* c) {
+  return ReadOf(c, [](const Context& context) { return context.nodes_waiting(); });
+}
 
 addend_code addend_declare(addend_context* context, const char* name, const int64_t* shape,
                            int32_t dims, addend_dtype dtype, addend_op op, addend_tensor** tensor) {

@@ -98,6 +98,11 @@ int32_t addend_local_rank(const addend_context* context);
 int32_t addend_local_size(const addend_context* context);
 int32_t addend_node_rank(const addend_context* context);
 int32_t addend_num_nodes(const addend_context* context);
+/* With --on-node-loss=shrink: how many nodes take part just now, and how many have come back and
+ * wait for all ranks to leave and join anew, which begins the next generation. Ranks may see a
+ * change at different times. */
+int32_t addend_nodes_present(const addend_context* context);
+int32_t addend_nodes_waiting(const addend_context* context);
 
 /* Declares a tensor. `name` is UTF-8, at most 4096 bytes; `shape` has `dims` (at most 64)
  * non-negative entries. All ranks of the job must declare the same name with the same shape, dtype

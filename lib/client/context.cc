@@ -41,7 +41,7 @@ std::string Describe(const std::vector<int64_t>& shape, DType dtype, ReduceOp op
 }  // namespace
 
 Context::Context(std::unique_ptr<AgentSocket> socket, const Place& place)
-    : socket_(std::move(socket)), place_(place) {}
+    : socket_(std::move(socket)), place_(place), nodes_present_(place.num_nodes) {}
 
 Context::~Context() { Shutdown(); }
 

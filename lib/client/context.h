@@ -61,6 +61,8 @@ class Context {
   void SetTag(const std::shared_ptr<Operation>& operation, uint64_t tag);
   Error NextDone(double timeout_s, uint64_t* tag);
 
+  int32_t nodes_present() const { return nodes_present_; }
+  int32_t nodes_waiting() const { return nodes_waiting_; }
   addend_statistics statistics() const;
   void Shutdown();
 
@@ -92,6 +94,8 @@ class Context {
   // The reader's.
   ProgressPrinter progress_;
 
+  std::atomic<int32_t> nodes_present_;
+  std::atomic<int32_t> nodes_waiting_{0};
   std::atomic<uint64_t> copied_in_bytes_{0};
   std::atomic<uint64_t> copied_out_bytes_{0};
   std::atomic<uint64_t> rounds_{0};

@@ -13,6 +13,7 @@
 //         <----------------------- kResult    slot r & 1 of the result segment holds the result; or
 //         the round's error
 //   kUndeclare ------------------>            (no answer; the name is free for this rank at once)
+//         <----------------------- kMembers   nodes have been lost, or wait to come back
 //         <----------------------- kFailure   the job has failed; nothing follows
 //   kShutdown ------------------->            a clean end; without it a closed socket means that
 //   the trainer died
@@ -46,6 +47,7 @@ enum class Type : uint16_t {
   kUndeclare = 8,
   kFailure = 9,
   kShutdown = 10,
+  kMembers = 11,
 };
 
 inline constexpr uint16_t kFlagEmpty = 1;  // kPush: this rank contributes nothing
@@ -69,11 +71,11 @@ struct Message {
   uint32_t dims = 0;
   uint32_t text_bytes = 0;
   int32_t rank = 0;  // kInit, kInitReply
-  int32_t size = 0;
+  int32_t size = 0;  // kMembers: nodes that wait for the next generation
   int32_t local_rank = 0;
   int32_t local_size = 0;
   int32_t node_rank = 0;  // kInitReply
-  int32_t num_nodes = 0;
+  int32_t num_nodes = 0;  // kMembers: those that take part in this one
 };
 static_assert(sizeof(Message) == 72);
 

@@ -50,6 +50,10 @@ Error Context::OnPacket(Packet packet) {
     case ipc::Type::kProgress:
       progress_.Print(packet.text);
       return {};
+    case ipc::Type::kMembers:
+      nodes_present_ = packet.message.num_nodes;
+      nodes_waiting_ = packet.message.size;
+      return {};
     case ipc::Type::kFailure:
       return FromAgent(packet.message.code, packet.text);
     default:

@@ -21,6 +21,8 @@ JobSpec ToJobSpec(const v1::JobReservation& job) {
   spec.token = job.token();
   spec.num_nodes = job.num_nodes();
   spec.local_size = job.local_size();
+  for (const uint32_t node : job.lost_nodes()) spec.lost.insert(NodeId(node));
+  spec.failed = job.failed();
   return spec;
 }
 

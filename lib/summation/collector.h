@@ -5,7 +5,8 @@
 // kept, or dropped when memory is short and asked for again when its turn has come.
 //
 // Invariants
-//  1. Every node is summed exactly once in a round, in ascending order.
+//  1. Every node is summed exactly once in a round, in ascending order; a lost one in no round any
+//     more, but for the open one if its contribution was there.
 //  2. A sealed round never opens again; the next one opens when it is sealed.
 #pragma once
 
@@ -40,15 +41,21 @@ class Collector {
 
   Round round() const { return round_; }
   NodeId turn() const;  // only while not all nodes are summed
-  // How many nodes are summed in this round so far.
-  uint32_t summed() const { return position_; }
-  bool IsLast() const { return position_ + 1 == states_.size(); }
+  // All nodes that take part in this round are summed.
+  bool IsComplete() const { return position_ == states_.size(); }
+  // After the node whose turn it is none follows.
+  bool IsLast() const { return NextFrom(position_ + 1) == states_.size(); }
+  // How many nodes take part in this round: all but the lost ones.
+  uint32_t contributors() const;
 
   Standing Classify(NodeId node, Round round) const;
   void Keep(NodeId node);
   void Drop(NodeId node);
   // What was kept of `node` is gone (its link closed): as if it had never come.
   void Forget(NodeId node);
+  // The node will not contribute any more. What is kept or summed of it counts in this round. May
+  // complete the round.
+  void Lose(NodeId node);
   // The node whose turn it is has been summed.
   void Summed();
   // May turn a dropped contribution into one that was asked for.
@@ -57,19 +64,26 @@ class Collector {
   // Another server may have been the owner: all of the open round is forgotten, and the next one is
   // `round` or a later one that this server has reached itself.
   void Restart(Round round);
+  // The last sealed round, whose result is lost with the only node that held it, opens again.
+  void GoBack();
 
   bool HasPushed(NodeId node) const;
+  bool TakesPart(NodeId node) const { return states_[node.value()] != State::kAbsent; }
   // Anything of this round has come.
   bool IsOpen() const;
 
  private:
-  enum class State : uint8_t { kMissing, kKept, kDropped, kAsked, kSummed };
+  enum class State : uint8_t { kMissing, kKept, kDropped, kAsked, kSummed, kAbsent };
 
   uint32_t NodeAt(uint32_t position) const;
+  // The first position from this one on whose node takes part.
+  uint32_t NextFrom(uint32_t position) const;
+  void Open();
 
   Round round_{1};
   uint32_t position_ = 0;
   std::vector<State> states_;  // by node
+  std::vector<bool> lost_;
 };
 
 }  // namespace addend

@@ -168,7 +168,9 @@ absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(
                                                     .op = tensor.op,
                                                     .elements = tensor.ElementsOf(index),
                                                     .nodes = job.num_nodes,
-                                                    .divisor = job.num_nodes * job.local_size,
+                                                    .ranks = job.local_size,
+                                                    .lost = job.lost,
+                                                    .aborted = job.failed,
                                                     .version = tensor.versions[i],
                                                     .handed_over = tensor.handed_over[i]},
                                     std::move(memory)));

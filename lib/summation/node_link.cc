@@ -145,6 +145,8 @@ absl::Status NodeLink::OnContribution(const FrameHeader& header, Payload payload
     early_room_.reset();
     if (partition->Holds(header.round)) {
       shard_->SendResult(this, *partition);
+    } else if (partition->aborted()) {
+      shard_->SendAborted(this, *partition);
     } else {
       shard_->SendMoved(this, *partition);
     }
@@ -158,6 +160,11 @@ absl::Status NodeLink::OnContribution(const FrameHeader& header, Payload payload
 absl::Status NodeLink::TakeContribution(Partition* partition, const FrameHeader& header,
                                         Payload payload) {
   partition->Meet(header.round);
+  if (partition->aborted() && header.round == partition->collector().round()) {
+    early_room_.reset();
+    shard_->SendAborted(this, *partition);
+    return absl::OkStatus();
+  }
   partition->Touch(absl::Now(), header.priority);
   switch (partition->collector().Classify(node_, header.round)) {
     case Collector::Standing::kItsTurn: {

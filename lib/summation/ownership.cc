@@ -8,7 +8,8 @@ Ownership::Ownership(uint32_t nodes, PlanVersion version, bool handed_over)
     : state_(version == PlanVersion() || handed_over ? State::kOpen : State::kRecovering),
       version_(version),
       reports_(nodes),
-      lacking_(nodes, false) {}
+      lacking_(nodes, false),
+      lost_(nodes, false) {}
 
 bool Ownership::TakeOver(PlanVersion version, bool handed_over) {
   if (version <= version_) return false;
@@ -34,14 +35,27 @@ bool Ownership::CloseIfDue(bool between_rounds) {
 }
 
 bool Ownership::OnReport(NodeId node, Round held) {
-  if (state_ != State::kRecovering) return false;
+  if (state_ != State::kRecovering || lost_[node.value()]) return false;
   reports_[node.value()] = held;
-  if (std::any_of(reports_.begin(), reports_.end(), [](const auto& r) { return !r.has_value(); })) {
-    return false;
+  return EndIfAllHaveReported();
+}
+
+bool Ownership::Lose(NodeId node) {
+  lost_[node.value()] = true;
+  reports_[node.value()].reset();
+  lacking_[node.value()] = false;
+  return state_ == State::kRecovering && EndIfAllHaveReported();
+}
+
+bool Ownership::EndIfAllHaveReported() {
+  for (size_t i = 0; i < reports_.size(); ++i) {
+    if (!reports_[i].has_value() && !lost_[i]) return false;
   }
   state_ = next_version_ > version_ ? State::kClosing : State::kOpen;
-  for (const auto& report : reports_) newest_ = std::max(newest_, *report);
-  for (size_t i = 0; i < reports_.size(); ++i) lacking_[i] = *reports_[i] < newest_;
+  for (const auto& report : reports_) newest_ = std::max(newest_, report.value_or(Round()));
+  for (size_t i = 0; i < reports_.size(); ++i) {
+    lacking_[i] = reports_[i].has_value() && *reports_[i] < newest_;
+  }
   return true;
 }
 
@@ -64,9 +78,15 @@ bool Ownership::AnyLacks() const {
   return std::any_of(lacking_.begin(), lacking_.end(), [](bool lacks) { return lacks; });
 }
 
-NodeId Ownership::Holder() const {
+std::optional<NodeId> Ownership::Holder() const {
   const auto holder = std::find(reports_.begin(), reports_.end(), newest_);
+  if (holder == reports_.end()) return std::nullopt;
   return NodeId(static_cast<uint32_t>(holder - reports_.begin()));
+}
+
+void Ownership::GoBack() {
+  newest_ = Round(newest_.value() - 1);
+  Supplied();
 }
 
 void Ownership::Supplied() { std::fill(lacking_.begin(), lacking_.end(), false); }

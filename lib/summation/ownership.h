@@ -6,7 +6,8 @@
 // all is ABSENT there.
 //
 // Invariants
-//  1. An owner that recovers sums nothing before every node has reported what it holds.
+//  1. An owner that recovers sums nothing before every node that is left has reported what it
+//     holds.
 //  2. The newest round that a node holds is never summed again: who lacks it gets it from one that
 //     has it.
 //  3. An owner that hands over has sealed every round of which it has accepted a contribution, and
@@ -59,6 +60,10 @@ class Ownership {
   // A node tells the last round whose result it holds. True for the report that completes them.
   bool OnReport(NodeId node, Round held);
 
+  // The node is lost: neither its report nor what it held counts any more. True if that completes
+  // the reports.
+  bool Lose(NodeId node);
+
   bool HasReported(NodeId node) const { return reports_[node.value()].has_value(); }
 
   // ---- once all reports have come ----
@@ -66,18 +71,23 @@ class Ownership {
   Round newest() const { return newest_; }
   bool Lacks(NodeId node) const { return lacking_[node.value()]; }
   bool AnyLacks() const;
-  // A node that holds the newest round.
-  NodeId Holder() const;
+  // A node that holds the newest round; none: those that did are lost.
+  std::optional<NodeId> Holder() const;
+  // No node holds the newest round any more: the one before it is the newest, and nobody lacks it.
+  void GoBack();
   // The nodes that lacked it are being sent it.
   void Supplied();
 
  private:
+  bool EndIfAllHaveReported();
+
   State state_;
   PlanVersion version_;
   PlanVersion next_version_;
   std::vector<std::optional<Round>> reports_;  // by node
   Round newest_;
   std::vector<bool> lacking_;  // by node: it holds only the round before the newest
+  std::vector<bool> lost_;     // by node
 };
 
 }  // namespace addend

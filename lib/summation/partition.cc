@@ -29,8 +29,14 @@ Partition::Partition(Spec spec, PartitionMemory memory)
       memory_(std::move(memory)),
       collector_(spec_.nodes),
       ownership_(spec_.nodes, spec_.version, spec_.handed_over),
+      aborted_(spec_.aborted),
       fresh_(spec_.handed_over),
-      early_(spec_.nodes) {}
+      early_(spec_.nodes) {
+  for (const NodeId node : spec_.lost) {
+    collector_.Lose(node);
+    ownership_.Lose(node);
+  }
+}
 
 MutableBytes Partition::DirectRoom() {
   if (has_data_ || (widened() && spec_.op != ReduceOp::kBroadcast)) return {};
@@ -47,14 +53,17 @@ absl::Status Partition::Sum(Bytes data, bool empty, Payload* lent, Round* sealed
   }
   has_data_ = has_data_ || !empty;
   collector_.Summed();
-  if (collector_.summed() == spec_.nodes) {
-    *sealed = collector_.round();
-    collector_.Seal();
-    holds_last_ = true;
-    has_data_ = false;
-    open_since_ = absl::InfiniteFuture();
-  }
+  if (collector_.IsComplete()) Seal(sealed);
   return absl::OkStatus();
+}
+
+void Partition::Seal(Round* sealed) {
+  *sealed = collector_.round();
+  contributors_ = collector_.contributors();
+  collector_.Seal();
+  holds_last_ = true;
+  has_data_ = false;
+  open_since_ = absl::InfiniteFuture();
 }
 
 const std::byte* Partition::SumSoFar() const {
@@ -65,7 +74,7 @@ void Partition::SumData(Bytes data, Payload* lent) {
   if (!has_data_) return SumFirst(data, lent);
   if (collector_.IsLast()) {
     AccumulateAndFinish(spec_.dtype, spec_.op, memory_.result[parity()], SumSoFar(), data.data(),
-                        spec_.elements, spec_.divisor);
+                        spec_.elements, divisor());
   } else {
     AccumulateTo(spec_.dtype, spec_.op, memory_.accumulator[parity()], SumSoFar(), data.data(),
                  spec_.elements);
@@ -77,8 +86,7 @@ void Partition::SumFirst(Bytes data, Payload* lent) {
   std::byte* const accumulator = memory_.accumulator[parity()];
   const bool last = collector_.IsLast();
   if (last && !widened()) {
-    Finish(spec_.dtype, spec_.op, memory_.result[parity()], data.data(), spec_.elements,
-           spec_.divisor);
+    Finish(spec_.dtype, spec_.op, memory_.result[parity()], data.data(), spec_.elements, divisor());
     return;
   }
   if (lent != nullptr && lent->by_reference() && !widened()) {
@@ -91,8 +99,7 @@ void Partition::SumFirst(Bytes data, Payload* lent) {
     if (!widened()) copied_bytes_ += data.size();
   }
   if (last) {
-    Finish(spec_.dtype, spec_.op, memory_.result[parity()], accumulator, spec_.elements,
-           spec_.divisor);
+    Finish(spec_.dtype, spec_.op, memory_.result[parity()], accumulator, spec_.elements, divisor());
   }
 }
 
@@ -100,7 +107,7 @@ void Partition::SumFirst(Bytes data, Payload* lent) {
 void Partition::FinishWithoutData() {
   std::byte* const result = memory_.result[parity()];
   if (has_data_) {
-    Finish(spec_.dtype, spec_.op, result, SumSoFar(), spec_.elements, spec_.divisor);
+    Finish(spec_.dtype, spec_.op, result, SumSoFar(), spec_.elements, divisor());
     first_ = Payload();
   } else {
     std::memset(result, 0, payload_bytes());
@@ -108,31 +115,65 @@ void Partition::FinishWithoutData() {
 }
 
 absl::Status Partition::SumBroadcast(Bytes payload, bool empty) {
-  if (!empty) {
-    if (has_data_) {
-      return absl::FailedPreconditionError(absl::StrFormat(
-          "two nodes sent data for the broadcast '%s': all ranks must name the same root",
-          spec_.name));
-    }
-    std::byte* const result = memory_.result[parity()];
-    if (payload.data() != result) {
-      std::memcpy(result, payload.data(), payload.size());
-      copied_bytes_ += payload.size();
-    }
-  } else if (collector_.IsLast() && !has_data_) {
+  if (empty) return collector_.IsLast() ? CheckBroadcast() : absl::OkStatus();
+  if (has_data_) {
     return absl::FailedPreconditionError(absl::StrFormat(
-        "no node sent data for the broadcast '%s': its root rank is not in this job", spec_.name));
+        "two nodes sent data for the broadcast '%s': all ranks must name the same root",
+        spec_.name));
+  }
+  std::byte* const result = memory_.result[parity()];
+  if (payload.data() != result) {
+    std::memcpy(result, payload.data(), payload.size());
+    copied_bytes_ += payload.size();
   }
   return absl::OkStatus();
+}
+
+absl::Status Partition::CheckBroadcast() const {
+  if (has_data_) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "no node sent data for the broadcast '%s': its root rank is not in this job", spec_.name));
+}
+
+Partition::Loss Partition::Lose(NodeId node) {
+  Loss loss;
+  ForgetReferences(node);
+  loss.reports_complete = ownership_.Lose(node);
+  const bool was_complete = collector_.IsComplete();
+  collector_.Lose(node);
+  if (loss.reports_complete) {
+    GoOnWithNewest();
+  } else if (!aborted_ && !was_complete && collector_.IsComplete() && IsOpen()) {
+    // The others are summed: it was the last one.
+    if (spec_.op == ReduceOp::kBroadcast) {
+      loss.status = CheckBroadcast();
+      if (!loss.status.ok()) return loss;
+    } else {
+      FinishWithoutData();
+    }
+    Seal(&loss.sealed);
+  }
+  return loss;
+}
+
+void Partition::GoBack() {
+  ForgetOpenRound();
+  ownership_.GoBack();
+  collector_.GoBack();
+  holds_last_ = false;
+}
+
+void Partition::ForgetOpenRound() {
+  for (auto& early : early_) early.reset();
+  first_ = Payload();
+  has_data_ = false;
+  open_since_ = absl::InfiniteFuture();
 }
 
 void Partition::TakeOver(PlanVersion version, bool handed_over) {
   if (!ownership_.TakeOver(version, handed_over)) return;
   fresh_ = handed_over;
-  for (auto& early : early_) early.reset();
-  first_ = Payload();
-  has_data_ = false;
-  open_since_ = absl::InfiniteFuture();
+  ForgetOpenRound();
   collector_.Restart(Round());
 }
 
@@ -144,9 +185,13 @@ void Partition::Meet(Round round) {
 
 bool Partition::OnReport(NodeId node, Round held) {
   if (!ownership_.OnReport(node, held)) return false;
+  GoOnWithNewest();
+  return true;
+}
+
+void Partition::GoOnWithNewest() {
   open_since_ = absl::InfiniteFuture();
   GoOnWith(addend::Next(ownership_.newest()));
-  return true;
 }
 
 void Partition::GoOnWith(Round next) {
@@ -166,6 +211,7 @@ void Partition::TakeNewest(Bytes result) {
     copied_bytes_ += result.size();
   }
   holds_last_ = true;
+  contributors_ = 0;
 }
 
 Bytes Partition::LastResult() const { return Bytes(memory_.result[1 - parity()], payload_bytes()); }

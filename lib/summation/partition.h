@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -64,7 +65,9 @@ class Partition : public std::enable_shared_from_this<Partition> {
     ReduceOp op = ReduceOp::kSum;
     uint64_t elements = 0;
     uint32_t nodes = 1;
-    uint32_t divisor = 1;      // ranks of the job
+    uint32_t ranks = 1;        // of a node: Average divides by those that take part
+    std::set<NodeId> lost;     // nodes that take part in nothing
+    bool aborted = false;      // as Abort()
     PlanVersion version;       // 0: the owner from the first round on
     bool handed_over = false;  // by the former owner: the first contribution tells the round
   };
@@ -76,12 +79,15 @@ class Partition : public std::enable_shared_from_this<Partition> {
   const Collector& collector() const { return collector_; }
   const Ownership& ownership() const { return ownership_; }
 
+  // Anything of the open round has come.
+  bool IsOpen() const { return collector_.IsOpen(); }
+
   // ---- handing over to another owner ----
   bool HandOver(PlanVersion next) { return ownership_.HandOver(next); }
   // `receiving`: a contribution is on its way in. True: it is closed now, the nodes have to be
   // told.
   bool CloseIfDue(bool receiving) {
-    return ownership_.CloseIfDue(!receiving && !collector_.IsOpen());
+    return ownership_.CloseIfDue(!receiving && (aborted_ || !IsOpen()));
   }
 
   // ---- taking over from another owner ----
@@ -100,6 +106,28 @@ class Partition : public std::enable_shared_from_this<Partition> {
   // All who lacked it are being sent it.
   void Supplied() { ownership_.Supplied(); }
 
+  // ---- a node is lost ----
+  // What happens of itself: its report is not waited for any more (`reports_complete`), or the open
+  // round is complete without it (`sealed`). FAILED_PRECONDITION: that round is a broadcast, and
+  // this node was its root; it stays open, and nobody can complete it.
+  struct Loss {
+    bool reports_complete = false;
+    Round sealed;  // 0: none
+    absl::Status status;
+  };
+  Loss Lose(NodeId node);
+  // The open round is a broadcast, and nobody who is left has the data.
+  bool RootIsLost() const {
+    return spec_.op == ReduceOp::kBroadcast && !has_data_ &&
+           collector_.contributors() < spec_.nodes;
+  }
+  // From now on nothing is summed nor sealed: the generation has failed, or the root is lost.
+  void Abort() { aborted_ = true; }
+  bool aborted() const { return aborted_; }
+  // The newest round is lost with its holder: opens it again. Its contributions have to be asked
+  // for.
+  void GoBack();
+
   // The accumulator itself, if the contribution whose turn it is can be received there: it is the
   // first one and needs no conversion. Else empty.
   MutableBytes DirectRoom();
@@ -116,6 +144,8 @@ class Partition : public std::enable_shared_from_this<Partition> {
     if (memory_.reads != nullptr) memory_.reads->fetch_add(1, std::memory_order_release);
   }
   bool Holds(Round round) const { return holds_last_ && Next(round) == collector_.round(); }
+  // The nodes in LastResult(); 0: another node supplied it.
+  uint32_t contributors() const { return contributors_; }
   // The round before the open one; 0 before the first.
   Round LastRound() const { return Round(collector_.round().value() - 1); }
   int32_t priority() const { return priority_; }
@@ -136,9 +166,14 @@ class Partition : public std::enable_shared_from_this<Partition> {
   void SumData(Bytes data, Payload* lent);
   void SumFirst(Bytes data, Payload* lent);
   void FinishWithoutData();
+  absl::Status CheckBroadcast() const;
+  void Seal(Round* sealed);
+  void ForgetOpenRound();
+  uint32_t divisor() const { return spec_.ranks * collector_.contributors(); }
   absl::Status SumBroadcast(Bytes data, bool empty);
   // The next round is `next`, or a later one that this server has reached itself.
   void GoOnWith(Round next);
+  void GoOnWithNewest();
   // Where the sum so far is: the accumulator, or the first contribution's own memory.
   const std::byte* SumSoFar() const;
   bool widened() const { return SizeOf(spec_.dtype) != AccumulatorSizeOf(spec_.dtype); }
@@ -148,10 +183,12 @@ class Partition : public std::enable_shared_from_this<Partition> {
   const PartitionMemory memory_;
   Collector collector_;
   Ownership ownership_;
+  bool aborted_;
   bool fresh_;               // handed over, and nothing has come yet
   bool holds_last_ = false;  // LastResult() is there
-  bool has_data_ = false;    // a contribution of this round was not empty
-  Payload first_;            // the only one so far, if it is not in the accumulator
+  uint32_t contributors_ = 0;
+  bool has_data_ = false;  // a contribution of this round was not empty
+  Payload first_;          // the only one so far, if it is not in the accumulator
   NodeId first_node_;
   int32_t priority_ = 0;
   absl::Time open_since_ = absl::InfiniteFuture();

@@ -73,7 +73,19 @@ Sink* Shard::Accept(Link* link, bool by_reference) {
 void Shard::SetJob(const JobSpec& spec) {
   const auto it = jobs_.find(spec.id);
   if (it != jobs_.end() && it->second->spec.generation == spec.generation) {
-    it->second->spec.plan_version = spec.plan_version;
+    ShardJob* const job = it->second.get();
+    job->spec.plan_version = spec.plan_version;
+    if (spec.failed && !job->spec.failed) {
+      job->spec.failed = true;
+      for (auto& [id, partition] : job->partitions) {
+        // The next owner decides, not one that has handed over.
+        if (partition->ownership().state() != Ownership::State::kClosed)
+          Abort(job, partition.get());
+      }
+    }
+    for (const NodeId node : spec.lost) {
+      if (job->spec.lost.insert(node).second) Lose(job, node);
+    }
     return;
   }
   if (it != jobs_.end())
@@ -82,6 +94,43 @@ void Shard::SetJob(const JobSpec& spec) {
   job->spec = spec;
   job->links.resize(spec.num_nodes, nullptr);
   jobs_[spec.id] = std::move(job);
+}
+
+// Whoever has contributed to the open round is told, and so is whoever does later.
+void Shard::Abort(ShardJob* job, Partition* partition) {
+  partition->Abort();
+  if (!partition->ownership().Sums()) return;  // nobody knows yet which round is open
+  for (NodeLink* link : job->links) {
+    if (link != nullptr) SendAborted(link, *partition);
+  }
+}
+
+void Shard::Lose(ShardJob* job, NodeId node) {
+  if (NodeLink* const link = job->links[node.value()]; link != nullptr) {
+    job->links[node.value()] = nullptr;
+    link->LeaveJob();
+    link->link()->Close(absl::AbortedError("the node is not in this generation any more"));
+  }
+  for (auto& [id, partition] : job->partitions) Lose(job, partition.get(), node);
+}
+
+void Shard::Lose(ShardJob* job, Partition* partition, NodeId node) {
+  const Partition::Loss loss = partition->Lose(node);
+  if (loss.reports_complete) return EndRecovery(job, partition);
+  if (!loss.status.ok()) return Abort(job, partition);
+  const Ownership& ownership = partition->ownership();
+  if (ownership.Sums() && ownership.AnyLacks() && !partition->Holds(ownership.newest())) {
+    if (const auto holder = ownership.Holder(); holder.has_value()) {
+      if (NodeLink* const link = job->links[holder->value()]) AskForNewest(link, *partition);
+    } else {
+      partition->GoBack();
+      for (uint32_t i = 0; i < job->spec.num_nodes; ++i) AskAgain(job, *partition, NodeId(i));
+    }
+  }
+  if (loss.sealed != Round()) SendResults(job, *partition);
+  // Others may have been waiting for its turn.
+  Advance(job, partition).IgnoreError();
+  CloseIfDue(job, partition);
 }
 
 void Shard::AddPartition(JobId job, std::shared_ptr<Partition> partition) {
@@ -132,6 +181,7 @@ void Shard::RollCall(JobId wanted, size_t limit, std::vector<OpenRoundInfo>* out
       const bool recovering = ownership.state() == Ownership::State::kRecovering;
       const bool lacking = ownership.Sums() && ownership.AnyLacks();
       if (!collector.IsOpen() && !recovering && !lacking) continue;
+      if (partition->aborted()) continue;
       if (out->size() >= limit) return;
       OpenRoundInfo info;
       info.job = id;
@@ -143,6 +193,7 @@ void Shard::RollCall(JobId wanted, size_t limit, std::vector<OpenRoundInfo>* out
       info.state = ownership.Describe();
       for (uint32_t i = 0; i < job->spec.num_nodes; ++i) {
         const NodeId node(i);
+        if (!collector.TakesPart(node)) continue;
         const bool there = recovering ? ownership.HasReported(node)
                            : lacking  ? node != ownership.Holder()
                                       : collector.HasPushed(node);
@@ -167,6 +218,11 @@ absl::StatusOr<ShardJob*> Shard::Admit(NodeLink* link, const FrameHeader& hello,
                       "job %d is not known here, or the token is not its own", hello.job.value())));
   }
   ShardJob* job = it->second.get();
+  if (job->spec.lost.contains(NodeId(hello.sender))) {
+    return Refuse(*link->link(), absl::FailedPreconditionError(absl::StrFormat(
+                                     "node %d is not in generation %d of job %d any more",
+                                     hello.sender, hello.generation.value(), hello.job.value())));
+  }
   if (hello.generation != job->spec.generation || hello.sender >= job->spec.num_nodes) {
     return Refuse(
         *link->link(),
@@ -194,19 +250,27 @@ absl::Status Shard::Sum(ShardJob* job, Partition* partition, Bytes data, bool em
                         Payload* lent) {
   Round sealed;
   const uint64_t copied = partition->copied_bytes();
-  ADDEND_RETURN_IF_ERROR(partition->Sum(data, empty, lent, &sealed));
+  if (absl::Status status = partition->Sum(data, empty, lent, &sealed); !status.ok()) {
+    if (!partition->RootIsLost()) return status;
+    Abort(job, partition);
+    return absl::OkStatus();
+  }
   stats_.payload_bytes_summed.fetch_add(data.size(), std::memory_order_relaxed);
   stats_.copied_bytes.fetch_add(partition->copied_bytes() - copied, std::memory_order_relaxed);
   if (sealed == Round()) return absl::OkStatus();
-  stats_.partitions_sealed.fetch_add(1, std::memory_order_relaxed);
-  for (NodeLink* link : job->links) {
-    if (link != nullptr) SendResult(link, *partition);
-  }
+  SendResults(job, *partition);
   return absl::OkStatus();
 }
 
+void Shard::SendResults(ShardJob* job, const Partition& partition) {
+  stats_.partitions_sealed.fetch_add(1, std::memory_order_relaxed);
+  for (NodeLink* link : job->links) {
+    if (link != nullptr) SendResult(link, partition);
+  }
+}
+
 absl::Status Shard::Advance(ShardJob* job, Partition* partition) {
-  while (true) {
+  while (!partition->aborted()) {
     switch (partition->collector().Advance()) {
       case Collector::Next::kKept: {
         const auto early = partition->TakeEarly(partition->collector().turn());
@@ -224,6 +288,7 @@ absl::Status Shard::Advance(ShardJob* job, Partition* partition) {
         return absl::OkStatus();
     }
   }
+  return absl::OkStatus();
 }
 
 void Shard::AskAgain(ShardJob* job, const Partition& partition, NodeId node) {
@@ -267,6 +332,7 @@ void Shard::HandOver(JobId job_id, TensorId tensor, const std::set<uint32_t>& pa
 
 void Shard::CloseIfDue(ShardJob* job, Partition* partition) {
   if (partition->ownership().state() != Ownership::State::kClosing) return;
+  if (job->spec.failed) return;  // the next owner could seal what this one has aborted
   if (!partition->CloseIfDue(IsReceiving(*partition))) return;
   for (NodeLink* link : job->links) {
     if (link != nullptr) SendMoved(link, *partition);
@@ -304,7 +370,7 @@ void Shard::EndRecovery(ShardJob* job, Partition* partition) {
   if (!ownership.AnyLacks()) return CloseIfDue(job, partition);
   if (partition->Holds(ownership.newest())) return Relay(job, partition);
   // A node whose link is broken says what it holds when it is back.
-  if (NodeLink* holder = job->links[ownership.Holder().value()]; holder != nullptr) {
+  if (NodeLink* holder = job->links[ownership.Holder()->value()]; holder != nullptr) {
     AskForNewest(holder, *partition);
   }
 }
@@ -314,6 +380,14 @@ void Shard::SendRecovered(NodeLink* link, const Partition& partition) {
   header.flags = kFlagReply;
   header.round = partition.ownership().newest();
   header.priority = INT32_MAX;
+  link->outbox().Push(header, {}, nullptr);
+}
+
+void Shard::SendAborted(NodeLink* link, const Partition& partition) {
+  FrameHeader header = HeaderFor(*link->job(), partition, FrameType::kAborted);
+  if (!link->job()->spec.failed) header.flags = kFlagEmpty;
+  header.round = partition.collector().round();
+  header.priority = partition.priority();
   link->outbox().Push(header, {}, nullptr);
 }
 
@@ -341,7 +415,7 @@ void Shard::SendResult(NodeLink* link, const Partition& partition) {
   FrameHeader header = HeaderFor(job, partition, FrameType::kResult);
   header.round = partition.LastRound();
   header.priority = partition.priority();
-  header.contributors = job.spec.num_nodes;
+  header.contributors = partition.contributors();
   const Bytes result = partition.LastResult();
   header.uncompressed_bytes = static_cast<uint32_t>(result.size());
   // The memory is lent until it is sent, whatever becomes of the tensor.

@@ -59,7 +59,9 @@ class Shard {
   absl::Status ListenInproc(const std::string& name);
 
   // ---- control, on the loop ----
-  void SetJob(const JobSpec& spec);  // a larger generation drops all of the former one
+  // A larger generation drops all of the former one. Else what has changed is done: rounds are
+  // aborted, or go on without lost nodes.
+  void SetJob(const JobSpec& spec);
   void AddPartition(JobId job, std::shared_ptr<Partition> partition);
   // The partition had another owner, which hands it over, or its nodes have to report. Only if it
   // is here, and the version is newer than its own.
@@ -88,6 +90,8 @@ class Shard {
   // node gets that.
   void EndRecovery(ShardJob* job, Partition* partition);
   void SendRecovered(NodeLink* link, const Partition& partition);
+  // The open round will have no result.
+  void SendAborted(NodeLink* link, const Partition& partition);
   // Another server is the owner, from the round after the last sealed one on.
   void SendMoved(NodeLink* link, const Partition& partition);
   // Hands it over, if that was asked for and no round is open.
@@ -101,6 +105,10 @@ class Shard {
   Shard(MemoryBudget* budget, const ServerIdentity* identity)
       : budget_(budget), identity_(identity) {}
   void NoteRecovery(Partition* partition) const;
+  void Abort(ShardJob* job, Partition* partition);
+  void Lose(ShardJob* job, NodeId node);
+  void Lose(ShardJob* job, Partition* partition, NodeId node);
+  void SendResults(ShardJob* job, const Partition& partition);
   // A contribution to this partition, or a repetition of one, has come in part.
   bool IsReceiving(const Partition& partition) const;
   void AskAgain(ShardJob* job, const Partition& partition, NodeId node);

@@ -82,9 +82,9 @@ absl::Status CheckFields(std::span<const std::byte, kFrameHeaderBytes> bytes) {
 }  // namespace
 
 std::string_view Name(FrameType type) {
-  constexpr std::string_view kNames[] = {"?",     "HELLO",  "CONTRIBUTION", "RESULT",
-                                         "ACK",   "MOVED",  "SEND_AGAIN",   "RECOVER",
-                                         "ABORT", "GOAWAY", "PING"};
+  constexpr std::string_view kNames[] = {"?",       "HELLO",  "CONTRIBUTION", "RESULT",
+                                         "ACK",     "MOVED",  "SEND_AGAIN",   "RECOVER",
+                                         "ABORTED", "GOAWAY", "PING"};
   return kNames[static_cast<int>(type)];
 }
 

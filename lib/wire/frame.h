@@ -31,7 +31,8 @@ enum class FrameType : uint8_t {
       6,  // owner -> node: the contribution came before its turn and was dropped; its turn has come
   kRecover = 7,  // node -> owner: I hold `round`; the answer (kFlagReply): the newest that anyone
                  // holds
-  kAbort = 8,    // the job's generation is over
+  kAborted = 8,  // owner -> node: (partition, round), to which the node has contributed, will have
+                 // no result, on no node; kFlagEmpty: because the root of this broadcast is lost
   kGoaway =
       9,  // the link closes on purpose; detail = status code and exit status, payload = the reason
   kPing = 10,  // answered by a kPing with kFlagReply
@@ -61,8 +62,8 @@ struct FrameHeader {
   PlanVersion plan_version;
   PartitionId partition;
   Round round;
-  int32_t priority = 0;  // larger first; of a contribution, and then of its result
-  uint32_t contributors = 0;
+  int32_t priority = 0;       // larger first; of a contribution, and then of its result
+  uint32_t contributors = 0;  // of a result: the nodes in it; 0: not known to the one that sends it
   uint32_t payload_bytes = 0;
   uint32_t uncompressed_bytes = 0;
   uint32_t payload_crc32c = 0;

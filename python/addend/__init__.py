@@ -45,6 +45,8 @@ __all__ = [
     "local_rank",
     "local_size",
     "node_rank",
+    "nodes_present",
+    "nodes_waiting",
     "num_nodes",
     "poll",
     "push_pull",
@@ -86,3 +88,16 @@ def node_rank():
 def num_nodes():
     """The number of nodes in the job."""
     return _place(_lib.addend_num_nodes)
+
+
+def nodes_present():
+    """How many nodes take part just now: all, unless agents have --on-node-loss=shrink."""
+    return _place(_lib.addend_nodes_present)
+
+
+def nodes_waiting():
+    """How many nodes were lost, have come back, and wait until all ranks shut down and init anew.
+
+    Ranks may see a change at different times: addend.torch.ElasticState makes them agree.
+    """
+    return _place(_lib.addend_nodes_waiting)

@@ -36,6 +36,8 @@ _FUNCTIONS = {
     "addend_local_size": (c_int32, [c_void_p]),
     "addend_node_rank": (c_int32, [c_void_p]),
     "addend_num_nodes": (c_int32, [c_void_p]),
+    "addend_nodes_present": (c_int32, [c_void_p]),
+    "addend_nodes_waiting": (c_int32, [c_void_p]),
     "addend_declare": (
         c_int,
         [c_void_p, c_char_p, POINTER(c_int64), c_int32, c_int, c_int, POINTER(c_void_p)],

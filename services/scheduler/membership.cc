@@ -163,7 +163,7 @@ absl::Status Membership::ReplaceNode(Job& job, const v1::RegisterNodeRequest& re
   const Node& old = found->second;
   if (old.info.incarnation() == request.incarnation()) return absl::OkStatus();
   if (Alive(old.lease)) return RankTaken(job.name, request.node_rank(), old.info.hostname());
-  RemoveNode(job, old.rank, NameOf(old) + " was lost: its agent has been started anew", true);
+  RemoveNode(job, old.rank, NameOf(job, old) + " was lost: its agent has been started anew", true);
   return absl::OkStatus();
 }
 
@@ -209,7 +209,7 @@ absl::Status Membership::Leave(absl::Time now, const v1::MemberId& member, Decis
   Job* job = nullptr;
   const Node* node = FindNode(member, &job);
   if (node == nullptr) return Unknown(member);
-  RemoveNode(*job, node->rank, NameOf(*node) + " has left", false);
+  RemoveNode(*job, node->rank, NameOf(*job, *node) + " has left", false);
   return absl::OkStatus();
 }
 
@@ -292,6 +292,7 @@ absl::Time Membership::Tick(absl::Time now, Decision* decision) {
   Scope scope(this, now, decision);
   ForgiveGap(now);
   EndLeases();
+  JudgeAccused();
   RemoveEmptyJobs();
   RaiseSpeeds();
   for (auto& [id, job] : jobs_) {
@@ -310,7 +311,7 @@ void Membership::ForgiveGap(absl::Time now) {
   last_tick_ = now;
   if (gap <= kLongestTick) return;
   const auto forgive = [&](Lease* lease) {
-    lease->last_seen = std::min(now, lease->last_seen + gap);
+    lease->last_seen = std::max(lease->last_seen, std::min(now, lease->last_seen + gap));
     lease->unwatched_since = std::min(now, lease->unwatched_since + gap);
   };
   for (auto& [id, server] : servers_) forgive(&server.lease);
@@ -336,7 +337,7 @@ void Membership::EndLeases() {
     }
     for (const NodeId rank : over) {
       const Node& node = job.nodes.at(rank);
-      RemoveNode(job, rank, absl::StrFormat("%s was lost: %s", NameOf(node), why(node.lease)),
+      RemoveNode(job, rank, absl::StrFormat("%s was lost: %s", NameOf(job, node), why(node.lease)),
                  true);
     }
   }
@@ -348,6 +349,33 @@ void Membership::EndLeases() {
     const Server& server = servers_.at(id);
     RemoveServer(id, absl::StrFormat("%s was lost: %s", NameOf(server), why(server.lease)));
   }
+}
+
+// Who is accused has one lease to show that its connection to this scheduler lives; but where two
+// members cannot reach each other, the job does not go on with both.
+void Membership::JudgeAccused() {
+  for (auto& [id, job] : jobs_) {
+    std::vector<NodeId> guilty;
+    for (const auto& [rank, node] : job.nodes) {
+      const bool over = event_.now - node.accused_since >= options_.lease;
+      if (!node.accused.empty() && (node.lease.watch == 0 || over)) guilty.push_back(rank);
+    }
+    for (const NodeId rank : guilty) {
+      const Node& node = job.nodes.at(rank);
+      RemoveNode(job, rank, absl::StrFormat("%s was lost: %s", NameOf(job, node), node.accused),
+                 true);
+    }
+  }
+}
+
+void Membership::Accuse(Job& job, const Server& server, const Node& reporter,
+                        const std::string& why) {
+  const auto found = job.nodes.find(NodeId(server.info.colocated_node()));
+  if (found == job.nodes.end() || !job.TakesPart(found->second)) return;
+  Node& node = found->second;
+  if (!node.accused.empty() || server.info.colocated_job() != job.name) return;
+  node.accused = absl::StrFormat("%s cannot reach it (%s)", NameOf(reporter), why);
+  node.accused_since = event_.now;
 }
 
 void Membership::RemoveEmptyJobs() {
@@ -368,6 +396,7 @@ absl::Time Membership::NextDeadline() const {
   for (const auto& [id, job] : jobs_) {
     for (const auto& [rank, node] : job.nodes) {
       next = std::min(next, node.lease.Deadline(options_.lease));
+      if (!node.accused.empty()) next = event_.now;  // as soon as its connection breaks
     }
     if (job.forming_changed) next = std::min(next, event_.now + absl::Milliseconds(200));
   }
@@ -399,7 +428,7 @@ absl::Status Membership::Declare(absl::Time now, const v1::DeclareRequest& reque
   Job* job = nullptr;
   ADDEND_ASSIGN_OR_RETURN(Node* const node, Reporter(request, &job));
   if (node == nullptr) return absl::OkStatus();
-  if (job->state != v1::READY || node->idle) return absl::OkStatus();
+  if (job->state != v1::READY || !job->TakesPart(*node)) return absl::OkStatus();
   std::vector<uint64_t> ready;
   for (const v1::TensorDescriptor& tensor : request.tensors()) {
     DeclareOne(*job, *node, tensor, &ready);
@@ -428,6 +457,8 @@ absl::Status Membership::ReportTrainers(absl::Time now, const v1::ReportTrainers
   if (node == nullptr) return absl::OkStatus();
   node->trainers = request.initialised();
   UpdateForming(*job);
+  // Nodes that take part may let it in.
+  if (job->state == v1::READY && node->idle) Broadcast(*job);
   return absl::OkStatus();
 }
 
@@ -440,6 +471,7 @@ absl::Status Membership::ReportIdle(absl::Time now, const v1::ReportIdleRequest&
   // A generation that never was active has no trainers whose end could matter.
   if (job->state == v1::FORMING || node->idle) return absl::OkStatus();
   node->idle = true;
+  node->trainers = 0;
   event_.changed_nodes.insert({job->id, node->rank});
   TellIdleNodes(*job);
   StartNextGenerationIfIdle(*job);
@@ -452,6 +484,11 @@ absl::Status Membership::ReportFailure(absl::Time now, const v1::ReportFailureRe
   Job* job = nullptr;
   ADDEND_ASSIGN_OR_RETURN(Node* const node, Reporter(request, &job));
   if (node == nullptr) return absl::OkStatus();
+  if (job->gone.contains(node->rank)) return absl::OkStatus();
+  if (request.kind() == "peer_lost" && job->state == v1::READY) {
+    LoseNode(*job, node->rank, request.reason());
+    return absl::OkStatus();
+  }
   const uint32_t exit_code =
       request.exit_code() == 0 ? uint32_t{kExitTemporary} : request.exit_code();
   FailJob(*job,
@@ -469,8 +506,13 @@ absl::Status Membership::ReportServerLost(absl::Time now,
   ADDEND_ASSIGN_OR_RETURN(Node* const node, Reporter(request, &job));
   if (node == nullptr) return absl::OkStatus();
   const auto found = servers_.find(ServerId(request.server_id()));
-  // A colocated server lives as long as its node, which has a lease of its own.
-  if (found == servers_.end() || found->second.colocated()) return absl::OkStatus();
+  if (found == servers_.end() || job->gone.contains(node->rank)) return absl::OkStatus();
+  // A colocated server lives as long as its node.
+  if (found->second.colocated()) {
+    Accuse(*job, found->second, *node, request.reason());
+    JudgeAccused();
+    return absl::OkStatus();
+  }
   if (!job->plan_servers.contains(found->first)) return absl::OkStatus();
   RemoveServer(found->first,
                absl::StrFormat("%s was lost: %s cannot reach it (%s)", NameOf(found->second),

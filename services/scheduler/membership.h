@@ -82,8 +82,8 @@ class Membership {
 
   Membership(Options options, absl::Time now);
 
-  // Takes in what an earlier scheduler stored; to be called first or not at all. All members get a
-  // full lease. DATA_LOSS if a record cannot be read.
+  // Takes in what an earlier scheduler stored; to be called first or not at all. All members get
+  // two full leases: one to find this scheduler. DATA_LOSS if a record cannot be read.
   absl::Status Restore(absl::Time now, std::span<const StoreEntry> entries);
 
   absl::StatusOr<v1::RegisterServerResponse> RegisterServer(
@@ -168,6 +168,8 @@ class Membership {
   void AddServer(Server server);
   bool Alive(const Lease& lease) const;
   void EndLeases();
+  void JudgeAccused();
+  void Accuse(Job& job, const Server& server, const Node& reporter, const std::string& why);
   void RemoveEmptyJobs();
   absl::Time NextDeadline() const;
   void RemoveServer(ServerId id, const std::string& why);
@@ -177,6 +179,9 @@ class Membership {
   Job& CreateJob(const v1::RegisterNodeRequest& request);
   void RemoveJob(Job& job);
   void RemoveNode(Job& job, NodeId rank, const std::string& why, bool lost);
+  void LoseNode(Job& job, NodeId rank, const std::string& why);
+  void GoOnWithout(Job& job);
+  void TellServers(Job& job);
   void FailJob(Job& job, std::string reason, uint32_t exit_code, std::string kind);
   void StartNextGenerationIfIdle(Job& job);
   void StartNextGeneration(Job& job);
@@ -194,6 +199,7 @@ class Membership {
   void UndeclareOne(Job& job, NodeId node, const std::string& name, std::vector<uint64_t>* ready);
   void Repeat(Job& job, NodeId node, const Tensor& tensor, const v1::TensorDescriptor& descriptor);
   void Evaluate(Job& job, Tensor& tensor, std::vector<uint64_t>* ready);
+  bool AllIn(const Job& job, const NodeSet& nodes) const;
   void PlanAll(Job& job, const std::vector<uint64_t>& ready);
   void PlanOne(Job& job, Tensor& tensor);
   void Reserve(Job& job, Tensor& tensor, v1::TensorPlan plan);
@@ -270,7 +276,8 @@ class Membership {
   v1::NodeUpdate FullNodeUpdate(const Job& job) const;
   void FillState(const Job& job, v1::NodeUpdate* update) const;
   void FillServers(const Job& job, v1::NodeUpdate* update) const;
-  std::shared_ptr<const v1::NodeUpdate> IdleUpdate(const Job& job, bool full) const;
+  std::shared_ptr<const v1::NodeUpdate> OwnUpdate(const Job& job, const Node& node,
+                                                  bool full) const;
   void SendTo(const Node& node, std::shared_ptr<const v1::NodeUpdate> update);
   void AskToHold(const Job& job, const Tensor& tensor, ServerId server, const Owned& owned);
   v1::JobReservation* ReservationFor(ServerId server, const Job& job);
@@ -281,6 +288,7 @@ class Membership {
   v1::NodeUpdate& Single(const Job& job, NodeId node);
 
   // membership_restore.cc
+  Lease RestoredLease() const;
   absl::Status RestoreOne(const StoreEntry& entry);
   absl::Status RestoreJob(const v1::JobRecord& record);
   absl::Status RestoreNode(const v1::NodeRecord& record);

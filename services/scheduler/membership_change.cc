@@ -62,10 +62,10 @@ void Membership::AdvanceChange(Job& job) {
   if (change.phase == Phase::kHandingOver && AllNodes(job, change.following)) FinishChange(job);
 }
 
-// An idle node pushes nothing any more.
+// One that takes no part pushes nothing any more.
 bool Membership::AllNodes(const Job& job, const std::set<NodeId>& nodes) const {
-  return std::all_of(job.nodes.begin(), job.nodes.end(), [&nodes](const auto& node) {
-    return node.second.idle || nodes.contains(node.first);
+  return std::all_of(job.nodes.begin(), job.nodes.end(), [&](const auto& node) {
+    return !job.TakesPart(node.second) || nodes.contains(node.first);
   });
 }
 

@@ -75,8 +75,9 @@ void Membership::RemoveNode(Job& job, NodeId rank, const std::string& why, bool 
   const auto found = job.nodes.find(rank);
   Node& node = found->second;
   EndWatch(&node.lease, absl::NotFoundError(why));
-  const bool active = job.state == v1::READY && !node.idle;
-  if (lost) job.lost[rank] = node.info.incarnation();
+  const bool takes_part = job.state != v1::FORMING && job.TakesPart(node);
+  const uint64_t incarnation = node.info.incarnation();
+  if (lost) job.lost[rank] = incarnation;
   event_.changed_nodes.erase({job.id, rank});
   event_.full.erase({job.id, rank});
   event_.deleted.push_back(records::NodeKey(job.id.value(), rank.value()));
@@ -88,12 +89,57 @@ void Membership::RemoveNode(Job& job, NodeId rank, const std::string& why, bool 
     if (!lost) return RemoveJob(job);
     job.empty_since = event_.now;
     if (job.state != v1::FORMING) StartNextGeneration(job);
-    return;
+  } else {
+    if (takes_part) LoseNode(job, rank, why);
+    UpdateForming(job);
+    TellIdleNodes(job);
+    StartNextGenerationIfIdle(job);
   }
-  if (active) FailJob(job, why, kExitTemporary, "peer_lost");
-  UpdateForming(job);
-  TellIdleNodes(job);
-  StartNextGenerationIfIdle(job);
+  // Its colocated server is of the same process.
+  const Server* const server = lost ? ColocatedServer(job, rank) : nullptr;
+  if (server != nullptr && server->info.incarnation() == incarnation) {
+    RemoveServer(server->id, NameOf(*server) + " was lost with its node");
+  }
+}
+
+// Its trainers take no part any more: the generation fails, or goes on without them.
+void Membership::LoseNode(Job& job, NodeId rank, const std::string& why) {
+  job.gone[rank] = why;
+  event_.changed_jobs.insert(job.id);
+  TellServers(job);
+  if (job.state != v1::READY) return;
+  const auto left = std::count_if(job.nodes.begin(), job.nodes.end(),
+                                  [&job](const auto& node) { return job.TakesPart(node.second); });
+  if (job.settings.on_node_loss() != "shrink" || left == 0) {
+    return FailJob(job, why, kExitTemporary, "peer_lost");
+  }
+  Say(absl::StrFormat("job '%s' goes on with %d of %d nodes", job.name, left,
+                      job.settings.num_nodes()));
+  Broadcast(job);
+  Single(job, rank);
+  job.pace.StartOver(event_.now);
+  GoOnWithout(job);
+}
+
+// What only waited for a node that is gone.
+void Membership::GoOnWithout(Job& job) {
+  std::vector<uint64_t> undeclared;
+  for (const auto& [agreement, tensor] : job.tensors) {
+    if (AllIn(job, tensor.undeclared)) undeclared.push_back(agreement);
+  }
+  std::vector<uint64_t> ready;
+  for (const uint64_t agreement : undeclared) RemoveTensor(job, agreement, &ready);
+  for (const auto& [name, agreements] : job.by_name) {
+    Evaluate(job, job.tensors.at(agreements.front()), &ready);
+  }
+  std::sort(ready.begin(), ready.end());
+  ready.erase(std::unique(ready.begin(), ready.end()), ready.end());
+  PlanAll(job, ready);
+}
+
+// Those that may sum for the job learn who takes part, and whether the generation has failed.
+void Membership::TellServers(Job& job) {
+  for (const Server* server : EligibleServers(job)) ReservationFor(server->id, job);
 }
 
 void Membership::FailJob(Job& job, std::string reason, uint32_t exit_code, std::string kind) {
@@ -103,6 +149,7 @@ void Membership::FailJob(Job& job, std::string reason, uint32_t exit_code, std::
   job.exit_code = exit_code;
   job.failed_kind = std::move(kind);
   event_.changed_jobs.insert(job.id);
+  TellServers(job);
   Broadcast(job);
   Say(absl::StrFormat("job '%s' failed in generation %d: %s", job.name, job.generation.value(),
                       job.reason));
@@ -125,11 +172,13 @@ void Membership::StartNextGeneration(Job& job) {
   job.exit_code = 0;
   job.failed_kind.clear();
   job.lost.clear();
+  job.gone.clear();
   event_.changed_jobs.insert(job.id);
-  for (const Server* server : EligibleServers(job)) ReservationFor(server->id, job);
+  TellServers(job);
   for (auto& [rank, node] : job.nodes) {
     node.idle = false;
     node.trainers = 0;
+    node.accused.clear();
     event_.changed_nodes.insert({job.id, rank});
     event_.full.insert({job.id, rank});
   }

@@ -88,7 +88,7 @@ void Membership::FollowPaces(Job& job) {
   if (!job.pace.HasNews()) return;
   std::set<NodeId> nodes;
   for (const auto& [rank, node] : job.nodes) {
-    if (!node.idle) nodes.insert(rank);
+    if (job.TakesPart(node)) nodes.insert(rank);
   }
   const std::vector<Server*> cpu_servers = CpuServersOf(job);
   const bool levelling = std::any_of(cpu_servers.begin(), cpu_servers.end(),

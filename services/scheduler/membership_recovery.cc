@@ -21,7 +21,7 @@ using Stages = v1::AgreementRecord;
 }  // namespace
 
 // A server takes its partitions along: those that are published are recovered by others, those that
-// were only being reserved are planned anew. A colocated one has died with its node.
+// were only being reserved are planned anew. With a colocated one its node is lost.
 void Membership::ServerGone(Job& job, const Server& server, const std::string& why) {
   std::vector<uint64_t> reserving;
   std::vector<uint64_t> published;
@@ -29,14 +29,13 @@ void Membership::ServerGone(Job& job, const Server& server, const std::string& w
     if (!tensor.owned.contains(server.id)) continue;
     (tensor.stage == Stages::RESERVING ? reserving : published).push_back(agreement);
   }
-  if (!published.empty() && server.colocated()) {
-    FailJob(job,
-            absl::StrFormat("%s, and with it the partitions it summed for %d tensors of job '%s'",
-                            why, published.size(), job.name),
-            kExitTemporary, "peer_lost");
-  } else if (!published.empty()) {
-    Recover(job, server.id, published, why);
+  const auto node =
+      server.colocated() ? job.nodes.find(NodeId(server.info.colocated_node())) : job.nodes.end();
+  if (!published.empty() && node != job.nodes.end() && job.TakesPart(node->second)) {
+    RemoveNode(job, node->first, absl::StrFormat("%s was lost: %s", NameOf(job, node->second), why),
+               true);
   }
+  if (!published.empty()) Recover(job, server.id, published, why);
   for (const uint64_t agreement : reserving) {
     const auto found = job.tensors.find(agreement);
     if (found == job.tensors.end()) continue;
@@ -49,7 +48,8 @@ void Membership::ServerGone(Job& job, const Server& server, const std::string& w
 
 void Membership::Recover(Job& job, ServerId dead, const std::vector<uint64_t>& agreements,
                          const std::string& why) {
-  if (job.state != v1::READY) return;
+  // Of a generation that has failed too: the nodes wait for the owners' word on what is open.
+  if (job.state == v1::FORMING) return;
   PlannerJob view = ViewOf(job);
   std::vector<PlannedPartition> lost;
   std::vector<Tensor*> tensors;                      // of `lost`

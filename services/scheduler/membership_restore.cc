@@ -47,6 +47,13 @@ absl::Status Membership::Restore(absl::Time now, std::span<const StoreEntry> ent
   return absl::OkStatus();
 }
 
+// Its member has to find this scheduler first.
+Lease Membership::RestoredLease() const {
+  Lease lease;
+  lease.last_seen = lease.unwatched_since = event_.now + options_.lease;
+  return lease;
+}
+
 absl::Status Membership::RestoreOne(const StoreEntry& entry) {
   const std::string& key = entry.first;
   const std::string& value = entry.second;
@@ -66,8 +73,7 @@ absl::Status Membership::RestoreOne(const StoreEntry& entry) {
       Server server;
       server.id = ServerId(record.server_id());
       server.info = record.registration();
-      server.lease.last_seen = event_.now;
-      server.lease.unwatched_since = event_.now;
+      server.lease = RestoredLease();
       const uint64_t limit = server.info.memory_limit_bytes();
       if (limit != 0) server.free_bytes = limit;
       server.draining = record.draining();
@@ -108,6 +114,7 @@ absl::Status Membership::RestoreJob(const v1::JobRecord& record) {
   // Until a node's record says otherwise.
   job.empty_since = event_.now;
   for (const auto& [rank, incarnation] : record.lost()) job.lost[NodeId(rank)] = incarnation;
+  for (const auto& [rank, why] : record.gone()) job.gone[NodeId(rank)] = why;
   job_by_name_[job.name] = job.id;
   return absl::OkStatus();
 }
@@ -120,8 +127,7 @@ absl::Status Membership::RestoreNode(const v1::NodeRecord& record) {
   node.rank = rank;
   node.info = record.registration();
   node.idle = record.idle();
-  node.lease.last_seen = event_.now;
-  node.lease.unwatched_since = event_.now;
+  node.lease = RestoredLease();
   job->second.empty_since.reset();
   return absl::OkStatus();
 }

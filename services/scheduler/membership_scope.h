@@ -37,6 +37,14 @@ inline std::string NameOf(const Server& server) {
 inline std::string NameOf(const Node& node) {
   return absl::StrFormat("node %d (on %s)", node.rank.value(), node.info.hostname());
 }
+// With its ranks, for those who lose them: "node 1 (on gpu1, ranks 2..3)".
+inline std::string NameOf(const Job& job, const Node& node) {
+  const uint32_t size = job.settings.local_size();
+  const uint32_t first = node.rank.value() * size;
+  const std::string ranks = size == 1 ? absl::StrFormat("rank %d", first)
+                                      : absl::StrFormat("ranks %d..%d", first, first + size - 1);
+  return absl::StrFormat("node %d (on %s, %s)", node.rank.value(), node.info.hostname(), ranks);
+}
 
 // What `owned` of a tensor asks of a server.
 void AddReservation(const Tensor& tensor, ServerId server, const Owned& owned,

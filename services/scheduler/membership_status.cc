@@ -17,7 +17,7 @@ v1::NodeStatus StatusOf(const Node& node, absl::Time now) {
   status.set_control_address(node.info.control_address());
   status.set_incarnation(node.info.incarnation());
   status.set_bandwidth_bps(node.info.bandwidth_bps());
-  status.set_last_seen_s(absl::ToDoubleSeconds(now - node.lease.last_seen));
+  status.set_last_seen_s(absl::ToDoubleSeconds(now - std::min(now, node.lease.last_seen)));
   *status.mutable_traffic() = node.beat.traffic();
   status.set_activity(node.beat.activity());
   return status;
@@ -37,7 +37,7 @@ v1::ServerStatus StatusOf(const Server& server, absl::Time now) {
   status.set_colocated(server.colocated());
   status.set_job(server.info.colocated_job());
   status.set_node_rank(server.info.colocated_node());
-  status.set_last_seen_s(absl::ToDoubleSeconds(now - server.lease.last_seen));
+  status.set_last_seen_s(absl::ToDoubleSeconds(now - std::min(now, server.lease.last_seen)));
   *status.mutable_traffic() = server.beat.traffic();
   status.set_activity(server.beat.activity());
   status.set_draining(server.draining);

@@ -112,9 +112,17 @@ void Membership::Evaluate(Job& job, Tensor& tensor, std::vector<uint64_t>* ready
                            tensor.descriptor.name(), Describe(tensor.descriptor),
                            tensor.first_node.value(), Describe(*tensor.differing),
                            tensor.differing_node.value()));
-  } else if (tensor.declared.size() == job.settings.num_nodes()) {
+  } else if (AllIn(job, tensor.declared)) {
     ready->push_back(tensor.agreement);
   }
+}
+
+// All nodes of the generation but those that are gone.
+bool Membership::AllIn(const Job& job, const NodeSet& nodes) const {
+  const auto gone = std::count_if(job.gone.begin(), job.gone.end(), [&nodes](const auto& node) {
+    return !nodes.Contains(node.first);
+  });
+  return nodes.size() + static_cast<uint32_t>(gone) == job.settings.num_nodes();
 }
 
 void Membership::Refuse(Job& job, Tensor& tensor, std::string kind, uint32_t exit_code,
@@ -129,18 +137,22 @@ void Membership::Refuse(Job& job, Tensor& tensor, std::string kind, uint32_t exi
 
 PlannerJob Membership::ViewOf(const Job& job) const {
   PlannerJob view;
-  view.node_bps.assign(job.settings.num_nodes(), 0);
-  for (const auto& [rank, node] : job.nodes) {
-    if (rank.value() < view.node_bps.size()) {
-      view.node_bps[rank.value()] = node.info.bandwidth_bps();
-    }
+  // The nodes of the generation, numbered without gaps.
+  std::map<NodeId, NodeId> place;
+  for (uint32_t i = 0; i < job.settings.num_nodes(); ++i) {
+    const NodeId rank(i);
+    if (job.gone.contains(rank)) continue;
+    place[rank] = NodeId(static_cast<uint32_t>(view.node_bps.size()));
+    const auto node = job.nodes.find(rank);
+    view.node_bps.push_back(node == job.nodes.end() ? 0 : node->second.info.bandwidth_bps());
   }
   for (const Server* server : EligibleServers(job)) {
-    if (server->draining) continue;
+    const NodeId rank(server->info.colocated_node());
+    if (server->draining || (server->colocated() && !place.contains(rank))) continue;
     PlannerServer seen;
     seen.id = server->id;
     seen.name = NameOf(*server);
-    if (server->colocated()) seen.node = NodeId(server->info.colocated_node());
+    if (server->colocated()) seen.node = place.at(rank);
     seen.bandwidth_bps = server->info.bandwidth_bps();
     seen.speed = server->speed;
     seen.jobs = server->colocated() ? 1 : static_cast<uint32_t>(jobs_.size());
@@ -406,7 +418,7 @@ void Membership::UndeclareOne(Job& job, NodeId node, const std::string& name,
     Tensor& tensor = job.tensors.at(agreement);
     if (!tensor.declared.Contains(node) || !tensor.undeclared.Insert(node)) continue;
     event_.changed_agreements.insert({job.id, agreement});
-    if (tensor.undeclared.size() == job.settings.num_nodes()) RemoveTensor(job, agreement, ready);
+    if (AllIn(job, tensor.undeclared)) RemoveTensor(job, agreement, ready);
     return;
   }
 }

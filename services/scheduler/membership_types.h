@@ -74,6 +74,9 @@ struct Node {
   Lease lease;
   v1::HeartbeatRequest beat;
   uint32_t trainers = 0;  // that wait for the generation to begin, as the node has reported
+  // Another node cannot reach its colocated server; empty: no.
+  std::string accused;
+  absl::Time accused_since;
   // It has no trainer of the current generation, so it is not affected by that generation's fate
   // and waits for the next one.
   bool idle = false;
@@ -155,8 +158,13 @@ struct Job {
   std::optional<absl::Time> empty_since;  // its last node was lost then
 
   std::map<NodeId, Node> nodes;
+  // It has trainers in this generation.
+  bool TakesPart(const Node& node) const { return !node.idle && !gone.contains(node.rank); }
   // Incarnations that were lost in this generation. One that comes back still has its trainers.
   std::map<NodeId, uint64_t> lost;
+  // Nodes that this generation has to do without, and why: it has failed, or goes on with the
+  // others. One that still has trainers is told so; one that has none any more waits for the next.
+  std::map<NodeId, std::string> gone;
 
   std::map<uint64_t, Tensor> tensors;  // by agreement
   // The agreements on a name, oldest first. Only the front one is planned; the others are of nodes

@@ -1,10 +1,12 @@
 // Membership: what an event sends and stores. Everything is built from the state at the event's
 // end.
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "lib/base/exit_codes.h"
 #include "services/scheduler/membership_scope.h"
 #include "services/scheduler/records.h"
 
@@ -36,6 +38,7 @@ v1::JobRecord RecordOf(const Job& job) {
   for (const auto& [rank, incarnation] : job.lost) {
     (*record.mutable_lost())[rank.value()] = incarnation;
   }
+  for (const auto& [rank, why] : job.gone) (*record.mutable_gone())[rank.value()] = why;
   return record;
 }
 
@@ -144,6 +147,9 @@ void Membership::DescribeJob(const Job& job, v1::JobReservation* reservation) co
   reservation->set_token(job.token);
   reservation->set_num_nodes(job.settings.num_nodes());
   reservation->set_local_size(job.settings.local_size());
+  reservation->set_failed(job.state == v1::FAILED);
+  reservation->clear_lost_nodes();
+  for (const auto& [rank, why] : job.gone) reservation->add_lost_nodes(rank.value());
 }
 
 bool Membership::MayUse(const Job& job, const Server& server) const {
@@ -178,6 +184,12 @@ void Membership::FillState(const Job& job, v1::NodeUpdate* update) const {
   update->set_failed_kind(job.failed_kind);
   update->set_plan_version(job.plan_version.value());
   update->set_change(AnnouncedChange(job));
+  update->clear_lost_nodes();
+  for (const auto& [rank, why] : job.gone) update->add_lost_nodes(rank.value());
+  const auto waiting = std::count_if(job.nodes.begin(), job.nodes.end(), [&job](const auto& node) {
+    return node.second.idle && node.second.trainers == job.settings.local_size();
+  });
+  update->set_waiting_nodes(static_cast<uint32_t>(waiting));
 }
 
 void Membership::FillServers(const Job& job, v1::NodeUpdate* update) const {
@@ -212,15 +224,26 @@ v1::NodeUpdate Membership::FullNodeUpdate(const Job& job) const {
   return update;
 }
 
-// An idle node has no trainer whom the tensors and the fate of this generation could concern.
-std::shared_ptr<const v1::NodeUpdate> Membership::IdleUpdate(const Job& job, bool full) const {
+// What a node is told that takes no part in the generation: an idle one has no trainer whom its
+// tensors and fate could concern, and the trainers of one that is gone learn that theirs is over.
+// Null: it takes part.
+std::shared_ptr<const v1::NodeUpdate> Membership::OwnUpdate(const Job& job, const Node& node,
+                                                            bool full) const {
+  if (job.state == v1::FORMING || job.TakesPart(node)) return nullptr;
   auto update = std::make_shared<v1::NodeUpdate>();
   FillState(job, update.get());
   update->set_full(full);
-  update->set_state(v1::FORMING);
-  update->set_reason(WaitsForIdle(job));
-  update->clear_exit_code();
-  update->clear_failed_kind();
+  if (node.idle) {
+    update->set_state(v1::FORMING);
+    update->set_reason(WaitsForIdle(job));
+    update->clear_exit_code();
+    update->clear_failed_kind();
+  } else {
+    update->set_state(v1::FAILED);
+    update->set_reason(job.gone.at(node.rank));
+    update->set_exit_code(kExitTemporary);
+    update->set_failed_kind("peer_lost");
+  }
   return update;
 }
 
@@ -266,8 +289,8 @@ void Membership::FlushNodes() {
     const Job& job = jobs_.at(job_id);
     const Node& node = job.nodes.at(rank);
     if (node.lease.watch == 0) continue;
-    if (node.idle && job.state != v1::FORMING) {
-      SendTo(node, IdleUpdate(job, true));
+    if (auto own = OwnUpdate(job, node, true)) {
+      SendTo(node, std::move(own));
       continue;
     }
     std::shared_ptr<const v1::NodeUpdate>& full = fulls[job_id];
@@ -279,8 +302,8 @@ void Membership::FlushNodes() {
     FillState(job, &update);
     const auto shared = std::make_shared<const v1::NodeUpdate>(std::move(update));
     for (const auto& [rank, node] : job.nodes) {
-      const bool idle = node.idle && job.state != v1::FORMING;
-      if (node.lease.watch == 0 || idle || event_.full.contains({job_id, rank})) continue;
+      const bool takes_part = job.state == v1::FORMING || job.TakesPart(node);
+      if (node.lease.watch == 0 || !takes_part || event_.full.contains({job_id, rank})) continue;
       SendTo(node, shared);
     }
   }
@@ -289,8 +312,8 @@ void Membership::FlushNodes() {
     if (job == jobs_.end() || event_.full.contains(key)) continue;
     const auto node = job->second.nodes.find(key.second);
     if (node == job->second.nodes.end() || node->second.lease.watch == 0) continue;
-    if (node->second.idle && job->second.state != v1::FORMING) {
-      SendTo(node->second, IdleUpdate(job->second, false));
+    if (auto own = OwnUpdate(job->second, node->second, false)) {
+      SendTo(node->second, std::move(own));
       continue;
     }
     FillState(job->second, &update);

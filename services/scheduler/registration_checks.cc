@@ -87,9 +87,10 @@ absl::Status CheckNodeRequest(const v1::RegisterNodeRequest& request) {
   if (settings.partition_bytes() == 0) {
     return absl::InvalidArgumentError("--partition-bytes=0 must be at least 1");
   }
-  if (!settings.on_node_loss().empty() && settings.on_node_loss() != "fail") {
+  if (const std::string& policy = settings.on_node_loss();
+      !policy.empty() && policy != "fail" && policy != "shrink") {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "--on-node-loss=%s is not supported by this version: use fail", settings.on_node_loss()));
+        "--on-node-loss=%s is not known to this scheduler: use fail or shrink", policy));
   }
   if (!settings.reduction_order().empty() && settings.reduction_order() != "node") {
     return absl::InvalidArgumentError(

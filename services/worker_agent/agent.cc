@@ -1,6 +1,7 @@
 // The agent's life cycle, the job's state and the plan.
 #include "services/worker_agent/agent.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -60,6 +61,7 @@ Agent::Agent(Options options, std::shared_ptr<InprocNetwork> network)
     : options_(std::move(options)),
       network_(std::move(network)),
       reason_("the agent has not reached the scheduler yet"),
+      nodes_(options_.num_nodes),
       ranks_(options_.local_size, nullptr),
       ever_admitted_(options_.local_size, false) {}
 
@@ -80,6 +82,7 @@ void Agent::Begin(const v1::RegisterNodeResponse& registration, ServerId colocat
                   SchedulerReports* reports) {
   loop_->Run([&] {
     reports_ = reports;
+    lease_ = absl::Seconds(registration.lease_s());
     colocated_server_ = colocated_server;
     identity_ = {.job = JobId(registration.job_id()),
                  .generation = Generation(registration.generation()),
@@ -125,14 +128,19 @@ void Agent::Apply(const v1::NodeUpdate& update) {
                                                  : absl::StatusCode::kFailedPrecondition,
                      error.message()),
         static_cast<ExitCode>(error.exit_code()));
-    FailTensor(it->second.tensors.front().get(), why);
+    FailTensor(it->second.tensors.front().get(), why, "");
   }
-  job_state_ = update.state();
-  reason_ = update.reason();
-  if (job_state_ == v1::FAILED) {
+  NoteMembers(update);
+  if (update.state() == v1::FAILED) {
     const absl::Status why = WithExitCode(absl::Status(absl::StatusCode::kAborted, update.reason()),
                                           static_cast<ExitCode>(update.exit_code()));
     FailJob(why, update.failed_kind(), /*report=*/false);
+    // The others do not wait for this node, and no owner answers it any more.
+    const auto& lost = update.lost_nodes();
+    if (std::find(lost.begin(), lost.end(), options_.node.value()) != lost.end()) EndGeneration();
+  } else if (failing_.ok() || !failure_.ok()) {
+    job_state_ = update.state();
+    reason_ = update.reason();
   }
   AckChange();
   // Whoever begins a generation, or has been started anew, does not know.
@@ -161,8 +169,10 @@ void Agent::BeginGeneration(Generation generation) {
   by_id_.clear();
   result_slots_->Clear();
   somebody_left_ = idle_reported_ = false;
-  failure_ = absl::OkStatus();
-  failure_code_ = 0;
+  failure_ = failing_ = absl::OkStatus();
+  failing_code_ = 0;
+  nodes_ = options_.num_nodes;
+  waiting_nodes_ = 0;
   identity_.generation = generation;
 }
 
@@ -252,32 +262,13 @@ absl::Status Agent::CheckReachable(const std::string& where,
       kExitBadConfiguration);
 }
 
-void Agent::FailJob(const absl::Status& why, const std::string& kind, bool report) {
-  if (!failure_.ok()) return;
-  failure_ = why;
-  failure_code_ = TrainerCode(why, kind);
-  job_state_ = v1::FAILED;
-  reason_ = Message(why);
-  spdlog::error("generation {} of job {} has failed: {}", identity_.generation.value(),
-                options_.job, reason_);
-  ipc::Message message;
-  message.type = ipc::Type::kFailure;
-  message.code = failure_code_;
-  for (TrainerLink* trainer : ranks_) {
-    if (trainer != nullptr) trainer->Send(message, reason_);
-  }
-  pipeline_->Clear();
-  for (auto& [key, link] : links_) link->Close(absl::AbortedError("the job has failed"));
-  if (report && reports_ != nullptr) reports_->ReportFailure(identity_.generation, why, kind);
-  MaybeReportIdle(/*waited=*/false);
-}
-
 void Agent::RefuseTrainers(const absl::Status& why, absl::Duration grace) {
   const absl::Time deadline = absl::Now() + grace;
   bool all_told = false;
   loop_->Run([&] {
     refusing_ = why;
     FailJob(why, /*kind=*/"", /*report=*/false);
+    EndGeneration();
     for (TrainerLink* trainer : ranks_) refused_ += trainer != nullptr;
     while (!waiting_.empty()) {
       RefuseInit(waiting_.front().trainer, why, "");

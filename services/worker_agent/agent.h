@@ -136,7 +136,8 @@ class Agent final : private TrainerEvents, private ServerEvents {
   void TryStart(const std::shared_ptr<Tensor>& tensor);
   void Deliver(const Task& task);
   void Complete(Tensor* tensor);
-  void FailTensor(Tensor* tensor, absl::Status why);
+  // `kind` as NodeUpdate.failed_kind, or empty.
+  void FailTensor(Tensor* tensor, absl::Status why, const std::string& kind);
   void CheckStalls();
   std::string DescribeStall(const Tensor& tensor) const;
 
@@ -163,13 +164,22 @@ class Agent final : private TrainerEvents, private ServerEvents {
   bool ConnectedToOwnersToBe() const;
   void AckChange();
 
+  // ServerEvents and the end of the generation (agent_failure.cc)
+  void OnAborted(const ServerLink* link, const FrameHeader& header) override;
+  // `report`: the scheduler does not know yet.
+  void FailJob(const absl::Status& why, const std::string& kind, bool report);
+  bool AwaitsVerdict() const;
+  void EndIfDecided();
+  void EndGeneration();
+  void NoteMembers(const v1::NodeUpdate& update);
+  void TellMembers(TrainerLink* trainer) const;
+
   // The job and the plan (agent.cc)
   void Apply(const v1::NodeUpdate& update);
   void BeginGeneration(Generation generation);
   void ApplyPlan(const v1::TensorPlan& plan);
   absl::StatusOr<ServerLink*> LinkTo(uint32_t server, uint32_t shard);
   absl::Status CheckReachable(const std::string& where, const v1::DataEndpoint& endpoint) const;
-  void FailJob(const absl::Status& why, const std::string& kind, bool report);
   void DropRetiredLinks();
   void DescribeOpen(v1::GetAgentResponse* response) const;
   std::string Activity() const;
@@ -190,6 +200,8 @@ class Agent final : private TrainerEvents, private ServerEvents {
 
   v1::JobState job_state_ = v1::FORMING;
   std::string reason_;
+  uint32_t nodes_;              // that take part in this generation
+  uint32_t waiting_nodes_ = 0;  // for the next one
   PlanVersion plan_version_;
   std::map<uint32_t, v1::ServerInfo> servers_;
   Convoy convoy_;              // of all links that leave the node
@@ -211,8 +223,10 @@ class Agent final : private TrainerEvents, private ServerEvents {
   std::deque<Waiting> waiting_;
   bool somebody_left_ = false;
   bool idle_reported_ = false;
-  absl::Status failure_;       // of this generation
-  uint32_t failure_code_ = 0;  // addend_code
+  absl::Duration lease_;
+  absl::Status failing_;       // why this generation fails: nothing of it starts any more
+  uint32_t failing_code_ = 0;  // addend_code
+  absl::Status failure_;       // the same once the trainers have been told
   absl::Status refusing_;      // set: the process is about to end
   uint32_t refused_ = 0;
 

@@ -23,8 +23,8 @@ bool IsTransient(const absl::Status& why) {
 
 }  // namespace
 
-// A reset is not a death: the server may be there still. Disagreement is final, and so is the loss
-// of another node's colocated server: it lives as long as its node.
+// A reset is not a death: the server may be there still. Disagreement is final. The loss of another
+// node's colocated server is the scheduler's to judge: it lives as long as its node.
 void Agent::OnLinkLost(ServerLink* link, const absl::Status& why) {
   // A job that nobody uses is being released, or starts over: its links close then.
   if (!failure_.ok() || !AnyTrainer()) return;
@@ -33,12 +33,8 @@ void Agent::OnLinkLost(ServerLink* link, const absl::Status& why) {
   if (server == servers_.end()) return;  // declared dead already
   const ExitCode code = ExitCodeOf(why);
   const bool disagreement = code == kExitMismatch || code == kExitVersion;
-  const bool reset = link->open_attempts() == 0 && absl::IsUnavailable(why);
-  if (disagreement || (server->second.colocated() && !reset)) {
-    const std::string kind = code == kExitMismatch  ? "mismatch"
-                             : code == kExitVersion ? "version"
-                                                    : "peer_lost";
-    return FailJob(why, kind, /*report=*/true);
+  if (disagreement) {
+    return FailJob(why, code == kExitMismatch ? "mismatch" : "version", /*report=*/true);
   }
   const Use use = UseOf(link);
   if (use == Use::kNone && link->was_open() && !server->second.colocated()) return;  // it has ended
@@ -77,7 +73,7 @@ Agent::Use Agent::UseOf(const ServerLink* link) const {
 // Harmless if it is not true: the server's partitions are summed elsewhere, with the same bits.
 void Agent::ReportLost(ServerLink* link, const absl::Status& why) {
   if (reports_ == nullptr || !lost_servers_.insert(link->server().value()).second) return;
-  spdlog::warn("{}; the scheduler will give its partitions to others", Message(why));
+  spdlog::warn("{}; the scheduler decides what becomes of it", Message(why));
   reports_->ReportServerLost(identity_.generation, link->server(), why);
 }
 

@@ -18,7 +18,7 @@ constexpr absl::Duration kStallWarnings[] = {absl::Seconds(10), absl::Seconds(60
 
 void Agent::TryStart(const std::shared_ptr<Tensor>& tensor) {
   TensorRounds& rounds = tensor->rounds;
-  if (!tensor->planned() || rounds.running() || !rounds.AllPushed() || !failure_.ok()) return;
+  if (!tensor->planned() || rounds.running() || !rounds.AllPushed() || !failing_.ok()) return;
   // An error here would leave the other nodes waiting: it ends the job.
   if (absl::Status status = tensor->PrepareContribution(); !status.ok()) {
     return FailJob(status, "mismatch", /*report=*/true);
@@ -106,22 +106,24 @@ void Agent::Complete(Tensor* tensor) {
   for (TrainerLink* trainer : ranks_) {
     if (trainer != nullptr) trainer->Send(message);
   }
+  EndIfDecided();
 }
 
-void Agent::FailTensor(Tensor* tensor, absl::Status why) {
+void Agent::FailTensor(Tensor* tensor, absl::Status why, const std::string& kind) {
   if (!tensor->error.ok()) return;
   tensor->error = std::move(why);
   ipc::Message message;
   message.type = ipc::Type::kResult;
   message.tensor = tensor->number;
   message.round = tensor->rounds.round().value();
-  message.code = TrainerCode(tensor->error, "");
+  message.code = tensor->error_code = TrainerCode(tensor->error, kind);
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     if (ranks_[rank] != nullptr && tensor->rounds.HasPushed(rank)) {
       ranks_[rank]->Send(message, Message(tensor->error));
     }
   }
   tensor->open_since = absl::InfiniteFuture();
+  EndIfDecided();
 }
 
 std::string Agent::DescribeStall(const Tensor& tensor) const {
@@ -149,7 +151,7 @@ void Agent::CheckStalls() {
   const absl::Time now = absl::Now();
   RefuseStalledInits(now);
   for (const auto& [number, tensor] : by_number_) {
-    if (tensor->open_since == absl::InfiniteFuture() || !failure_.ok()) continue;
+    if (tensor->open_since == absl::InfiniteFuture() || !failing_.ok()) continue;
     const absl::Duration open = now - tensor->open_since;
     if (open >= options_.stall_timeout) {
       return FailJob(

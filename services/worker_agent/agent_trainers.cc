@@ -113,7 +113,7 @@ absl::Status Agent::OnInit(TrainerLink* trainer, const TrainerMessage& message) 
   const bool same_waits =
       std::any_of(waiting_.begin(), waiting_.end(),
                   [rank](const Waiting& waiting) { return waiting.init.local_rank == rank; });
-  if (status.ok() && (same_waits || (ranks_[rank] != nullptr && failure_.ok()))) {
+  if (status.ok() && (same_waits || (ranks_[rank] != nullptr && failing_.ok()))) {
     status = absl::InvalidArgumentError(
         absl::StrFormat("local rank %d of node %d is already connected: more trainers were started "
                         "than --local-size=%d says",
@@ -198,10 +198,11 @@ void Agent::Admit(const Waiting& waiting) {
   reply.node_rank = static_cast<int32_t>(options_.node.value());
   reply.num_nodes = static_cast<int32_t>(options_.num_nodes);
   waiting.trainer->Send(reply);
+  if (nodes_ < options_.num_nodes || waiting_nodes_ > 0) TellMembers(waiting.trainer);
 }
 
 absl::Status Agent::OnDeclare(TrainerLink* trainer, const TrainerMessage& message) {
-  if (!failure_.ok()) return absl::OkStatus();  // it has been told
+  if (!failing_.ok()) return absl::OkStatus();  // it is told why, or has been
   ipc::Message reply;
   reply.type = ipc::Type::kDeclared;
   reply.request = message.fixed.request;
@@ -243,7 +244,7 @@ absl::StatusOr<std::shared_ptr<Tensor>> Agent::FindOrCreate(uint32_t local_rank,
                         "node %d): all ranks must declare the same",
                         shape.name, tensor->shape.ToString(), first + other_rank, shape.ToString(),
                         first + local_rank, options_.node.value()));
-    FailTensor(tensor.get(), mismatch);
+    FailTensor(tensor.get(), mismatch, "");
     return mismatch;
   }
   if (by_number_.size() >= kMaxTensors) {
@@ -279,7 +280,7 @@ absl::Status Agent::OnPush(TrainerLink* trainer, const ipc::Message& push) {
     reply.type = ipc::Type::kResult;
     reply.tensor = tensor->number;
     reply.round = push.round;
-    reply.code = TrainerCode(tensor->error, "");
+    reply.code = tensor->error_code;
     trainer->Send(reply, Message(tensor->error));
     return absl::OkStatus();
   }
@@ -349,6 +350,7 @@ void Agent::OnTrainerGone(TrainerLink* trainer, const absl::Status& why) {
               /*report=*/true);
     }
   }
+  EndIfDecided();
   MaybeReportIdle(/*waited=*/false);
 }
 

@@ -1,7 +1,11 @@
 #include "services/worker_agent/options.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/units.h"
 #include "lib/wire/frame.h"
@@ -27,7 +31,9 @@ ABSL_FLAG(uint32_t, shards, 1, "threads of the colocated summation server");
 ABSL_FLAG(addend::ByteSize, memory_limit, {}, "of the colocated summation server; default: none");
 ABSL_FLAG(addend::ByteSize, partition_bytes, {128 * 1024},
           "job setting: upper limit of a partition");
-ABSL_FLAG(std::string, on_node_loss, "fail", "job setting: fail (shrink is not built in yet)");
+ABSL_FLAG(
+    std::string, on_node_loss, "fail",
+    "job setting, when a trainer or an agent is lost: fail, or shrink (the other nodes go on)");
 ABSL_FLAG(std::string, reduction_order, "node", "job setting: node (ascending node rank)");
 ABSL_FLAG(absl::Duration, stall_timeout, absl::Seconds(300),
           "job setting: a round that is open longer is an error");
@@ -49,15 +55,11 @@ absl::Status CheckRange(const char* flag, uint64_t value, uint64_t least, uint64
       absl::StrFormat("--%s=%d must be from %d to %d", flag, value, least, most));
 }
 
-absl::Status CheckChoice(const char* flag, const std::string& value, const std::string& supported,
-                         const std::string& planned) {
-  if (value == supported) return absl::OkStatus();
-  if (value == planned) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "--%s=%s is not supported by this version: use %s", flag, value, supported));
-  }
+absl::Status CheckChoice(const char* flag, const std::string& value,
+                         const std::vector<std::string>& known) {
+  if (std::find(known.begin(), known.end(), value) != known.end()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrFormat("--%s=%s is unknown: use %s", flag, value, supported));
+      absl::StrFormat("--%s=%s is unknown: use %s", flag, value, absl::StrJoin(known, " or ")));
 }
 
 absl::Status Check(const AgentOptions& options) {
@@ -69,9 +71,12 @@ absl::Status Check(const AgentOptions& options) {
   ADDEND_RETURN_IF_ERROR(CheckRange("shards", options.shards, 1, kMaxShards));
   ADDEND_RETURN_IF_ERROR(
       CheckRange("partition-bytes", options.partition_bytes, kMinPartitionBytes, kMaxPayloadBytes));
-  ADDEND_RETURN_IF_ERROR(CheckChoice("on-node-loss", options.on_node_loss, "fail", "shrink"));
-  ADDEND_RETURN_IF_ERROR(
-      CheckChoice("reduction-order", options.reduction_order, "node", "arrival"));
+  ADDEND_RETURN_IF_ERROR(CheckChoice("on-node-loss", options.on_node_loss, {"fail", "shrink"}));
+  if (options.reduction_order == "arrival") {
+    return absl::InvalidArgumentError(
+        "--reduction-order=arrival is not supported by this version: use node");
+  }
+  ADDEND_RETURN_IF_ERROR(CheckChoice("reduction-order", options.reduction_order, {"node"}));
   if (options.stall_timeout < absl::Seconds(1) ||
       options.stall_timeout == absl::InfiniteDuration()) {
     return absl::InvalidArgumentError("--stall-timeout must be finite and at least 1s");

@@ -93,6 +93,13 @@ void PullStage::Arrived(PartitionId partition) {
   pipeline_->Leave(std::move(node.mapped()));
 }
 
+void PullStage::Forget(const Tensor& tensor) {
+  for (uint32_t partition = 0; partition < tensor.partitions(); ++partition) {
+    const PartitionId id(tensor.id, partition);
+    if (waiting_.erase(id) > 0) tensor.owners[partition].link->Arrived(id);
+  }
+}
+
 const Task* PullStage::Find(PartitionId partition) const {
   const auto it = waiting_.find(partition);
   return it == waiting_.end() ? nullptr : &it->second;

@@ -110,6 +110,8 @@ class PullStage final : public Stage {
   void Clear() override { waiting_.clear(); }
   // The partition's result is in its slot.
   void Arrived(PartitionId partition);
+  // Nothing of the tensor is waited for any more.
+  void Forget(const Tensor& tensor);
   // The task that waits for the partition's result, or null.
   const Task* Find(PartitionId partition) const;
 

@@ -107,6 +107,9 @@ absl::Status ServerLink::OnFrame(const FrameHeader& header, Payload payload) {
     case FrameType::kRecover:
       events_->OnRecovered(this, header);
       return absl::OkStatus();
+    case FrameType::kAborted:
+      events_->OnAborted(this, header);
+      return absl::OkStatus();
     case FrameType::kPing:
       return absl::OkStatus();
     default:

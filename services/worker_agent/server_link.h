@@ -41,6 +41,8 @@ class ServerEvents {
   virtual void OnMoved(const ServerLink* link, const FrameHeader& header) = 0;
   // The new owner of a partition knows where it stands.
   virtual void OnRecovered(const ServerLink* link, const FrameHeader& header) = 0;
+  // The round will have no result, on no node.
+  virtual void OnAborted(const ServerLink* link, const FrameHeader& header) = 0;
   // The server has admitted this node.
   virtual void OnLinkOpen(ServerLink* link, Incarnation server) = 0;
   // The link could not be made, or is lost. Nothing comes any more until Connect() is called again.

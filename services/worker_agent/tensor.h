@@ -97,7 +97,10 @@ class Tensor {
   void ReduceInNodeOf(uint32_t partition);
   Bytes Contribution(uint32_t partition) const;
 
-  absl::Status error;  // of this tensor alone; every push gets it
+  bool aborted = false;  // the running round: the generation fails, and the owners have said so
+
+  absl::Status error;       // of this tensor alone; every push gets it
+  uint32_t error_code = 0;  // addend_code
 
  private:
   Tensor(uint32_t number_in, TensorShape shape_in, uint32_t local_ranks);

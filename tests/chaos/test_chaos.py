@@ -101,7 +101,7 @@ def test_the_same_bits_whatever_happens(tmp_path, chaos_seed, chaos_events):
         network = None if netns.unavailable() else stack.enter_context(netns.Network(NODES + MAX_SERVERS, "10gbit"))
         cluster = stack.enter_context(Cluster(
             tmp_path, NODES, cpu_servers=2, shards=2, store=f"sqlite:{tmp_path}/scheduler.db", network=network,
-            schedulers=1 if etcd.unavailable() else 2, scheduler_flags=[f"--lease={LEASE_S * PATIENCE}s"]))
+            schedulers=1 if etcd.unavailable() else 2, scheduler_flags=[f"--lease={LEASE_S}s"]))
         ranks = running(cluster)
         chaos = Chaos(cluster, chaos_seed)
         for number in range(chaos_events):

@@ -39,14 +39,19 @@ MUTATIONS = [
 
 
 # The same of a lost node: with SHRINK the others go on without it; else what cannot end well is aborted on all.
-LOSS_SHORT = [{}, {"FALSE_LOSS": 1}, {"DEATHS": 1, "ROUNDS": 1}, {"FALSE_LOSS": 1, "FALSE_DEATHS": 1, "ROUNDS": 1}]
-LOSS_FULL = [{"DEATHS": 1}, {"FALSE_LOSS": 1, "FALSE_DEATHS": 1}]
+LOSS_SHORT = [
+    {}, {"SHRINK": 1}, {"FALSE_LOSS": 1}, {"FALSE_LOSS": 1, "SHRINK": 1}, {"DEATHS": 1, "ROUNDS": 1, "SHRINK": 1},
+    {"FALSE_LOSS": 1, "FALSE_DEATHS": 1, "ROUNDS": 1, "SHRINK": 1},
+]
+LOSS_FULL = [
+    {"DEATHS": 1, "ROUNDS": 1}, {"FALSE_LOSS": 1, "FALSE_DEATHS": 1, "ROUNDS": 1},
+    {"DEATHS": 1, "SHRINK": 1}, {"FALSE_LOSS": 1, "FALSE_DEATHS": 1, "SHRINK": 1},
+]
 LOSS_MUTATIONS = [
     ("M_NODES_DECIDE", {}, "aborted"),
-    ("M_LATE_CONTRIBUTION", {"FALSE_LOSS": 1}, "aborted"),
     ("M_OWNER_NOT_TOLD", {"DEATHS": 1}, "failed"),
     ("M_ANY_SERVER", {"FALSE_DEATHS": 1}, "agreed"),
-    ("M_VERDICT_FORGOTTEN", {"FALSE_LOSS": 1, "FALSE_DEATHS": 1}, "failed"),
+    ("M_SEALS_AFTER_ABORT", {}, "aborted"),
 ]
 
 
@@ -85,17 +90,15 @@ def test_no_error_within_larger_bounds(tmp_path, case, slots):
     check(tmp_path, RECOVERY, {**case, **slots}, timeout=300, optimize="-O2")
 
 
-@pytest.mark.parametrize("policy", [{}, {"SHRINK": 1}], ids=["fail", "shrink"])
 @pytest.mark.parametrize("case", LOSS_SHORT, ids=name_of)
-def test_a_lost_node_ends_the_open_rounds_alike(tmp_path, case, policy):
-    check(tmp_path, NODE_LOSS, {**case, **policy}, timeout=60)
+def test_a_lost_node_ends_the_open_rounds_alike(tmp_path, case):
+    check(tmp_path, NODE_LOSS, case, timeout=60)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("policy", [{}, {"SHRINK": 1}], ids=["fail", "shrink"])
 @pytest.mark.parametrize("case", LOSS_FULL, ids=name_of)
-def test_a_lost_node_ends_the_open_rounds_alike_within_larger_bounds(tmp_path, case, policy):
-    check(tmp_path, NODE_LOSS, {**case, **policy}, timeout=300, optimize="-O2")
+def test_a_lost_node_ends_the_open_rounds_alike_within_larger_bounds(tmp_path, case):
+    check(tmp_path, NODE_LOSS, case, timeout=300, optimize="-O2")
 
 
 ALL_MUTATIONS = [(RECOVERY, *mutation) for mutation in MUTATIONS] + [(NODE_LOSS, *mutation) for mutation in LOSS_MUTATIONS]

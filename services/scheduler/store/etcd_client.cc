@@ -14,7 +14,8 @@
 namespace addend {
 namespace {
 
-constexpr absl::Duration kOneAttempt = absl::Seconds(1);
+constexpr absl::Duration kFirstAttempt = absl::Seconds(1);
+constexpr absl::Duration kLongestAttempt = absl::Seconds(8);
 constexpr absl::Duration kBetweenAttempts = absl::Milliseconds(100);
 
 }  // namespace
@@ -31,10 +32,11 @@ EtcdClient::EtcdClient(std::vector<std::string> endpoints)
 absl::Status EtcdClient::Call(
     absl::Time deadline,
     absl::FunctionRef<grpc::Status(const Endpoint& endpoint, grpc::ClientContext* context)> call) {
-  while (true) {
+  absl::Duration attempt = kFirstAttempt;
+  for (size_t attempts = 1;; ++attempts) {
     size_t used = current_;
     grpc::ClientContext context;
-    SetDeadline(&context, std::clamp(deadline - absl::Now(), absl::Milliseconds(50), kOneAttempt));
+    SetDeadline(&context, std::clamp(deadline - absl::Now(), absl::Milliseconds(50), attempt));
     const absl::Status status = FromGrpc(call(endpoints_[used], &context));
     if (!IsUnreachable(status)) {
       if (status.ok()) return status;
@@ -46,6 +48,8 @@ absl::Status EtcdClient::Call(
                           kExitTemporary);
     }
     current_.compare_exchange_strong(used, (used + 1) % endpoints_.size());
+    // On a machine that is overloaded every endpoint may need longer.
+    if (attempts % endpoints_.size() == 0) attempt = std::min(2 * attempt, kLongestAttempt);
     if (!Pause(kBetweenAttempts)) return absl::CancelledError("this scheduler ends");
   }
 }

@@ -44,11 +44,11 @@ TEST_F(RestoreTest, ServersKeepWhatTheyHold) {
   EXPECT_EQ(server.held_bytes(), held);
 }
 
-TEST_F(RestoreTest, MembersGetAFullLease) {
+TEST_F(RestoreTest, MembersGetTwoFullLeases) {
   const auto nodes = AddJob("a", 2);
   nodes[1]->silent = true;
   Restart();
-  Pass(absl::Seconds(4));
+  Pass(absl::Seconds(9));
   EXPECT_EQ(nodes[0]->state, v1::READY);
   Pass(absl::Seconds(2));
   EXPECT_EQ(nodes[0]->state, v1::FAILED);

@@ -189,7 +189,7 @@ TEST_F(MembershipTest, KilledAgentFailsTheJobWithinItsLeaseAndNamesNodeAndHost) 
     EXPECT_EQ(node->state, v1::FAILED);
     EXPECT_EQ(node->failed_kind, "peer_lost");
     EXPECT_EQ(node->exit_code, kExitTemporary);
-    EXPECT_THAT(node->reason, HasSubstr("node 1 (on gpu1) was lost"));
+    EXPECT_THAT(node->reason, HasSubstr("node 1 (on gpu1, rank 1) was lost"));
   }
 }
 
@@ -328,7 +328,7 @@ TEST_F(MembershipTest, NodeThatLeavesWhileOthersTrainFailsThem) {
   const auto nodes = AddJob("a", 2);
   Leave(nodes[1]);
   EXPECT_EQ(nodes[0]->state, v1::FAILED);
-  EXPECT_EQ(nodes[0]->reason, "node 1 (on gpu1) has left");
+  EXPECT_EQ(nodes[0]->reason, "node 1 (on gpu1, rank 1) has left");
 }
 
 TEST_F(MembershipTest, NodeThatHasFinishedMayLeave) {

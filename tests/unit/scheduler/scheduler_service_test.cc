@@ -254,7 +254,7 @@ TEST_F(SchedulerServiceTest, CutStreamAndSilenceEndALeaseInTime) {
   const v1::NodeUpdate failed =
       at_first.Next([](const v1::NodeUpdate& u) { return u.state() == v1::FAILED; });
   EXPECT_EQ(failed.failed_kind(), "peer_lost");
-  EXPECT_THAT(failed.reason(), HasSubstr("node 1 (on gpu1)"));
+  EXPECT_THAT(failed.reason(), HasSubstr("node 1 (on gpu1, rank 1)"));
 }
 
 TEST_F(SchedulerServiceTest, SecondWatchEndsTheFirst) {

@@ -21,7 +21,7 @@ Bytes AsBytes(const std::vector<T>& values) {
 // A partition of `elements` elements whose two slots are its own memory.
 class Summing {
  public:
-  Summing(DType dtype, ReduceOp op, uint64_t elements, uint32_t nodes, uint32_t divisor) {
+  Summing(DType dtype, ReduceOp op, uint64_t elements, uint32_t nodes, uint32_t ranks = 1) {
     const size_t slot = elements * AccumulatorSizeOf(dtype);
     const auto arena = *Arena::Create(2 * slot + 64);
     PartitionMemory memory;
@@ -34,7 +34,9 @@ class Summing {
                                                             .op = op,
                                                             .elements = elements,
                                                             .nodes = nodes,
-                                                            .divisor = divisor,
+                                                            .ranks = ranks,
+                                                            .lost = {},
+                                                            .aborted = false,
                                                             .version = PlanVersion(),
                                                             .handed_over = false},
                                             std::move(memory));
@@ -56,7 +58,7 @@ class Summing {
 };
 
 TEST(PartitionTest, TheLastNodeSealsTheRound) {
-  Summing sum(DType::kFloat32, ReduceOp::kSum, 2, 2, 2);
+  Summing sum(DType::kFloat32, ReduceOp::kSum, 2, 2);
   ASSERT_TRUE(sum.Add<float>({1, 2}).ok());
   EXPECT_EQ(sum.sealed, Round());
   ASSERT_TRUE(sum.Add<float>({10, 20}).ok());
@@ -65,7 +67,7 @@ TEST(PartitionTest, TheLastNodeSealsTheRound) {
 }
 
 TEST(PartitionTest, AnEmptyContributionAddsNothingAndMinusZeroSurvives) {
-  Summing sum(DType::kFloat32, ReduceOp::kSum, 1, 3, 3);
+  Summing sum(DType::kFloat32, ReduceOp::kSum, 1, 3);
   ASSERT_TRUE(sum.AddNothing().ok());
   ASSERT_TRUE(sum.Add<float>({-0.0f}).ok());
   ASSERT_TRUE(sum.AddNothing().ok());
@@ -73,7 +75,7 @@ TEST(PartitionTest, AnEmptyContributionAddsNothingAndMinusZeroSurvives) {
 }
 
 TEST(PartitionTest, OnlyEmptyContributionsGiveZeros) {
-  Summing sum(DType::kInt64, ReduceOp::kAverage, 2, 2, 2);
+  Summing sum(DType::kInt64, ReduceOp::kAverage, 2, 2);
   ASSERT_TRUE(sum.AddNothing().ok());
   ASSERT_TRUE(sum.AddNothing().ok());
   EXPECT_EQ(sum.Result<int64_t>(), (std::vector<int64_t>{0, 0}));
@@ -81,7 +83,7 @@ TEST(PartitionTest, OnlyEmptyContributionsGiveZeros) {
 
 TEST(PartitionTest, HalfTypesAccumulateWideAndRoundOnce) {
   // 2048 + 1 + 1 in fp16 steps would stay 2048; in fp32 it is 2050.
-  Summing sum(DType::kFloat16, ReduceOp::kSum, 1, 3, 3);
+  Summing sum(DType::kFloat16, ReduceOp::kSum, 1, 3);
   for (const float value : {2048.0f, 1.0f, 1.0f}) {
     ASSERT_TRUE(sum.Add<uint16_t>({FloatToHalf(value)}).ok());
   }
@@ -89,7 +91,7 @@ TEST(PartitionTest, HalfTypesAccumulateWideAndRoundOnce) {
 }
 
 TEST(PartitionTest, TheResultOfTheFormerRoundStaysWhileTheNextIsSummed) {
-  Summing sum(DType::kFloat32, ReduceOp::kSum, 1, 2, 2);
+  Summing sum(DType::kFloat32, ReduceOp::kSum, 1, 2);
   ASSERT_TRUE(sum.Add<float>({1}).ok());
   ASSERT_TRUE(sum.Add<float>({2}).ok());
   ASSERT_TRUE(sum.Add<float>({100}).ok());
@@ -98,7 +100,7 @@ TEST(PartitionTest, TheResultOfTheFormerRoundStaysWhileTheNextIsSummed) {
 
 TEST(PartitionTest, ABroadcastKeepsTheBitsOfItsRoot) {
   const float signalling = std::bit_cast<float>(0xffa12345u);
-  Summing sum(DType::kFloat32, ReduceOp::kBroadcast, 1, 3, 3);
+  Summing sum(DType::kFloat32, ReduceOp::kBroadcast, 1, 3);
   ASSERT_TRUE(sum.AddNothing().ok());
   ASSERT_TRUE(sum.Add<float>({signalling}).ok());
   ASSERT_TRUE(sum.AddNothing().ok());
@@ -106,10 +108,10 @@ TEST(PartitionTest, ABroadcastKeepsTheBitsOfItsRoot) {
 }
 
 TEST(PartitionTest, ABroadcastNeedsExactlyOneRoot) {
-  Summing two(DType::kFloat32, ReduceOp::kBroadcast, 1, 2, 2);
+  Summing two(DType::kFloat32, ReduceOp::kBroadcast, 1, 2);
   ASSERT_TRUE(two.Add<float>({1}).ok());
   EXPECT_EQ(two.Add<float>({2}).code(), absl::StatusCode::kFailedPrecondition);
-  Summing none(DType::kFloat32, ReduceOp::kBroadcast, 1, 2, 2);
+  Summing none(DType::kFloat32, ReduceOp::kBroadcast, 1, 2);
   ASSERT_TRUE(none.AddNothing().ok());
   EXPECT_EQ(none.AddNothing().code(), absl::StatusCode::kFailedPrecondition);
 }
@@ -122,7 +124,7 @@ TEST(PartitionTest, OneNodeStillDividesAndCanonicalises) {
 }
 
 TEST(PartitionTest, TheFirstContributionCanBeReceivedInThePlaceOfItsSum) {
-  Summing sum(DType::kFloat32, ReduceOp::kSum, 2, 2, 2);
+  Summing sum(DType::kFloat32, ReduceOp::kSum, 2, 2);
   const MutableBytes room = sum.partition->DirectRoom();
   ASSERT_EQ(room.size(), 8u);
   const float values[] = {1, 2};
@@ -135,7 +137,7 @@ TEST(PartitionTest, TheFirstContributionCanBeReceivedInThePlaceOfItsSum) {
 }
 
 TEST(PartitionTest, AFirstContributionByReferenceIsNotCopiedAndIsLetGoWithTheSecond) {
-  Summing sum(DType::kFloat32, ReduceOp::kSum, 1, 3, 3);
+  Summing sum(DType::kFloat32, ReduceOp::kSum, 1, 3);
   const std::vector<float> lent_values = {1};
   bool released = false;
   Payload lent(AsBytes(lent_values), [&released] { released = true; });
@@ -149,7 +151,7 @@ TEST(PartitionTest, AFirstContributionByReferenceIsNotCopiedAndIsLetGoWithTheSec
 }
 
 TEST(PartitionTest, AReferenceToALostNodeIsCopiedInTime) {
-  Summing sum(DType::kFloat32, ReduceOp::kSum, 1, 2, 2);
+  Summing sum(DType::kFloat32, ReduceOp::kSum, 1, 2);
   std::vector<float> lent_values = {1};
   Payload lent(AsBytes(lent_values), [] {});
   ASSERT_TRUE(sum.partition->Sum(lent.bytes(), false, &lent, &sum.sealed).ok());
@@ -173,7 +175,7 @@ TEST(EarlyContributionTest, ABufferIsTakenFromTheBudgetAndGivenBack) {
 
 TEST(EarlyContributionTest, AccumulatorsTakeThePlaceOfEarlyContributions) {
   MemoryBudget budget(100);
-  Summing sum(DType::kFloat32, ReduceOp::kSum, 10, 3, 3);
+  Summing sum(DType::kFloat32, ReduceOp::kSum, 10, 3);
   Collector& collector = sum.partition->collector();
   sum.partition->KeepEarly(NodeId(1), EarlyContribution::TakeBuffer(&budget, 40));
   ASSERT_TRUE(budget.TryReserve(80));

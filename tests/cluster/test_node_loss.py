@@ -1,0 +1,90 @@
+"""A node is lost: every other rank sees the error in the same round of every tensor, or goes on without it.
+
+The model of it is spec/node_loss.pml.
+"""
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from tests.support.cluster import Cluster, PATIENCE
+from tests.support.processes import eventually
+from tests.support.rounds import goes_on
+
+LEASE = ["--lease=3s"]
+SHRINK = ["--on-node-loss=shrink"]
+
+
+def running(cluster, **parameters):
+    ranks = cluster.start_ranks("losses.py", parameters)
+    ranks.wait_at("running")
+    ranks.open("running")
+    return ranks
+
+
+def lose(cluster, ranks, node, how):
+    """Kills all of a node, or one of its trainers, or leaves it standing still. The ranks that are no survivors."""
+    gone = range(node * cluster.local_size, (node + 1) * cluster.local_size)
+    if how == "trainer":
+        ranks.processes[gone[0]].kill()
+        return [gone[0]]
+    for rank in gone:
+        ranks.processes[rank].signal(signal.SIGSTOP if how == "stopped" else signal.SIGKILL)
+    cluster.agents[node].signal(signal.SIGSTOP if how == "stopped" else signal.SIGKILL)
+    return list(gone)
+
+
+def survivors(ranks, gone):
+    for rank in gone:
+        ranks.processes[rank].kill()
+    return [outcome.result for outcome in ranks.join(60, expect=None) if outcome.rank not in gone]
+
+
+@pytest.mark.parametrize("how", ["node", "trainer", "stopped"])
+@pytest.mark.parametrize("seed", range(2))
+def test_every_rank_fails_in_the_same_round(tmp_path, how, seed):
+    print(f"seed {seed}")
+    with Cluster(tmp_path, nodes=3, local_size=2, cpu_servers=1, scheduler_flags=LEASE) as cluster:
+        ranks = running(cluster)
+        time.sleep(np.random.default_rng(seed).uniform(0, 0.5))
+        start = time.monotonic()
+        gone = lose(cluster, ranks, 2, how)
+        results = survivors(ranks, gone)
+        if how != "stopped":
+            assert time.monotonic() - start < 3 * PATIENCE, "an agent that is gone need not be waited for"
+        for result in results:
+            assert result["error"] == "PeerLostError" and result["code"] == 75, result
+            assert ("rank 4" if how == "trainer" else "node 2") in result["text"], result
+            assert ("rank 4" if how == "trainer" else "ranks 4..5") in result["text"], result
+            assert result["wrong"] == [] and result["rounds"] == results[0]["rounds"], results
+            assert result["digests"] == results[0]["digests"], results
+
+
+@pytest.mark.parametrize("how", ["node", "trainer", "stopped"])
+@pytest.mark.parametrize("cpu_servers", [0, 2])
+def test_the_others_go_on_without_it(tmp_path, how, cpu_servers):
+    with Cluster(tmp_path, nodes=3, local_size=2, cpu_servers=cpu_servers, scheduler_flags=LEASE, agent_flags=SHRINK) as cluster:
+        ranks = running(cluster, left=[0, 2])
+        gone = lose(cluster, ranks, 1, how)
+        if how == "trainer":  # its other rank learns that the node is out
+            ranks.processes[3].wait(30 * PATIENCE)
+            gone = [2, 3]
+        left = [rank for rank in ranks.processes if rank not in gone]
+
+        def without():
+            return all("goes on with 2 of 3 nodes" in cluster.agents[node].log.read_text() for node in (0, 2))
+        eventually(without, 20 * PATIENCE, "the agents to hear of the loss")
+        ranks.processes = {rank: ranks.processes[rank] for rank in left}
+        goes_on(ranks)
+        if cpu_servers:  # and servers come and go as ever
+            cluster.servers[0].kill()
+            goes_on(ranks)
+            cluster.await_ports(cluster.start_summation())
+            goes_on(ranks)
+        ranks.open("stop")
+        results = [outcome.result for outcome in ranks.join(60)]
+        for result in results:
+            assert result["error"] is None and result["wrong"] == [], result
+            assert result["without"] > 0 and result["present"] == 2, result
+            assert result["digests"] == results[0]["digests"], results
