@@ -137,7 +137,9 @@ void Agent::Apply(const v1::NodeUpdate& update) {
     FailJob(why, update.failed_kind(), /*report=*/false);
     // The others do not wait for this node, and no owner answers it any more.
     const auto& lost = update.lost_nodes();
-    if (std::find(lost.begin(), lost.end(), options_.node.value()) != lost.end()) EndGeneration();
+    if (std::find(lost.begin(), lost.end(), options_.node.value()) != lost.end()) {
+      EndGeneration(/*decided=*/false);
+    }
   } else if (failing_.ok() || !failure_.ok()) {
     job_state_ = update.state();
     reason_ = update.reason();
@@ -181,10 +183,10 @@ void Agent::DropRetiredLinks() {
 }
 
 void Agent::ApplyPlan(const v1::TensorPlan& plan) {
-  if (!failure_.ok()) return;
   if (const auto known = by_id_.find(TensorId(plan.tensor_id())); known != by_id_.end()) {
     return FollowPlan(known->second, plan);
   }
+  if (!failing_.ok()) return;
   const auto it = by_name_.find(plan.tensor().name());
   if (it == by_name_.end()) return;
   const std::shared_ptr<Tensor> tensor = it->second.tensors.front();
@@ -268,7 +270,7 @@ void Agent::RefuseTrainers(const absl::Status& why, absl::Duration grace) {
   loop_->Run([&] {
     refusing_ = why;
     FailJob(why, /*kind=*/"", /*report=*/false);
-    EndGeneration();
+    EndGeneration(/*decided=*/false);
     for (TrainerLink* trainer : ranks_) refused_ += trainer != nullptr;
     while (!waiting_.empty()) {
       RefuseInit(waiting_.front().trainer, why, "");

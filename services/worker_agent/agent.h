@@ -170,7 +170,7 @@ class Agent final : private TrainerEvents, private ServerEvents {
   void FailJob(const absl::Status& why, const std::string& kind, bool report);
   bool AwaitsVerdict() const;
   void EndIfDecided();
-  void EndGeneration();
+  void EndGeneration(bool decided);
   void NoteMembers(const v1::NodeUpdate& update);
   void TellMembers(TrainerLink* trainer) const;
 

@@ -25,7 +25,7 @@ void Agent::FailJob(const absl::Status& why, const std::string& kind, bool repor
                   options_.job, reason_);
     if (report && reports_ != nullptr) reports_->ReportFailure(identity_.generation, why, kind);
     loop_->RunAfter(lease_, [this, generation = identity_.generation] {
-      if (generation == identity_.generation) EndGeneration();
+      if (generation == identity_.generation) EndGeneration(/*decided=*/false);
     });
   }
   EndIfDecided();
@@ -43,11 +43,13 @@ void Agent::EndIfDecided() {
   if (failing_.ok() || !failure_.ok() || AwaitsVerdict()) return;
   // Not from within a link's own call.
   loop_->Defer([this, generation = identity_.generation] {
-    if (generation == identity_.generation) EndGeneration();
+    if (generation == identity_.generation) EndGeneration(/*decided=*/true);
   });
 }
 
-void Agent::EndGeneration() {
+// From now on trainers write where they like. Other nodes may still need to hear what this one
+// holds, but an owner that has not decided must not go on with what it was lent.
+void Agent::EndGeneration(bool decided) {
   if (failing_.ok() || !failure_.ok()) return;
   failure_ = failing_;
   ipc::Message message;
@@ -57,7 +59,9 @@ void Agent::EndGeneration() {
     if (trainer != nullptr) trainer->Send(message, reason_);
   }
   pipeline_->Clear();
-  for (auto& [key, link] : links_) link->Close(absl::AbortedError("the job has failed"));
+  for (auto& [key, link] : links_) {
+    if (!decided) link->Close(absl::AbortedError("the job has failed"));
+  }
   MaybeReportIdle(/*waited=*/false);
 }
 

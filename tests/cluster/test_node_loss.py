@@ -29,9 +29,8 @@ def lose(cluster, ranks, node, how):
     if how == "trainer":
         ranks.processes[gone[0]].kill()
         return [gone[0]]
-    for rank in gone:
-        ranks.processes[rank].signal(signal.SIGSTOP if how == "stopped" else signal.SIGKILL)
-    cluster.agents[node].signal(signal.SIGSTOP if how == "stopped" else signal.SIGKILL)
+    for process in (cluster.agents[node], *(ranks.processes[rank] for rank in gone)):
+        process.signal(signal.SIGSTOP if how == "stopped" else signal.SIGKILL)
     return list(gone)
 
 

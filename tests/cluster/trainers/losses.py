@@ -46,9 +46,13 @@ def main():
         step, failed, stop = 0, None, False
         while not stop and failed is None:
             variant = step % VARIANTS
-            handles = [addend.push_pull_async(mine[t][variant], f"tensor{t}", op=getattr(addend, op), priority=t)
-                       for t, (_, op, _) in enumerate(TENSORS)]
-            for t, handle in enumerate(handles):
+            handles = {}
+            for t, (_, op, _) in enumerate(TENSORS):
+                try:
+                    handles[t] = addend.push_pull_async(mine[t][variant], f"tensor{t}", op=getattr(addend, op), priority=t)
+                except addend.Error as error:
+                    failed = error
+            for t, handle in handles.items():  # what has begun may have ended well
                 try:
                     result = bits(addend.synchronize(handle))
                 except addend.Error as error:
