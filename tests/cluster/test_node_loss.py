@@ -87,3 +87,22 @@ def test_the_others_go_on_without_it(tmp_path, how, cpu_servers):
             assert result["error"] is None and result["wrong"] == [], result
             assert result["without"] > 0 and result["present"] == 2, result
             assert result["digests"] == results[0]["digests"], results
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_restarted_node_comes_back_between_two_steps(tmp_path, node):
+    pytest.importorskip("torch")
+    with Cluster(tmp_path, nodes=3, cpu_servers=1, scheduler_flags=LEASE, agent_flags=SHRINK) as cluster:
+        ranks = cluster.start_ranks("elastic.py", {"steps": 40, "returns": 1})
+        ranks.wait_at("running")
+        ranks.open("running")
+        cluster.agents[node].kill()
+        ranks.processes.pop(node).kill()
+        goes_on(ranks)
+        cluster.await_ports(cluster.start_agent(node, name="agent.again"))
+        returned = cluster.start_ranks("elastic.py", {"steps": 40}, ranks=[node])
+        results = [outcome.result for outcome in (*ranks.join(60), *returned.join(60))]
+        for result in results:
+            assert result["error"] is None, result
+            assert result["checksum"] == results[0]["checksum"] and result["notes"] and result["present"] == 3, results
+        assert results[-1]["began_at"] > 3, "where the others were"
