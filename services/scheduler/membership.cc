@@ -14,6 +14,8 @@ namespace {
 
 // The owner ticks at least so often; a much longer gap means that this process did not run.
 constexpr absl::Duration kLongestTick = absl::Seconds(1);
+// A node that is accused is lost as soon as its connection breaks.
+constexpr absl::Duration kAccusedInterval = absl::Milliseconds(20);
 // A job whose nodes were all lost is kept for so many leases, for nodes that were only cut off.
 constexpr int kLeasesEmpty = 12;
 
@@ -396,7 +398,7 @@ absl::Time Membership::NextDeadline() const {
   for (const auto& [id, job] : jobs_) {
     for (const auto& [rank, node] : job.nodes) {
       next = std::min(next, node.lease.Deadline(options_.lease));
-      if (!node.accused.empty()) next = event_.now;  // as soon as its connection breaks
+      if (!node.accused.empty()) next = std::min(next, event_.now + kAccusedInterval);
     }
     if (job.forming_changed) next = std::min(next, event_.now + absl::Milliseconds(200));
   }
@@ -485,7 +487,8 @@ absl::Status Membership::ReportFailure(absl::Time now, const v1::ReportFailureRe
   ADDEND_ASSIGN_OR_RETURN(Node* const node, Reporter(request, &job));
   if (node == nullptr) return absl::OkStatus();
   if (job->gone.contains(node->rank)) return absl::OkStatus();
-  if (request.kind() == "peer_lost" && job->state == v1::READY) {
+  // Its agent lives; where all fail, it goes on saying what it holds.
+  if (request.kind() == "peer_lost" && Shrinks(*job) && job->state == v1::READY) {
     LoseNode(*job, node->rank, request.reason());
     return absl::OkStatus();
   }

@@ -107,16 +107,14 @@ void Membership::LoseNode(Job& job, NodeId rank, const std::string& why) {
   job.gone[rank] = why;
   event_.changed_jobs.insert(job.id);
   TellServers(job);
+  Single(job, rank);  // if its agent lives
   if (job.state != v1::READY) return;
   const auto left = std::count_if(job.nodes.begin(), job.nodes.end(),
                                   [&job](const auto& node) { return job.TakesPart(node.second); });
-  if (job.settings.on_node_loss() != "shrink" || left == 0) {
-    return FailJob(job, why, kExitTemporary, "peer_lost");
-  }
+  if (!Shrinks(job) || left == 0) return FailJob(job, why, kExitTemporary, "peer_lost");
   Say(absl::StrFormat("job '%s' goes on with %d of %d nodes", job.name, left,
                       job.settings.num_nodes()));
   Broadcast(job);
-  Single(job, rank);
   job.pace.StartOver(event_.now);
   GoOnWithout(job);
 }

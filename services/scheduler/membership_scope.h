@@ -46,6 +46,8 @@ inline std::string NameOf(const Job& job, const Node& node) {
   return absl::StrFormat("node %d (on %s, %s)", node.rank.value(), node.info.hostname(), ranks);
 }
 
+inline bool Shrinks(const Job& job) { return job.settings.on_node_loss() == "shrink"; }
+
 // What `owned` of a tensor asks of a server.
 void AddReservation(const Tensor& tensor, ServerId server, const Owned& owned,
                     v1::JobReservation* job);

@@ -97,8 +97,13 @@ v1::AckReservationRequest FakeServer::Take(const v1::ServerUpdate& update) {
     }
     EXPECT_EQ(job.token().size(), 32u);
     HeldJob& held = jobs[job.job_id()];
+    held.failed = job.failed();
+    held.lost_nodes.assign(job.lost_nodes().begin(), job.lost_nodes().end());
     EXPECT_GE(job.generation(), held.generation);
-    if (job.generation() > held.generation) held = {.generation = job.generation(), .tensors = {}};
+    if (job.generation() > held.generation) {
+      held.generation = job.generation();
+      held.tensors.clear();
+    }
     for (const uint32_t tensor : job.release_tensors()) {
       EXPECT_EQ(held.tensors.erase(tensor), 1u) << "released what it does not hold";
     }
@@ -334,6 +339,7 @@ v1::RegisterNodeRequest ClusterTest::NodeRequest(const std::string& job, uint32_
   request.mutable_settings()->set_num_nodes(num_nodes);
   request.mutable_settings()->set_local_size(1);
   request.mutable_settings()->set_partition_bytes(partition_bytes_);
+  request.mutable_settings()->set_on_node_loss(on_node_loss_);
   return request;
 }
 
@@ -345,7 +351,7 @@ FakeNode& ClusterTest::AddNode(const std::string& job, uint32_t rank, uint32_t n
   if (colocated) {
     auto server = std::make_unique<FakeServer>();
     FakeServer* own = server.get();
-    own->info.set_incarnation(next_++);
+    own->info.set_incarnation(added->info.incarnation());
     own->info.set_protocol_version(kProtocolVersion);
     own->info.set_shards(1);
     own->info.set_hostname(added->info.hostname());
@@ -448,11 +454,12 @@ void ClusterTest::Idle(const FakeNode& node) {
   Apply(std::move(decision));
 }
 
-void ClusterTest::Fail(const FakeNode& node, const std::string& reason) {
+void ClusterTest::Fail(const FakeNode& node, const std::string& reason, const std::string& kind) {
   v1::ReportFailureRequest request;
   *request.mutable_member() = node.member();
   request.set_generation(node.generation);
   request.set_reason(reason);
+  request.set_kind(kind);
   Decision decision;
   ASSERT_TRUE(membership_->ReportFailure(now_, request, &decision).ok());
   Apply(std::move(decision));

@@ -27,6 +27,8 @@ class FakeServer {
   struct HeldJob {
     uint32_t generation = 0;
     std::map<uint32_t, v1::TensorReservation> tensors;
+    bool failed = false;
+    std::vector<uint32_t> lost_nodes;
   };
   std::map<uint64_t, HeldJob> jobs;
   // Plan versions under which it has handed over: (tensor, partition) -> version.
@@ -94,7 +96,7 @@ class ClusterTest : public testing::Test {
                   const std::vector<v1::TensorDescriptor>& tensors);
   void Undeclare(const FakeNode& node, const std::string& name);
   void Idle(const FakeNode& node);
-  void Fail(const FakeNode& node, const std::string& reason);
+  void Fail(const FakeNode& node, const std::string& reason, const std::string& kind = "");
   void Leave(FakeNode* node);
   void Leave(FakeServer* server);
   // Its process is killed: the stream breaks, the heartbeats end.
@@ -131,6 +133,7 @@ class ClusterTest : public testing::Test {
   std::vector<std::unique_ptr<FakeNode>> nodes_;
   std::vector<std::string> reasons_;
   uint64_t partition_bytes_ = 4096;
+  std::string on_node_loss_ = "fail";
 
  private:
   void Start();

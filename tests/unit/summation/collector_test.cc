@@ -90,5 +90,45 @@ TEST(CollectorTest, ARoundIsOpenFromItsFirstContribution) {
   EXPECT_FALSE(collector.HasPushed(NodeId(0)));
 }
 
+TEST(CollectorTest, ALostNodeIsSkippedNowAndInAllLaterRounds) {
+  Collector collector(3);
+  collector.Keep(NodeId(1));
+  collector.Lose(NodeId(0));
+  EXPECT_EQ(collector.contributors(), 2u);
+  EXPECT_EQ(collector.turn(), NodeId(1));
+  EXPECT_EQ(collector.Advance(), Next::kKept);
+  collector.Summed();
+  EXPECT_TRUE(collector.IsLast());
+  collector.Summed();
+  EXPECT_TRUE(collector.IsComplete());
+  collector.Seal();
+  EXPECT_EQ(collector.turn(), NodeId(1));
+  EXPECT_FALSE(collector.IsOpen());
+  EXPECT_FALSE(collector.TakesPart(NodeId(0)));
+}
+
+TEST(CollectorTest, WhatIsThereOfALostNodeCountsInTheOpenRound) {
+  Collector collector(3);
+  collector.Summed();
+  collector.Keep(NodeId(2));
+  collector.Lose(NodeId(0));
+  collector.Lose(NodeId(2));
+  EXPECT_EQ(collector.contributors(), 3u);
+  collector.Summed();
+  EXPECT_EQ(collector.Advance(), Next::kKept);
+  collector.Summed();
+  collector.Seal();
+  EXPECT_EQ(collector.contributors(), 1u);
+}
+
+TEST(CollectorTest, WhatWasDroppedOfALostNodeIsNotAskedFor) {
+  Collector collector(2);
+  collector.Drop(NodeId(1));
+  collector.Summed();
+  collector.Lose(NodeId(1));
+  EXPECT_TRUE(collector.IsComplete());
+  EXPECT_EQ(collector.Advance(), Next::kSeal);
+}
+
 }  // namespace
 }  // namespace addend

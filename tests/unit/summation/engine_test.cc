@@ -75,6 +75,11 @@ class Node : public Sink {
     Wait([this] { return recovered.has_value() || closed; });
     return recovered.value_or(Round(~uint64_t{0}));
   }
+  // A round that will have no result.
+  Round WaitForAborted() {
+    Wait([this] { return aborted.has_value() || closed; });
+    return std::exchange(aborted, std::nullopt).value_or(Round());
+  }
   bool WaitForRequest(uint64_t round) {
     return Wait([this, round] { return wanted == Round(round) || closed; }) && !closed;
   }
@@ -104,6 +109,8 @@ class Node : public Sink {
     if (header.type == FrameType::kHello) greeted = true;
     if (header.type == FrameType::kSendAgain && header.flags & kFlagResult) wanted = header.round;
     if (header.type == FrameType::kSendAgain && !(header.flags & kFlagResult)) ++asked_again;
+    if (header.type == FrameType::kAborted) aborted = header.round;
+    if (header.type == FrameType::kResult) contributors = header.contributors;
     if (header.type == FrameType::kMoved) moved = {header.plan_version, header.round};
     if (header.type == FrameType::kRecover) recovered = header.round;
     if (header.type == FrameType::kResult) {
@@ -130,6 +137,8 @@ class Node : public Sink {
   int asked_again = 0;
   Round wanted;
   std::optional<Round> recovered;
+  std::optional<Round> aborted;
+  uint32_t contributors = 0;  // to the last result
   absl::Status why;
   std::map<std::pair<uint32_t, uint64_t>, std::vector<float>> results;
 
@@ -179,12 +188,8 @@ class EngineTest : public testing::Test {
                                .network = nullptr,
                                .external_slots = nullptr});
     port_ = *engine_->ListenTcp({.host = "127.0.0.1", .port = 0});
-    engine_->SetJob({.id = kJob,
-                     .generation = Generation(1),
-                     .plan_version = PlanVersion(1),
-                     .token = "secret",
-                     .num_nodes = nodes,
-                     .local_size = 1});
+    job_.num_nodes = nodes;
+    engine_->SetJob(job_);
     loop_ = *EventLoop::Start("nodes");
     loop_->Run([this] { transport_ = MakeTcpTransport(loop_.get()); });
   }
@@ -212,6 +217,12 @@ class EngineTest : public testing::Test {
     if (loop_) loop_->Run([this] { transport_.reset(); });
     engine_.reset();
   }
+  JobSpec job_{.id = kJob,
+               .generation = Generation(1),
+               .plan_version = PlanVersion(1),
+               .token = "secret",
+               .num_nodes = 1,
+               .local_size = 1};
   std::unique_ptr<Engine> engine_;
   uint16_t port_ = 0;
   std::unique_ptr<EventLoop> loop_;
@@ -433,12 +444,8 @@ TEST_F(EngineTest, ReleasedMemoryIsFreeAgainAndANewGenerationForgetsAll) {
   EXPECT_EQ(engine_->free_bytes(), 4096u - 2 * 2 * 64 * sizeof(float));
   engine_->RetainOnly({{kJob, {{kTensor, {0}}}}});
   EXPECT_EQ(engine_->free_bytes(), 4096u - 2 * 64 * sizeof(float));
-  engine_->SetJob({.id = kJob,
-                   .generation = Generation(2),
-                   .plan_version = PlanVersion(2),
-                   .token = "secret",
-                   .num_nodes = 1,
-                   .local_size = 1});
+  job_.generation = Generation(2);
+  engine_->SetJob(job_);
   EXPECT_EQ(engine_->free_bytes(), 4096u);
 }
 
@@ -453,6 +460,78 @@ TEST_F(EngineTest, TheRollCallNamesWhoIsMissing) {
   EXPECT_EQ(rounds[0].pushed, std::vector<NodeId>{NodeId(1)});
   EXPECT_EQ(rounds[0].missing, (std::vector<NodeId>{NodeId(0), NodeId(2)}));
   EXPECT_EQ(rounds[0].round, Round(1));
+}
+
+TEST_F(EngineTest, WhenTheGenerationHasFailedNothingIsSealedAndAllWhoContributeAreTold) {
+  Start(3);
+  ASSERT_TRUE(Reserve(1, 64).ok());
+  Node* nodes[] = {Join(0), Join(1), Join(2)};
+  for (Node* node : nodes) ASSERT_TRUE(node->WaitForHello());
+  for (Node* node : nodes) node->Push({1.0f}, 1);
+  for (Node* node : nodes) EXPECT_EQ(node->WaitForResult(1), std::vector<float>{3.0f});
+  nodes[0]->Push({1.0f}, 2);
+  while (engine_->RollCall(kJob, 1).empty()) {
+  }
+  job_.failed = true;
+  job_.lost = {NodeId(2)};
+  engine_->SetJob(job_);
+  EXPECT_EQ(nodes[0]->WaitForAborted(), Round(2));
+  EXPECT_FALSE(nodes[2]->WaitForClose().ok()) << "nothing is taken from it any more";
+  nodes[1]->WaitForAborted();
+  nodes[1]->Push({1.0f}, 2);
+  EXPECT_EQ(nodes[1]->WaitForAborted(), Round(2)) << "it comes later";
+  // Who lacks the round before still gets it, and a round that has failed is no stall.
+  nodes[0]->results.clear();
+  nodes[0]->Push({1.0f}, 1);
+  EXPECT_EQ(nodes[0]->WaitForResult(1), std::vector<float>{3.0f});
+  EXPECT_TRUE(engine_->RollCall(kJob, 1).empty());
+  EXPECT_EQ(engine_->stats().partitions_sealed, 1u);
+}
+
+TEST_F(EngineTest, TheOthersGoOnWithoutALostNode) {
+  Start(3);
+  ASSERT_TRUE(Reserve(1, 64).ok());
+  Node* nodes[] = {Join(0), Join(1), Join(2)};
+  for (Node* node : nodes) ASSERT_TRUE(node->WaitForHello());
+  nodes[2]->Push({4.0f}, 1);
+  nodes[1]->Push({2.0f}, 1);
+  while (engine_->RollCall(kJob, 1).empty() || engine_->RollCall(kJob, 1)[0].pushed.size() < 2) {
+  }
+  job_.lost = {NodeId(0)};
+  engine_->SetJob(job_);
+  for (Node* node : {nodes[1], nodes[2]}) {
+    EXPECT_EQ(node->WaitForResult(1), std::vector<float>{6.0f});
+    EXPECT_EQ(node->contributors, 2u);
+    node->Push({1.0f}, 2);
+  }
+  EXPECT_EQ(nodes[1]->WaitForResult(2), std::vector<float>{2.0f});
+  Node* back = Join(0);
+  EXPECT_EQ(back->WaitForClose().code(), absl::StatusCode::kFailedPrecondition);
+  // Nor does a later owner wait for its report.
+  ASSERT_TRUE(Reserve(1, 64, kTensor, /*version=*/7).ok());
+  for (Node* node : {nodes[1], nodes[2]}) node->Report(7, 2);
+  EXPECT_EQ(nodes[1]->WaitForRecovered(), Round(2));
+}
+
+TEST_F(EngineTest, ARoundThatOnlyALostNodeHeldIsSummedAgain) {
+  Start(3);
+  ASSERT_TRUE(Reserve(1, 64, kTensor, /*version=*/7).ok());
+  Node* nodes[] = {Join(0), Join(1), Join(2)};
+  for (Node* node : nodes) ASSERT_TRUE(node->WaitForHello());
+  nodes[0]->Report(7, 4);
+  nodes[1]->Report(7, 4);
+  nodes[2]->Report(7, 5);
+  for (Node* node : nodes) EXPECT_EQ(node->WaitForRecovered(), Round(5));
+  EXPECT_TRUE(nodes[2]->WaitForRequest(5));
+  job_.lost = {NodeId(2)};
+  engine_->SetJob(job_);
+  for (Node* node : {nodes[0], nodes[1]}) {
+    EXPECT_TRUE(node->WaitForSendAgain());
+    node->version = 7;
+    node->Push({1.0f}, 5);
+  }
+  for (Node* node : {nodes[0], nodes[1]})
+    EXPECT_EQ(node->WaitForResult(5), std::vector<float>{2.0f});
 }
 
 }  // namespace

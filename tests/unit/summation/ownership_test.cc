@@ -95,5 +95,33 @@ TEST(OwnershipTest, WhatIsHandedOverIsOpenAtOnce) {
   EXPECT_EQ(again.state(), State::kOpen);
 }
 
+TEST(OwnershipTest, ALostNodesReportIsNotWaitedForNorCounted) {
+  Ownership owner(3, PlanVersion(7), /*handed_over=*/false);
+  owner.OnReport(NodeId(0), Round(4));
+  owner.OnReport(NodeId(2), Round(5));
+  EXPECT_FALSE(owner.Lose(NodeId(2))) << "node 1 is missing";
+  EXPECT_TRUE(owner.OnReport(NodeId(1), Round(4)));
+  EXPECT_EQ(owner.newest(), Round(4)) << "nobody who is left holds round 5";
+  EXPECT_FALSE(owner.AnyLacks());
+
+  Ownership last(2, PlanVersion(7), /*handed_over=*/false);
+  last.OnReport(NodeId(0), Round(4));
+  EXPECT_TRUE(last.Lose(NodeId(1)));
+  EXPECT_EQ(last.state(), State::kOpen);
+}
+
+TEST(OwnershipTest, TheNewestRoundIsOpenAgainWhenItsOnlyHolderIsLost) {
+  Ownership owner(3, PlanVersion(7), /*handed_over=*/false);
+  owner.OnReport(NodeId(0), Round(4));
+  owner.OnReport(NodeId(1), Round(4));
+  owner.OnReport(NodeId(2), Round(5));
+  EXPECT_FALSE(owner.Lose(NodeId(2)));
+  EXPECT_FALSE(owner.Holder().has_value());
+  EXPECT_TRUE(owner.AnyLacks());
+  owner.GoBack();
+  EXPECT_EQ(owner.newest(), Round(4));
+  EXPECT_FALSE(owner.AnyLacks());
+}
+
 }  // namespace
 }  // namespace addend

@@ -192,5 +192,36 @@ TEST(EarlyContributionTest, AccumulatorsTakeThePlaceOfEarlyContributions) {
   EXPECT_EQ(collector.Classify(NodeId(1), collector.round()), Collector::Standing::kItsTurn);
 }
 
+TEST(PartitionTest, TheLossOfTheLastNodeSealsTheRoundAndTheAverageIsOverThoseInIt) {
+  Summing sum(DType::kFloat32, ReduceOp::kAverage, 2, 3, /*ranks=*/2);
+  ASSERT_TRUE(sum.Add<float>({1, 2}).ok());
+  ASSERT_TRUE(sum.Add<float>({3, 6}).ok());
+  EXPECT_EQ(sum.partition->Lose(NodeId(2)).sealed, Round(1));
+  EXPECT_EQ(sum.Result<float>(), (std::vector<float>{1, 2})) << "4 and 8 over 4 ranks";
+  EXPECT_EQ(sum.partition->contributors(), 2u);
+  ASSERT_TRUE(sum.Add<float>({4, 0}).ok());
+  ASSERT_TRUE(sum.Add<float>({4, 0}).ok());
+  EXPECT_EQ(sum.sealed, Round(2)) << "and the next round does not wait for it";
+  EXPECT_EQ(sum.Result<float>(), (std::vector<float>{2, 0}));
+}
+
+TEST(PartitionTest, WhatALostNodeHasContributedStaysInTheRound) {
+  Summing sum(DType::kFloat16, ReduceOp::kSum, 1, 2);
+  ASSERT_TRUE(sum.Add<uint16_t>({0x3C00}).ok());  // 1
+  EXPECT_EQ(sum.partition->Lose(NodeId(0)).sealed, Round());
+  ASSERT_TRUE(sum.Add<uint16_t>({0x4000}).ok());  // 2
+  EXPECT_EQ(sum.sealed, Round(1));
+  EXPECT_EQ(sum.Result<uint16_t>(), std::vector<uint16_t>{0x4200});  // 3
+  EXPECT_EQ(sum.partition->contributors(), 2u);
+}
+
+TEST(PartitionTest, ABroadcastWithoutItsRootCannotEnd) {
+  Summing sum(DType::kFloat32, ReduceOp::kBroadcast, 1, 3);
+  ASSERT_TRUE(sum.AddNothing().ok());
+  ASSERT_TRUE(sum.AddNothing().ok());
+  EXPECT_FALSE(sum.partition->Lose(NodeId(2)).status.ok());
+  EXPECT_TRUE(sum.partition->RootIsLost());
+}
+
 }  // namespace
 }  // namespace addend

@@ -1,0 +1,176 @@
+// A node of a running job is lost: the generation fails, or goes on with the others.
+#include <gmock/gmock.h>
+
+#include "tests/unit/scheduler/cluster_fixture.h"
+
+namespace addend {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class NodeLossTest : public ClusterTest {
+ protected:
+  void Begin(const std::string& on_node_loss, uint32_t num_nodes = 3) {
+    on_node_loss_ = on_node_loss;
+    nodes_of_ = AddJob("a", num_nodes);
+    DeclareAll(nodes_of_, {Tensor("w", {100000})});
+    ASSERT_TRUE(nodes_of_[0]->plans.contains("w"));
+  }
+  const v1::TensorPlan& plan(int node = 0) { return nodes_of_[node]->plans.at("w"); }
+  static std::vector<uint32_t> LostIn(const FakeNode& node) {
+    const auto& lost = node.updates.back().lost_nodes();
+    return {lost.begin(), lost.end()};
+  }
+  FakeServer::HeldJob& JobAt(FakeServer& server) { return server.jobs.at(nodes_of_[0]->job_id); }
+
+  std::vector<FakeNode*> nodes_of_;
+};
+
+TEST_F(NodeLossTest, TheServersOfAFailedGenerationSealNothingAndTheNodesHearFromAllOwners) {
+  FakeServer& server = AddCpuServer();
+  Begin("fail");
+  FakeServer* const dead = ServerOf(*nodes_of_[1]);
+  Kill(nodes_of_[1]);
+  Pass(absl::Seconds(6));
+  EXPECT_EQ(nodes_of_[0]->state, v1::FAILED);
+  EXPECT_TRUE(JobAt(server).failed);
+  EXPECT_THAT(JobAt(server).lost_nodes, ElementsAre(1));
+  for (const uint32_t owner : plan().servers()) EXPECT_NE(owner, dead->id);
+  ExpectHeld(plan(), nodes_of_[0]->job_id);
+}
+
+TEST_F(NodeLossTest, WithShrinkTheOthersGoOn) {
+  FakeServer& server = AddCpuServer();
+  Begin("shrink");
+  FakeServer* const dead = ServerOf(*nodes_of_[1]);
+  Kill(nodes_of_[1]);
+  Pass(absl::Seconds(6));
+  for (const int left : {0, 2}) {
+    EXPECT_EQ(nodes_of_[left]->state, v1::READY);
+    EXPECT_THAT(LostIn(*nodes_of_[left]), ElementsAre(1));
+    for (const uint32_t owner : plan(left).servers()) EXPECT_NE(owner, dead->id);
+  }
+  EXPECT_FALSE(JobAt(server).failed);
+  EXPECT_THAT(JobAt(server).lost_nodes, ElementsAre(1));
+  EXPECT_THAT(Reasons(), HasSubstr("goes on with 2 of 3 nodes"));
+  ExpectHeld(plan(), nodes_of_[0]->job_id);
+}
+
+TEST_F(NodeLossTest, WhatOnlyTheLostNodeHadYetToDoIsNotWaitedFor) {
+  Begin("shrink");
+  for (const int left : {0, 2}) {
+    Declare(*nodes_of_[left], {Tensor("late", {10})});
+    Undeclare(*nodes_of_[left], "w");
+  }
+  EXPECT_FALSE(nodes_of_[0]->plans.contains("late"));
+  EXPECT_TRUE(nodes_of_[0]->plans.contains("w"));
+  Kill(nodes_of_[1]);
+  Pass(absl::Seconds(6));
+  EXPECT_TRUE(nodes_of_[0]->plans.contains("late"));
+  EXPECT_FALSE(nodes_of_[0]->plans.contains("w"));
+}
+
+TEST_F(NodeLossTest, ServersStillComeAndGo) {
+  Begin("shrink");
+  Kill(nodes_of_[1]);
+  Pass(absl::Seconds(6));
+  FakeServer& server = AddCpuServer();
+  Pass(absl::Seconds(2));
+  EXPECT_GT(server.held_bytes(), 0u);
+  ExpectHeld(plan(), nodes_of_[0]->job_id);
+}
+
+TEST_F(NodeLossTest, ANodeThatAnotherCannotReachIsLostWhenItsConnectionBreaks) {
+  Begin("shrink");
+  ReportLost(*nodes_of_[0], *ServerOf(*nodes_of_[1]));
+  EXPECT_EQ(LostIn(*nodes_of_[0]).size(), 0u) << "it is connected";
+  Kill(nodes_of_[1]);
+  Pass(absl::Milliseconds(500));
+  EXPECT_THAT(LostIn(*nodes_of_[0]), ElementsAre(1));
+  EXPECT_THAT(Reasons(),
+              HasSubstr("node 1 (on gpu1, rank 1) was lost: node 0 (on gpu0) cannot reach it"));
+}
+
+TEST_F(NodeLossTest, TwoNodesThatCannotReachEachOtherDoNotBothStay) {
+  Begin("fail");
+  ReportLost(*nodes_of_[0], *ServerOf(*nodes_of_[1]));
+  ReportLost(*nodes_of_[1], *ServerOf(*nodes_of_[0]));
+  Pass(absl::Seconds(4));
+  EXPECT_EQ(nodes_of_[2]->state, v1::READY);
+  Pass(absl::Seconds(2));
+  EXPECT_EQ(nodes_of_[2]->state, v1::FAILED);
+}
+
+TEST_F(NodeLossTest, ANodeWhoseTrainerWasLostLeavesTheOthersAndWaitsForTheNextGeneration) {
+  Begin("shrink");
+  Fail(*nodes_of_[1], "rank 1 ended without shutdown", "peer_lost");
+  EXPECT_EQ(nodes_of_[1]->state, v1::FAILED);
+  EXPECT_EQ(nodes_of_[1]->failed_kind, "peer_lost");
+  EXPECT_EQ(nodes_of_[0]->state, v1::READY);
+  // Nothing that it says concerns the others any more.
+  Fail(*nodes_of_[1], "it stalls", "stalled");
+  ReportLost(*nodes_of_[1], *ServerOf(*nodes_of_[0]));
+  Pass(absl::Seconds(10));
+  EXPECT_EQ(nodes_of_[0]->state, v1::READY);
+  EXPECT_THAT(LostIn(*nodes_of_[0]), ElementsAre(1));
+
+  Idle(*nodes_of_[1]);
+  EXPECT_EQ(nodes_of_[1]->state, v1::FORMING);
+  EXPECT_EQ(nodes_of_[0]->updates.back().waiting_nodes(), 0u) << "its trainers are not there yet";
+  ReportTrainers(*nodes_of_[1]);
+  EXPECT_EQ(nodes_of_[0]->updates.back().waiting_nodes(), 1u);
+  Idle(*nodes_of_[0]);
+  Idle(*nodes_of_[2]);
+  for (const FakeNode* node : nodes_of_) {
+    EXPECT_EQ(node->state, v1::READY);
+    EXPECT_EQ(node->generation, 2u);
+    EXPECT_TRUE(LostIn(*node).empty());
+  }
+}
+
+TEST_F(NodeLossTest, ARestartedNodeWaitsWhileTheOthersGoOn) {
+  Begin("shrink");
+  Kill(nodes_of_[1]);
+  FakeNode& again = AddNode("a", 1, 3);
+  EXPECT_EQ(again.state, v1::FORMING);
+  EXPECT_EQ(nodes_of_[0]->state, v1::READY);
+  EXPECT_EQ(nodes_of_[0]->updates.back().waiting_nodes(), 1u);
+  for (const uint32_t owner : plan().servers()) EXPECT_NE(owner, ServerOf(again)->id);
+  Idle(*nodes_of_[0]);
+  Idle(*nodes_of_[2]);
+  EXPECT_EQ(again.state, v1::READY);
+  EXPECT_EQ(again.generation, 2u);
+}
+
+TEST_F(NodeLossTest, ARestartedSchedulerKnowsWhoIsGone) {
+  Begin("shrink");
+  Kill(nodes_of_[1]);
+  Pass(absl::Seconds(6));
+  Restart();
+  EXPECT_EQ(nodes_of_[0]->state, v1::READY);
+  EXPECT_THAT(LostIn(*nodes_of_[0]), ElementsAre(1));
+  for (const int left : {0, 2}) Declare(*nodes_of_[left], {Tensor("late", {10})});
+  EXPECT_TRUE(nodes_of_[2]->plans.contains("late"));
+}
+
+TEST_F(NodeLossTest, WhereAllFailANodeWhoseTrainerWasLostStillTakesPartInWhatIsOpen) {
+  FakeServer& server = AddCpuServer();
+  Begin("fail");
+  Fail(*nodes_of_[1], "rank 1 ended without shutdown", "peer_lost");
+  for (const FakeNode* node : nodes_of_) EXPECT_EQ(node->state, v1::FAILED);
+  EXPECT_TRUE(JobAt(server).failed);
+  EXPECT_TRUE(JobAt(server).lost_nodes.empty());
+}
+
+TEST_F(NodeLossTest, TheLastNodeDoesNotGoOnAlone) {
+  Begin("shrink", 2);
+  Kill(nodes_of_[1]);
+  Pass(absl::Seconds(6));
+  EXPECT_EQ(nodes_of_[0]->state, v1::READY) << "one is left";
+  Fail(*nodes_of_[0], "rank 0 ended without shutdown", "peer_lost");
+  EXPECT_EQ(nodes_of_[0]->state, v1::FAILED);
+}
+
+}  // namespace
+}  // namespace addend
