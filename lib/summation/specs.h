@@ -24,9 +24,9 @@ struct JobSpec {
   PlanVersion plan_version;
   std::string token;  // what a node's HELLO has to carry
   uint32_t num_nodes = 1;
-  uint32_t local_size = 1;  // Average divides by the nodes of the round times local_size
+  uint32_t local_size = 1;     // Average divides by the nodes of the round times local_size
   std::set<NodeId> lost = {};  // take part in nothing any more
-  bool failed = false;      // the generation has: nothing is sealed any more
+  bool failed = false;         // the generation has: nothing is sealed any more
 };
 
 struct TensorSpec {

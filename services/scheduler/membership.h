@@ -155,7 +155,7 @@ class Membership {
     NodeId node;
   };
 
-  // membership.cc: members and leases
+  // membership.cc: members
   absl::Status ReplaceServer(const v1::RegisterServerRequest& request);
   absl::Status ReplaceNode(Job& job, const v1::RegisterNodeRequest& request);
   Server* FindServer(const v1::MemberId& member);
@@ -166,14 +166,16 @@ class Membership {
   void EndWatch(Lease* lease, absl::Status reason);
   void StartWatch(Lease* lease, WatchId watch, Watcher watcher);
   void AddServer(Server server);
+  void RemoveServer(ServerId id, const std::string& why);
+
+  // membership_leases.cc: who is lost
   bool Alive(const Lease& lease) const;
+  void ForgiveGap(absl::Time now);
   void EndLeases();
-  void JudgeAccused();
   void Accuse(Job& job, const Server& server, const Node& reporter, const std::string& why);
+  void JudgeAccused();
   void RemoveEmptyJobs();
   absl::Time NextDeadline() const;
-  void RemoveServer(ServerId id, const std::string& why);
-  void ForgiveGap(absl::Time now);
 
   // membership_jobs.cc: the state of jobs
   Job& CreateJob(const v1::RegisterNodeRequest& request);

@@ -18,6 +18,7 @@ FAULTS = {
     "wrong_order": [f"{NUMERICS}::test_result_is_the_sum_in_node_order[3-1-2-1]"],
     "last_element": [f"{NUMERICS}::test_result_is_the_sum_in_node_order[3-1-2-1]"],
     "old_round": [f"{NUMERICS}::test_rounds_do_not_mix", "tests/cluster/test_wire.py::test_result_of_an_old_round_is_not_accepted"],
+    "nodes_decide": ["tests/cluster/test_node_loss.py::test_a_node_that_gets_its_results_late_fails_in_the_same_round"],
 }
 
 
