@@ -81,6 +81,41 @@ def test_parameters_are_those_of_the_root(start_agent):
     start_agent(2).run_ranks(broadcasts_on_two_ranks)
 
 
+def states_on_two_ranks():
+    addend.torch.init()
+    rank = addend.torch.rank()
+    torch.manual_seed(rank)
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1 * (rank + 1))
+    for _ in range(rank):  # rank 0 has no state yet
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    value = addend.torch.broadcast_object({"epoch": 3, "rank": rank}, root_rank=1)
+    assert value == {"epoch": 3, "rank": 1}
+    addend.torch.broadcast_optimizer_state(optimizer, root_rank=1)
+    assert optimizer.param_groups[0]["lr"] == 0.2
+    momentum = optimizer.state[model.weight]["exp_avg"]
+    assert momentum.abs().sum() > 0
+    assert torch.equal(addend.torch.push_pull(momentum, "check"), momentum)
+
+    state = addend.torch.ElasticState(model, optimizer, step=rank, best=float(rank))
+    state.sync()  # rank 1 has trained longer
+    assert (state.step, state.best) == (1, 1.0)
+    assert torch.equal(addend.torch.push_pull(model.weight, "weight"), model.weight)
+    assert not state.commit(), "nobody waits"
+    assert addend.torch.nodes_present() == addend.torch.num_nodes()
+    addend.torch.shutdown()
+
+
+def test_states_are_those_of_the_root_or_of_who_has_trained_longest(start_agent):
+    start_agent(2).run_ranks(states_on_two_ranks)
+
+
+def test_an_elastic_state_keeps_its_own_names():
+    with pytest.raises(ValueError, match="'commit'"):
+        addend.torch.ElasticState(commit=1)
+
+
 def test_what_cannot_be_summed_is_a_type_error(one_rank):
     for tensor, reason in (
         (torch.zeros(2, dtype=torch.bool), "cannot sum torch.bool"),
