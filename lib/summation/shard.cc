@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "lib/base/exit_codes.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
@@ -218,19 +219,16 @@ absl::StatusOr<ShardJob*> Shard::Admit(NodeLink* link, const FrameHeader& hello,
                       "job %d is not known here, or the token is not its own", hello.job.value())));
   }
   ShardJob* job = it->second.get();
-  if (job->spec.lost.contains(NodeId(hello.sender))) {
-    return Refuse(*link->link(), absl::FailedPreconditionError(absl::StrFormat(
-                                     "node %d is not in generation %d of job %d any more",
-                                     hello.sender, hello.generation.value(), hello.job.value())));
-  }
-  if (hello.generation != job->spec.generation || hello.sender >= job->spec.num_nodes) {
-    return Refuse(
-        *link->link(),
-        absl::FailedPreconditionError(absl::StrFormat(
-            "node %d of generation %d does not belong to job %d, which is in generation %d with %d "
-            "nodes",
-            hello.sender, hello.generation.value(), hello.job.value(), job->spec.generation.value(),
-            job->spec.num_nodes)));
+  // The node will hear of it from the scheduler: it is no mistake of anybody's.
+  if (hello.generation != job->spec.generation || hello.sender >= job->spec.num_nodes ||
+      job->spec.lost.contains(NodeId(hello.sender))) {
+    return Refuse(*link->link(),
+                  WithExitCode(absl::FailedPreconditionError(absl::StrFormat(
+                                   "node %d of generation %d does not belong to job %d (any more), "
+                                   "which is in generation %d with %d nodes",
+                                   hello.sender, hello.generation.value(), hello.job.value(),
+                                   job->spec.generation.value(), job->spec.num_nodes)),
+                               kExitTemporary));
   }
   // A newer link of a node replaces the former one.
   if (NodeLink* former = job->links[hello.sender]; former != nullptr) {

@@ -118,7 +118,7 @@ void SchedulerService::KeepTime() {
         std::clamp(wake - Now(), absl::Milliseconds(20), absl::Milliseconds(500));
     const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(pause);
     MutexLock lock(&mu_);
-    while (!stop_ && stopping_.WaitUntil(&mu_, until)) {
+    while (!stop_ && !any_ended_ && stopping_.WaitUntil(&mu_, until)) {
     }
     if (stop_) return;
   }
@@ -145,6 +145,7 @@ absl::Status SchedulerService::Run(const Event& event) {
 
 absl::Status SchedulerService::RunLocked(const Event& event, Streams* touched) {
   if (!closed_.ok()) return closed_;
+  ForgetEndedStreams();
   Decision decision;
   const absl::Time start = Now();
   const absl::Status status = event(membership_, start, &decision);
@@ -194,11 +195,27 @@ void SchedulerService::Deliver(const Decision& decision, Streams* touched) {
   }
 }
 
+// Never waits for mu_: this is a thread of gRPC's on which the store's own calls may depend, and
+// whoever has mu_ may be in such a call.
 void SchedulerService::StreamDone(WatchId watch) {
-  MutexLock lock(&mu_);
-  membership_.WatchBroke(Now(), watch);
-  server_streams_.erase(watch);
-  node_streams_.erase(watch);
+  MutexLock lock(&ended_mu_);
+  ended_.push_back(watch);
+  any_ended_ = true;
+  stopping_.NotifyAll();
+}
+
+void SchedulerService::ForgetEndedStreams() {
+  std::vector<WatchId> ended;
+  {
+    MutexLock lock(&ended_mu_);
+    ended.swap(ended_);
+    any_ended_ = false;
+  }
+  for (const WatchId watch : ended) {
+    membership_.WatchBroke(Now(), watch);
+    server_streams_.erase(watch);
+    node_streams_.erase(watch);
+  }
 }
 
 WatchId SchedulerService::NextWatch() {

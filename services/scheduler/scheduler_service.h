@@ -4,6 +4,7 @@
 
 #include <prometheus/registry.h>
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -108,7 +109,8 @@ class SchedulerService final : public v1::Scheduler::CallbackService {
   absl::Status RunLocked(const Event& event, Streams* touched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status StoreDecision(const Decision& decision) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Deliver(const Decision& decision, Streams* touched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void StreamDone(WatchId watch) ABSL_LOCKS_EXCLUDED(mu_);
+  void StreamDone(WatchId watch) ABSL_LOCKS_EXCLUDED(mu_, ended_mu_);
+  void ForgetEndedStreams() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) ABSL_LOCKS_EXCLUDED(ended_mu_);
   WatchId NextWatch() ABSL_LOCKS_EXCLUDED(mu_);
 
   const absl::Duration lease_;
@@ -126,6 +128,11 @@ class SchedulerService final : public v1::Scheduler::CallbackService {
   WatchId next_watch_ ABSL_GUARDED_BY(mu_) = 1;
   absl::Status closed_ ABSL_GUARDED_BY(mu_);  // not OK: no more events
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
+
+  // Streams that gRPC has ended and membership does not know of yet.
+  Mutex ended_mu_ ABSL_ACQUIRED_AFTER(mu_);
+  std::vector<WatchId> ended_ ABSL_GUARDED_BY(ended_mu_);
+  std::atomic<bool> any_ended_{false};
 
   std::thread timekeeper_;  // started last
 };

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support import netns
-from tests.support.cluster import Cluster, PATIENCE
+from tests.support.cluster import Cluster, PATIENCE, Ranks
 from tests.support.processes import eventually
 from tests.support.rounds import goes_on
 
@@ -35,10 +35,18 @@ def lose(cluster, ranks, node, how):
     return list(gone)
 
 
-def survivors(ranks, gone):
-    for rank in gone:
-        ranks.processes[rank].kill()
-    return [outcome.result for outcome in ranks.join(60, expect=None) if outcome.rank not in gone]
+def without(ranks, gone):
+    """The ranks that are left, and those that are not."""
+    return [Ranks({rank: process for rank, process in ranks.processes.items() if (rank in gone) == out}, ranks.folder)
+            for out in (False, True)]
+
+
+def check_that_a_stopped_node_learns_of_it(cluster, node, lost):
+    """It was only taken for lost: its ranks get no result any more that others do not have."""
+    for process in (cluster.agents[node], *lost.processes.values()):
+        process.signal(signal.SIGCONT)
+    for outcome in lost.join(60):
+        assert outcome.result["error"] == "PeerLostError" and outcome.result["wrong"] == [], outcome.result
 
 
 def check_same_end(results, names):
@@ -57,11 +65,13 @@ def test_every_rank_fails_in_the_same_round(tmp_path, how):
         ranks = running(cluster)
         time.sleep(np.random.default_rng(seed).uniform(0, 0.5))
         start = time.monotonic()
-        gone = lose(cluster, ranks, 2, how)
-        results = survivors(ranks, gone)
+        ranks, lost = without(ranks, lose(cluster, ranks, 2, how))
+        results = [outcome.result for outcome in ranks.join(60)]
         if how != "stopped":
             assert time.monotonic() - start < 3 * PATIENCE, "an agent that is gone need not be waited for"
         check_same_end(results, ["rank 4"] if how == "trainer" else ["node 2", "ranks 4..5"])
+        if how == "stopped":
+            check_that_a_stopped_node_learns_of_it(cluster, 2, lost)
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.1, 0.2, 0.3])
@@ -75,7 +85,8 @@ def test_a_node_that_gets_its_results_late_fails_in_the_same_round(tmp_path, del
         network.limit(1, "10mbit")
         goes_on(ranks, 3)
         time.sleep(delay)
-        check_same_end(survivors(ranks, lose(cluster, ranks, 2, "node")), ["node 2", "rank 2"])
+        ranks, _ = without(ranks, lose(cluster, ranks, 2, "node"))
+        check_same_end([outcome.result for outcome in ranks.join(60)], ["node 2", "rank 2"])
 
 
 @pytest.mark.parametrize("how", ["node", "trainer", "stopped"])
@@ -87,12 +98,11 @@ def test_the_others_go_on_without_it(tmp_path, how, cpu_servers):
         if how == "trainer":  # its other rank learns that the node is out
             ranks.processes[3].wait(30 * PATIENCE)
             gone = [2, 3]
-        left = [rank for rank in ranks.processes if rank not in gone]
+        ranks, lost = without(ranks, gone)
 
-        def without():
+        def known():
             return all("goes on with 2 of 3 nodes" in cluster.agents[node].log.read_text() for node in (0, 2))
-        eventually(without, 20 * PATIENCE, "the agents to hear of the loss")
-        ranks.processes = {rank: ranks.processes[rank] for rank in left}
+        eventually(known, 20 * PATIENCE, "the agents to hear of the loss")
         goes_on(ranks)
         if cpu_servers:  # and servers come and go as ever
             cluster.servers[0].kill()
@@ -105,6 +115,8 @@ def test_the_others_go_on_without_it(tmp_path, how, cpu_servers):
             assert result["error"] is None and result["wrong"] == [], result
             assert result["without"] > 0 and result["present"] == 2, result
             assert result["digests"] == results[0]["digests"], results
+        if how == "stopped":
+            check_that_a_stopped_node_learns_of_it(cluster, 1, lost)
 
 
 @pytest.mark.parametrize("node", [0, 1])
