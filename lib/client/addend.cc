@@ -54,7 +54,6 @@ Error NullArgument(const char* name) {
 }
 
 // -1 for a context that is no more.
-// -1: no context of this process.
 template <typename Read>
 int32_t ReadOf(const addend_context* context, Read read) noexcept {
   int32_t value = -1;

@@ -30,7 +30,7 @@
 namespace addend::ipc {
 
 inline constexpr uint32_t kMagic = 0x43444441;  // "ADDC"
-inline constexpr uint16_t kVersion = 1;
+inline constexpr uint16_t kVersion = 2;
 inline constexpr size_t kMaxNameBytes = 4096;
 inline constexpr size_t kMaxDims = 64;
 inline constexpr size_t kMaxTextBytes = 4096;

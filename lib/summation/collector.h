@@ -68,6 +68,7 @@ class Collector {
   void GoBack();
 
   bool HasPushed(NodeId node) const;
+  bool IsLost(NodeId node) const { return lost_[node.value()]; }
   bool TakesPart(NodeId node) const { return states_[node.value()] != State::kAbsent; }
   // Anything of this round has come.
   bool IsOpen() const;

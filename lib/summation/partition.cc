@@ -229,6 +229,7 @@ size_t Partition::DropEarly() {
   size_t dropped = 0;
   for (uint32_t node = 0; node < early_.size(); ++node) {
     if (early_[node] == nullptr || early_[node]->room().empty()) continue;
+    if (collector_.IsLost(NodeId(node))) continue;  // nobody could be asked for it again
     early_[node].reset();
     collector_.Drop(NodeId(node));
     ++dropped;

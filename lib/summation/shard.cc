@@ -116,6 +116,7 @@ void Shard::Lose(ShardJob* job, NodeId node) {
 }
 
 void Shard::Lose(ShardJob* job, Partition* partition, NodeId node) {
+  const bool lacked = partition->ownership().AnyLacks();
   const Partition::Loss loss = partition->Lose(node);
   if (loss.reports_complete) return EndRecovery(job, partition);
   if (!loss.status.ok()) return Abort(job, partition);
@@ -128,9 +129,11 @@ void Shard::Lose(ShardJob* job, Partition* partition, NodeId node) {
       for (uint32_t i = 0; i < job->spec.num_nodes; ++i) AskAgain(job, *partition, NodeId(i));
     }
   }
+  // Nobody lacks any more what is on its way.
+  if (lacked && !ownership.AnyLacks()) StopReceiving(*partition);
   if (loss.sealed != Round()) SendResults(job, *partition);
   // Others may have been waiting for its turn.
-  Advance(job, partition).IgnoreError();
+  if (!Advance(job, partition).ok()) return Abort(job, partition);
   CloseIfDue(job, partition);
 }
 
@@ -345,18 +348,23 @@ void Shard::SendMoved(NodeLink* link, const Partition& partition) {
   link->outbox().Push(header, {}, nullptr);
 }
 
+// What is being received would land in the middle of the next sum. It is sent again.
+void Shard::StopReceiving(const Partition& partition) {
+  for (auto& link : links_) {
+    if (link->IsReceiving(partition)) {
+      link->link()->Close(absl::UnavailableError("the partition is being recovered"));
+    }
+  }
+}
+
 void Shard::TakeOver(JobId job_id, PartitionId id, PlanVersion version, bool handed_over) {
   const auto job = jobs_.find(job_id);
   if (job == jobs_.end()) return;
   const auto it = job->second->partitions.find(id);
   if (it == job->second->partitions.end() || version <= it->second->ownership().version()) return;
-  // What is being received would land in the middle of the next sum.
-  for (auto& link : links_) {
-    if (link->IsReceiving(*it->second)) {
-      link->link()->Close(absl::UnavailableError("the partition is being recovered"));
-    }
-  }
+  StopReceiving(*it->second);
   it->second->TakeOver(version, handed_over);
+  if (job->second->spec.failed) it->second->Abort();
   NoteRecovery(it->second.get());
 }
 

@@ -109,6 +109,7 @@ class Shard {
   void Lose(ShardJob* job, NodeId node);
   void Lose(ShardJob* job, Partition* partition, NodeId node);
   void SendResults(ShardJob* job, const Partition& partition);
+  void StopReceiving(const Partition& partition);
   // A contribution to this partition, or a repetition of one, has come in part.
   bool IsReceiving(const Partition& partition) const;
   void AskAgain(ShardJob* job, const Partition& partition, NodeId node);

@@ -33,8 +33,11 @@ class _Broadcast:
 
     def finish(self):
         """The root's values, in the tensor's shape."""
-        self._handle.wait()
-        _core.undeclare(self._name)
+        try:
+            self._handle.wait()
+        finally:
+            if self._handle.done():
+                _core.undeclare(self._name)
         flat = torch.empty(self._tensor.numel(), dtype=self._tensor.dtype)
         if self._bytes > 0:
             flat.view(torch.uint8)[:] = self._words.view(torch.uint8)[: self._bytes]

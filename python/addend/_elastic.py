@@ -2,7 +2,7 @@
 
 import torch
 
-from . import Max, init, nodes_waiting, rank, shutdown, size
+from . import Max, init, nodes_present, nodes_waiting, num_nodes, rank, shutdown, size
 from ._broadcast import broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from ._tensors import push_tensor
 
@@ -50,9 +50,10 @@ class ElasticState:
     def commit(self):
         """To be called by all ranks between two steps: lets nodes in that wait, and syncs with them.
 
-        Costs one round of eight bytes. Returns whether nodes have come back.
+        Costs one round of eight bytes. Returns whether nodes have come back: all that are missing,
+        since a job begins with all of its nodes.
         """
-        if _largest(nodes_waiting()) == 0:
+        if not _largest(int(nodes_waiting() > 0 and nodes_present() + nodes_waiting() >= num_nodes())):
             return False
         shutdown()
         init()

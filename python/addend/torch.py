@@ -65,6 +65,7 @@ __all__ = [
     "synchronize",
 ]
 
+
 def push_pull_async(tensor, name, op=Average, priority=0):
     """Starts one round of the tensor `name` and returns a handle at once.
 

@@ -224,6 +224,7 @@ class Membership {
 
   // membership_recovery.cc: new owners
   void ServerGone(Job& job, const Server& server, const std::string& why);
+  void NodeGoneWith(Job& job, const Server& server, const std::string& why);
   void Recover(Job& job, ServerId dead, const std::vector<uint64_t>& agreements,
                const std::string& why);
   void MovePartition(Job& job, Tensor& tensor, const PlannedPartition& partition,
@@ -278,9 +279,9 @@ class Membership {
   v1::NodeUpdate FullNodeUpdate(const Job& job) const;
   void FillState(const Job& job, v1::NodeUpdate* update) const;
   void FillServers(const Job& job, v1::NodeUpdate* update) const;
-  std::shared_ptr<const v1::NodeUpdate> OwnUpdate(const Job& job, const Node& node,
-                                                  bool full) const;
-  void SendTo(const Node& node, std::shared_ptr<const v1::NodeUpdate> update);
+  using SharedUpdate = std::shared_ptr<const v1::NodeUpdate>;
+  SharedUpdate AsSeenBy(const Job& job, const Node& node, const SharedUpdate& update) const;
+  void SendTo(const Job& job, const Node& node, const SharedUpdate& update);
   void AskToHold(const Job& job, const Tensor& tensor, ServerId server, const Owned& owned);
   v1::JobReservation* ReservationFor(ServerId server, const Job& job);
   v1::JobReservation* ReleasesFor(ServerId server, const Job& job);

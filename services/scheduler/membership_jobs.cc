@@ -90,7 +90,8 @@ void Membership::RemoveNode(Job& job, NodeId rank, const std::string& why, bool 
     job.empty_since = event_.now;
     if (job.state != v1::FORMING) StartNextGeneration(job);
   } else {
-    if (takes_part) LoseNode(job, rank, why);
+    if (takes_part || job.state == v1::FAILED) LoseNode(job, rank, why);
+    if (job.state == v1::READY) Broadcast(job);  // it may have waited for the next generation
     UpdateForming(job);
     TellIdleNodes(job);
     StartNextGenerationIfIdle(job);
@@ -105,6 +106,7 @@ void Membership::RemoveNode(Job& job, NodeId rank, const std::string& why, bool 
 // Its trainers take no part any more: the generation fails, or goes on without them.
 void Membership::LoseNode(Job& job, NodeId rank, const std::string& why) {
   job.gone[rank] = why;
+  for (auto& [other, node] : job.nodes) node.accusers.erase(rank);
   event_.changed_jobs.insert(job.id);
   TellServers(job);
   Single(job, rank);  // if its agent lives
@@ -176,7 +178,7 @@ void Membership::StartNextGeneration(Job& job) {
   for (auto& [rank, node] : job.nodes) {
     node.idle = false;
     node.trainers = 0;
-    node.accused.clear();
+    node.accusers.clear();
     event_.changed_nodes.insert({job.id, rank});
     event_.full.insert({job.id, rank});
   }

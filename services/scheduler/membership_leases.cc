@@ -87,18 +87,21 @@ void Membership::EndLeases() {
 }
 
 // Who is accused has one lease to show that its connection to this scheduler lives; but where two
-// members cannot reach each other, the job does not go on with both.
+// members cannot reach each other, the job does not go on with both. The one that most others
+// cannot reach goes first, and what it has said itself counts no more.
 void Membership::JudgeAccused() {
   for (auto& [id, job] : jobs_) {
-    std::vector<NodeId> guilty;
-    for (const auto& [rank, node] : job.nodes) {
-      const bool over = event_.now - node.accused_since >= options_.lease;
-      if (!node.accused.empty() && (node.lease.watch == 0 || over)) guilty.push_back(rank);
-    }
-    for (const NodeId rank : guilty) {
-      const Node& node = job.nodes.at(rank);
-      RemoveNode(job, rank, absl::StrFormat("%s was lost: %s", NameOf(job, node), node.accused),
-                 true);
+    while (true) {
+      const Node* guilty = nullptr;
+      for (const auto& [rank, node] : job.nodes) {
+        const bool over = event_.now - node.accused_since >= options_.lease;
+        if (node.accusers.empty() || (node.lease.watch != 0 && !over)) continue;
+        if (guilty == nullptr || node.accusers.size() > guilty->accusers.size()) guilty = &node;
+      }
+      if (guilty == nullptr) break;
+      const NodeId rank = guilty->rank;
+      const std::string why = guilty->accusers.begin()->second;
+      RemoveNode(job, rank, absl::StrFormat("%s was lost: %s", NameOf(job, *guilty), why), true);
     }
   }
 }
@@ -106,11 +109,11 @@ void Membership::JudgeAccused() {
 void Membership::Accuse(Job& job, const Server& server, const Node& reporter,
                         const std::string& why) {
   const auto found = job.nodes.find(NodeId(server.info.colocated_node()));
-  if (found == job.nodes.end() || !job.TakesPart(found->second)) return;
+  if (found == job.nodes.end() || server.info.colocated_job() != job.name) return;
   Node& node = found->second;
-  if (!node.accused.empty() || server.info.colocated_job() != job.name) return;
-  node.accused = absl::StrFormat("%s cannot reach it (%s)", NameOf(reporter), why);
-  node.accused_since = event_.now;
+  if (!job.TakesPart(node)) return;
+  if (node.accusers.empty()) node.accused_since = event_.now;
+  node.accusers[reporter.rank] = absl::StrFormat("%s cannot reach it (%s)", NameOf(reporter), why);
 }
 
 void Membership::RemoveEmptyJobs() {
@@ -131,7 +134,7 @@ absl::Time Membership::NextDeadline() const {
   for (const auto& [id, job] : jobs_) {
     for (const auto& [rank, node] : job.nodes) {
       next = std::min(next, node.lease.Deadline(options_.lease));
-      if (!node.accused.empty()) next = std::min(next, event_.now + kAccusedInterval);
+      if (!node.accusers.empty()) next = std::min(next, event_.now + kAccusedInterval);
     }
     if (job.forming_changed) next = std::min(next, event_.now + absl::Milliseconds(200));
   }

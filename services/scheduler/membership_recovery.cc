@@ -2,6 +2,7 @@
 // spec/recovery.pml: the new owner is told first (RECOVERING_OWNER), and when it has answered, the
 // nodes (RECOVERING_NODES); between the two nothing but the stored plan says so, which a restarted
 // scheduler repeats.
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -23,17 +24,12 @@ using Stages = v1::AgreementRecord;
 // A server takes its partitions along: those that are published are recovered by others, those that
 // were only being reserved are planned anew. With a colocated one its node is lost.
 void Membership::ServerGone(Job& job, const Server& server, const std::string& why) {
+  if (server.colocated()) NodeGoneWith(job, server, why);
   std::vector<uint64_t> reserving;
   std::vector<uint64_t> published;
   for (const auto& [agreement, tensor] : job.tensors) {
     if (!tensor.owned.contains(server.id)) continue;
     (tensor.stage == Stages::RESERVING ? reserving : published).push_back(agreement);
-  }
-  const auto node =
-      server.colocated() ? job.nodes.find(NodeId(server.info.colocated_node())) : job.nodes.end();
-  if (!published.empty() && node != job.nodes.end() && job.TakesPart(node->second)) {
-    RemoveNode(job, node->first, absl::StrFormat("%s was lost: %s", NameOf(job, node->second), why),
-               true);
   }
   if (!published.empty()) Recover(job, server.id, published, why);
   for (const uint64_t agreement : reserving) {
@@ -44,6 +40,26 @@ void Membership::ServerGone(Job& job, const Server& server, const std::string& w
     tensor.refusers.insert(server.id);
     ServerAnswered(job, tensor);
   }
+}
+
+// Only if others need what the server has summed.
+void Membership::NodeGoneWith(Job& job, const Server& server, const std::string& why) {
+  const auto owned = std::count_if(job.tensors.begin(), job.tensors.end(), [&](const auto& tensor) {
+    return tensor.second.stage == Stages::PLANNED && tensor.second.owned.contains(server.id);
+  });
+  const NodeId rank(server.info.colocated_node());
+  if (owned == 0 || job.gone.contains(rank)) return;
+  const auto node = job.nodes.find(rank);
+  if (node != job.nodes.end() && job.TakesPart(node->second)) {
+    return RemoveNode(job, rank, absl::StrFormat("%s was lost: %s", NameOf(job, node->second), why),
+                      true);
+  }
+  // The node has ended already, and cannot say any more what it holds.
+  FailJob(job,
+          absl::StrFormat("%s, and with it the partitions it summed for %d tensors of job '%s'",
+                          why, owned, job.name),
+          kExitTemporary, "peer_lost");
+  if (node == job.nodes.end()) LoseNode(job, rank, why);
 }
 
 void Membership::Recover(Job& job, ServerId dead, const std::vector<uint64_t>& agreements,

@@ -74,8 +74,8 @@ struct Node {
   Lease lease;
   v1::HeartbeatRequest beat;
   uint32_t trainers = 0;  // that wait for the generation to begin, as the node has reported
-  // Another node cannot reach its colocated server; empty: no.
-  std::string accused;
+  // Nodes that cannot reach its colocated server, and why.
+  std::map<NodeId, std::string> accusers;
   absl::Time accused_since;
   // It has no trainer of the current generation, so it is not affected by that generation's fate
   // and waits for the next one.

@@ -224,31 +224,37 @@ v1::NodeUpdate Membership::FullNodeUpdate(const Job& job) const {
   return update;
 }
 
-// What a node is told that takes no part in the generation: an idle one has no trainer whom its
-// tensors and fate could concern, and the trainers of one that is gone learn that theirs is over.
-// Null: it takes part.
-std::shared_ptr<const v1::NodeUpdate> Membership::OwnUpdate(const Job& job, const Node& node,
-                                                            bool full) const {
-  if (job.state == v1::FORMING || job.TakesPart(node)) return nullptr;
-  auto update = std::make_shared<v1::NodeUpdate>();
-  FillState(job, update.get());
-  update->set_full(full);
-  if (node.idle) {
-    update->set_state(v1::FORMING);
-    update->set_reason(WaitsForIdle(job));
-    update->clear_exit_code();
-    update->clear_failed_kind();
-  } else {
-    update->set_state(v1::FAILED);
-    update->set_reason(job.gone.at(node.rank));
-    update->set_exit_code(kExitTemporary);
-    update->set_failed_kind("peer_lost");
+// An idle node has no trainer whom the tensors and the fate of this generation could concern; but
+// it may hold results that others lack, so it hears of new owners. The trainers of one that is gone
+// learn that their generation is over.
+Membership::SharedUpdate Membership::AsSeenBy(const Job& job, const Node& node,
+                                              const SharedUpdate& update) const {
+  if (job.state == v1::FORMING || job.TakesPart(node)) return update;
+  auto own = std::make_shared<v1::NodeUpdate>(*update);
+  own->clear_errors();
+  const auto gone = job.gone.find(node.rank);
+  if (gone != job.gone.end()) {
+    own->clear_tensors();
+    own->clear_servers();
+    own->clear_removed();
   }
-  return update;
+  if (node.idle) {
+    own->set_state(v1::FORMING);
+    own->set_reason(WaitsForIdle(job));
+    own->clear_exit_code();
+    own->clear_failed_kind();
+  } else {
+    own->set_state(v1::FAILED);
+    own->set_reason(gone->second);
+    own->set_exit_code(kExitTemporary);
+    own->set_failed_kind("peer_lost");
+  }
+  return own;
 }
 
-void Membership::SendTo(const Node& node, std::shared_ptr<const v1::NodeUpdate> update) {
-  event_.decision->to_nodes.push_back({node.lease.watch, std::move(update)});
+void Membership::SendTo(const Job& job, const Node& node, const SharedUpdate& update) {
+  if (node.lease.watch == 0) return;
+  event_.decision->to_nodes.push_back({node.lease.watch, AsSeenBy(job, node, update)});
 }
 
 void Membership::Flush() {
@@ -284,40 +290,28 @@ void Membership::FlushServers() {
 }
 
 void Membership::FlushNodes() {
-  std::map<JobId, std::shared_ptr<const v1::NodeUpdate>> fulls;
+  std::map<JobId, SharedUpdate> fulls;
   for (const auto& [job_id, rank] : event_.full) {
     const Job& job = jobs_.at(job_id);
-    const Node& node = job.nodes.at(rank);
-    if (node.lease.watch == 0) continue;
-    if (auto own = OwnUpdate(job, node, true)) {
-      SendTo(node, std::move(own));
-      continue;
-    }
-    std::shared_ptr<const v1::NodeUpdate>& full = fulls[job_id];
+    SharedUpdate& full = fulls[job_id];
     if (full == nullptr) full = std::make_shared<const v1::NodeUpdate>(FullNodeUpdate(job));
-    SendTo(node, full);
+    SendTo(job, job.nodes.at(rank), full);
   }
   for (auto& [job_id, update] : event_.broadcasts) {
     const Job& job = jobs_.at(job_id);
     FillState(job, &update);
     const auto shared = std::make_shared<const v1::NodeUpdate>(std::move(update));
     for (const auto& [rank, node] : job.nodes) {
-      const bool takes_part = job.state == v1::FORMING || job.TakesPart(node);
-      if (node.lease.watch == 0 || !takes_part || event_.full.contains({job_id, rank})) continue;
-      SendTo(node, shared);
+      if (!event_.full.contains({job_id, rank})) SendTo(job, node, shared);
     }
   }
   for (auto& [key, update] : event_.singles) {
     const auto job = jobs_.find(key.first);
     if (job == jobs_.end() || event_.full.contains(key)) continue;
     const auto node = job->second.nodes.find(key.second);
-    if (node == job->second.nodes.end() || node->second.lease.watch == 0) continue;
-    if (auto own = OwnUpdate(job->second, node->second, false)) {
-      SendTo(node->second, std::move(own));
-      continue;
-    }
+    if (node == job->second.nodes.end()) continue;
     FillState(job->second, &update);
-    SendTo(node->second, std::make_shared<const v1::NodeUpdate>(std::move(update)));
+    SendTo(job->second, node->second, std::make_shared<const v1::NodeUpdate>(std::move(update)));
   }
 }
 

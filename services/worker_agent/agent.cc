@@ -131,6 +131,7 @@ void Agent::Apply(const v1::NodeUpdate& update) {
     FailTensor(it->second.tensors.front().get(), why, "");
   }
   NoteMembers(update);
+  const bool forms = update.state() == v1::FORMING && job_state_ != v1::FORMING;
   if (update.state() == v1::FAILED) {
     const absl::Status why = WithExitCode(absl::Status(absl::StatusCode::kAborted, update.reason()),
                                           static_cast<ExitCode>(update.exit_code()));
@@ -146,7 +147,7 @@ void Agent::Apply(const v1::NodeUpdate& update) {
   }
   AckChange();
   // Whoever begins a generation, or has been started anew, does not know.
-  if (update.full()) ReportWaiting();
+  if (update.full() || forms) ReportWaiting();
   AdmitWaiting();
 }
 

@@ -63,8 +63,8 @@ void Agent::EndGeneration(bool decided) {
     if (trainer != nullptr) trainer->Send(message, reason_);
   }
   pipeline_->Clear();
-  for (auto& [key, link] : links_) {
-    if (!decided) link->Close(absl::AbortedError("the job has failed"));
+  if (!decided) {
+    for (auto& [key, link] : links_) link->Close(absl::AbortedError("the job has failed"));
   }
   MaybeReportIdle(/*waited=*/false);
 }

@@ -297,7 +297,7 @@ absl::Status Agent::OnUndeclare(TrainerLink* trainer, uint32_t number) {
   const auto it = by_number_.find(number);
   const auto rank = static_cast<uint32_t>(trainer->local_rank);
   if (it == by_number_.end() || it->second->uses[rank] != Tensor::Use::kAttached ||
-      it->second->rounds.HasPushed(rank)) {
+      (it->second->rounds.HasPushed(rank) && it->second->error.ok())) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "tensor number %d was undeclared while it is in use, or was not declared", number));
   }
@@ -305,7 +305,7 @@ absl::Status Agent::OnUndeclare(TrainerLink* trainer, uint32_t number) {
   tensor->uses[rank] = Tensor::Use::kReleased;
   if (!tensor->AllReleased()) return absl::OkStatus();
   by_number_.erase(it);
-  by_id_.erase(tensor->id);
+  // It stays in by_id_ until no other node needs a result that this one holds.
   Instances& instances = by_name_[tensor->shape.name];
   std::erase(instances.tensors, tensor);
   if (tensor->declared_to_scheduler) {
@@ -357,7 +357,7 @@ void Agent::OnTrainerGone(TrainerLink* trainer, const absl::Status& why) {
 // The first error of a tensor alone; OK if there is none.
 absl::Status Agent::RefusedTensor() const {
   for (const auto& [number, tensor] : by_number_) {
-    if (!tensor->error.ok()) return tensor->error;
+    if (!tensor->error.ok() && tensor->error_code != ADDEND_ERROR_PEER_LOST) return tensor->error;
   }
   return absl::OkStatus();
 }

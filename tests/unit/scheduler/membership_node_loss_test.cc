@@ -172,5 +172,55 @@ TEST_F(NodeLossTest, TheLastNodeDoesNotGoOnAlone) {
   EXPECT_EQ(nodes_of_[0]->state, v1::FAILED);
 }
 
+TEST_F(NodeLossTest, AServerThatComesBackBeforeItsNodeIsLostTakesTheNodeWithIt) {
+  Begin("shrink");
+  // What the others have undeclared goes with the node.
+  for (const int left : {0, 2}) Undeclare(*nodes_of_[left], "w");
+  DeclareAll(nodes_of_, {Tensor("v", {100000})});
+  Kill(nodes_of_[1]);
+  FakeNode& again = AddNode("a", 1, 3);  // registers its server first
+  EXPECT_EQ(again.state, v1::FORMING);
+  EXPECT_EQ(nodes_of_[0]->state, v1::READY);
+  EXPECT_FALSE(nodes_of_[0]->plans.contains("w"));
+  ExpectHeld(nodes_of_[0]->plans.at("v"), nodes_of_[0]->job_id);
+}
+
+TEST_F(NodeLossTest, TheOneThatMostOthersCannotReachGoesAndItsOwnWordCountsNoMore) {
+  Begin("shrink");
+  for (const int other : {0, 2}) {
+    ReportLost(*nodes_of_[1], *ServerOf(*nodes_of_[other]));
+    ReportLost(*nodes_of_[other], *ServerOf(*nodes_of_[1]));
+  }
+  Pass(absl::Seconds(20));
+  for (const int left : {0, 2}) {
+    EXPECT_EQ(nodes_of_[left]->state, v1::READY);
+    EXPECT_THAT(LostIn(*nodes_of_[left]), ElementsAre(1));
+  }
+}
+
+TEST_F(NodeLossTest, AnIdleNodeHearsOfNewOwnersSinceItMayHoldWhatOthersLack) {
+  Begin("fail");
+  FakeServer* const dead = ServerOf(*nodes_of_[1]);
+  Fail(*nodes_of_[2], "it stalls", "stalled");
+  Idle(*nodes_of_[0]);
+  EXPECT_EQ(nodes_of_[0]->state, v1::FORMING);
+  Kill(nodes_of_[1]);
+  Pass(absl::Seconds(6));
+  EXPECT_EQ(nodes_of_[2]->state, v1::FAILED);
+  for (const int left : {0, 2}) {
+    for (const uint32_t owner : plan(left).servers()) EXPECT_NE(owner, dead->id);
+  }
+}
+
+TEST_F(NodeLossTest, ANodeThatWaitedAndIsGoneAgainIsNotLetIn) {
+  Begin("shrink");
+  Kill(nodes_of_[1]);
+  FakeNode& again = AddNode("a", 1, 3);
+  EXPECT_EQ(nodes_of_[0]->updates.back().waiting_nodes(), 1u);
+  Kill(&again);
+  Pass(absl::Seconds(6));
+  EXPECT_EQ(nodes_of_[0]->updates.back().waiting_nodes(), 0u);
+}
+
 }  // namespace
 }  // namespace addend

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <sys/epoll.h>
 
+#include <atomic>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace addend {
@@ -21,13 +23,19 @@ TEST(EventLoopTest, TasksOfOnePosterRunInOrder) {
 TEST(EventLoopTest, AFullMailboxIsAStatusAndIsCounted) {
   auto loop = *EventLoop::Start("test", /*mailbox_capacity=*/4);
   Mutex mu;
+  std::atomic<bool> busy{false};
   mu.Lock();
-  ASSERT_TRUE(loop->Post([&mu] { MutexLock wait(&mu); }).ok());
-  absl::Status last;
-  for (int i = 0; i < 10; ++i) last = loop->Post([] {});
+  ASSERT_TRUE(loop->Post([&] {
+                    busy = true;
+                    MutexLock wait(&mu);
+                  })
+                  .ok());
+  while (!busy) std::this_thread::yield();
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(loop->Post([] {}).ok());
+  const absl::Status fifth = loop->Post([] {});
   mu.Unlock();
-  EXPECT_EQ(last.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_GE(loop->stats().posts_rejected, 1u);
+  EXPECT_EQ(fifth.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(loop->stats().posts_rejected, 1u);
 }
 
 TEST(EventLoopTest, NothingRunsAfterStop) {

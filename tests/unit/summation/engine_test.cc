@@ -534,5 +534,28 @@ TEST_F(EngineTest, ARoundThatOnlyALostNodeHeldIsSummedAgain) {
     EXPECT_EQ(node->WaitForResult(5), std::vector<float>{2.0f});
 }
 
+TEST_F(EngineTest, AnOwnerThatHadHandedOverAbortsWhatItGetsBackWhenTheGenerationHasFailed) {
+  Start(3);
+  ASSERT_TRUE(Reserve(1, 64).ok());
+  Node* nodes[] = {Join(0), Join(1)};
+  for (Node* node : nodes) ASSERT_TRUE(node->WaitForHello());
+  engine_->HandOver(kJob, kTensor, {0}, PlanVersion(2));
+  for (Node* node : nodes) EXPECT_EQ(node->WaitForMoved(), std::pair(PlanVersion(2), Round(0)));
+  job_.failed = true;
+  job_.lost = {NodeId(2)};
+  engine_->SetJob(job_);
+  ASSERT_TRUE(Reserve(1, 64, kTensor, /*version=*/3).ok());  // the owner to be was lost
+  for (Node* node : nodes) {
+    node->version = 3;
+    node->Report(3, 0);
+  }
+  for (Node* node : nodes) {
+    EXPECT_EQ(node->WaitForRecovered(), Round(0));
+    node->Push({1.0f}, 1);
+    EXPECT_EQ(node->WaitForAborted(), Round(1));
+  }
+  EXPECT_EQ(engine_->stats().partitions_sealed, 0u);
+}
+
 }  // namespace
 }  // namespace addend

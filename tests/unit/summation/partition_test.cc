@@ -223,5 +223,19 @@ TEST(PartitionTest, ABroadcastWithoutItsRootCannotEnd) {
   EXPECT_TRUE(sum.partition->RootIsLost());
 }
 
+TEST(PartitionTest, WhatIsKeptOfALostNodeIsNotGivenUpForWantOfMemory) {
+  MemoryBudget budget(1024);
+  Summing sum(DType::kFloat32, ReduceOp::kSum, 1, 3);
+  for (const uint32_t node : {1, 2}) {
+    auto early = EarlyContribution::TakeBuffer(&budget, sizeof(float));
+    ASSERT_NE(early, nullptr);
+    sum.partition->KeepEarly(NodeId(node), std::move(early));
+  }
+  sum.partition->Lose(NodeId(1));
+  EXPECT_EQ(sum.partition->DropEarly(), 1u) << "of node 2, which can be asked again";
+  sum.partition->collector().Summed();
+  EXPECT_EQ(sum.partition->collector().Advance(), Collector::Next::kKept);
+}
+
 }  // namespace
 }  // namespace addend
