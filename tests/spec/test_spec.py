@@ -43,10 +43,7 @@ LOSS_SHORT = [
     {}, {"SHRINK": 1}, {"FALSE_LOSS": 1}, {"FALSE_LOSS": 1, "SHRINK": 1}, {"DEATHS": 1, "ROUNDS": 1, "SHRINK": 1},
     {"FALSE_LOSS": 1, "FALSE_DEATHS": 1, "ROUNDS": 1, "SHRINK": 1},
 ]
-LOSS_FULL = [
-    {"DEATHS": 1, "ROUNDS": 1}, {"FALSE_LOSS": 1, "FALSE_DEATHS": 1, "ROUNDS": 1},
-    {"DEATHS": 1, "SHRINK": 1}, {"FALSE_LOSS": 1, "FALSE_DEATHS": 1, "SHRINK": 1},
-]
+LOSS_FULL = [{"DEATHS": 1, "ROUNDS": 1}, {"FALSE_LOSS": 1, "FALSE_DEATHS": 1, "ROUNDS": 1}]
 LOSS_MUTATIONS = [
     ("M_NODES_DECIDE", {}, "aborted"),
     ("M_OWNER_NOT_TOLD", {"DEATHS": 1}, "failed"),
