@@ -80,8 +80,8 @@ void Shard::SetJob(const JobSpec& spec) {
       job->spec.failed = true;
       for (auto& [id, partition] : job->partitions) {
         // The next owner decides, not one that has handed over.
-        if (partition->ownership().state() != Ownership::State::kClosed)
-          Abort(job, partition.get());
+        const bool decides = partition->ownership().state() != Ownership::State::kClosed;
+        if (decides) Abort(job, partition.get());
       }
     }
     for (const NodeId node : spec.lost) {

@@ -82,7 +82,7 @@ def test_a_node_that_gets_its_results_late_fails_in_the_same_round(tmp_path, del
     with netns.Network(4, "500mbit") as network, Cluster(
             tmp_path, nodes=3, cpu_servers=1, network=network, scheduler_flags=["--lease=10s"]) as cluster:
         ranks = running(cluster)
-        network.limit(1, "10mbit")
+        network.limit(1, "10mbit", up="500mbit")
         goes_on(ranks, 3)
         time.sleep(delay)
         ranks, _ = without(ranks, lose(cluster, ranks, 2, "node"))

@@ -56,9 +56,9 @@ class Network:
         """What a command line starts with to run on a host; 0: on the bridge."""
         return ["ip", "netns", "exec", self.namespace(host or "bridge")]
 
-    def limit(self, host, rate):
-        """Limits a host's link, both ways."""
-        for namespace, device in ((self.namespace(host), "eth0"), (self.namespace("bridge"), f"host{host}")):
+    def limit(self, host, rate, up=None):
+        """Limits a host's link, both ways; or what it sends to another rate than what it receives."""
+        for namespace, device, rate in ((self.namespace(host), "eth0", up or rate), (self.namespace("bridge"), f"host{host}", rate)):
             _run("ip", "netns", "exec", namespace, "tc", "qdisc", "replace", "dev", device, "root", "tbf",
                  "rate", rate, "burst", "131072", "limit", "1000000")
 
