@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <thread>
 
@@ -178,9 +179,10 @@ TEST_F(EtcdStoreTest, ACompleteJournalIsCarriedOutAndAnIncompleteOneForgotten) {
 }
 
 TEST_F(EtcdStoreTest, WithoutEtcdALeaderStepsDownWithinItsLease) {
-  auto store = Open();
   absl::Status lost;
   Mutex mu;
+  CondVar told;
+  auto store = Open();
   ASSERT_TRUE(store
                   ->Lead({.name = "a",
                           .ttl = absl::Seconds(2),
@@ -189,6 +191,7 @@ TEST_F(EtcdStoreTest, WithoutEtcdALeaderStepsDownWithinItsLease) {
                               [&](absl::Status why) {
                                 MutexLock lock(&mu);
                                 lost = std::move(why);
+                                told.NotifyAll();
                               }})
                   .ok());
   StopEtcd();
@@ -196,8 +199,10 @@ TEST_F(EtcdStoreTest, WithoutEtcdALeaderStepsDownWithinItsLease) {
   EXPECT_EQ(store->Apply(std::vector<StoreWrite>{{"a", "1"}}).code(),
             absl::StatusCode::kUnavailable);
   EXPECT_LT(absl::Now() - stopped, absl::Seconds(30));
-  store.reset();
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   MutexLock lock(&mu);
+  while (lost.ok() && told.WaitUntil(&mu, deadline)) {
+  }
   EXPECT_THAT(Message(lost), HasSubstr("leads no more"));
 }
 
