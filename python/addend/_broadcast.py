@@ -17,7 +17,6 @@ class _Broadcast:
     def __init__(self, tensor, root_rank, name):
         check_tensor(tensor)
         self._tensor = tensor
-        self._name = _PREFIX + name
         self._bytes = tensor.numel() * tensor.element_size()
         words = torch.zeros(-(-self._bytes // 4), dtype=torch.int32)
         self._words = words
@@ -26,18 +25,14 @@ class _Broadcast:
             flat = tensor.detach().contiguous().reshape(-1)
             words.view(torch.uint8)[: self._bytes] = flat.view(torch.uint8)
         declared = _core.declare(
-            self._name, (words.numel(),), _core.DTYPE_CODES["int32"], _core.BROADCAST
+            _PREFIX + name, (words.numel(),), _core.DTYPE_CODES["int32"], _core.BROADCAST
         )
         address = words.data_ptr()
         self._handle = _core.Handle(declared, address if is_root else None, address, 0, words)
 
     def finish(self):
         """The root's values, in the tensor's shape."""
-        try:
-            self._handle.wait()
-        finally:
-            if self._handle.done():
-                _core.undeclare(self._name)
+        _core.finish_once(self._handle)
         flat = torch.empty(self._tensor.numel(), dtype=self._tensor.dtype)
         if self._bytes > 0:
             flat.view(torch.uint8)[:] = self._words.view(torch.uint8)[: self._bytes]

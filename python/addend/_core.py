@@ -296,3 +296,15 @@ class Handle:
         # libaddend.so copies what it still needs of the caller's memory before this returns.
         if self._pointer is not None:
             lib.addend_release(self._pointer)
+
+
+def finish_once(handle):
+    """Waits for the only round of a tensor and forgets it: its memory is worth more than a declaration.
+
+    Also when the round has failed, so that the name may be tried again.
+    """
+    try:
+        handle.wait()
+    finally:
+        if handle.done():
+            undeclare(handle.tensor.name)

@@ -192,14 +192,12 @@ def broadcast(array, root_rank, name):
         raise ValueError("root_rank %d is no rank of this job" % root_rank)
     words = _as_words(array)
     is_root = _core.place(_core.lib.addend_rank) == root_rank
-    internal = _BROADCAST + name
     tensor = _core.declare(
-        internal, words.shape, _core.DTYPE_CODES["int32"], _core.BROADCAST
+        _BROADCAST + name, words.shape, _core.DTYPE_CODES["int32"], _core.BROADCAST
     )
     result = numpy.empty_like(words)
     source = words.ctypes.data if is_root else None
-    Handle(tensor, source, result.ctypes.data, 0, (words, result)).wait()
-    _core.undeclare(internal)  # most are used once; their memory is worth more than a declaration
+    _core.finish_once(Handle(tensor, source, result.ctypes.data, 0, (words, result)))
     out = numpy.frombuffer(result.tobytes()[: array.nbytes], array.dtype)
     return out.reshape(array.shape).copy()
 

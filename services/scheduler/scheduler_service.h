@@ -24,9 +24,10 @@
 namespace addend {
 
 // Every call runs on a thread of gRPC's and takes the one mutex around membership, store and
-// streams; no call waits for a member. One thread of its own ends leases. What an event changes is
-// stored before it is told to anybody; if that fails the service stops answering and asks the
-// process to end, because the store still has the truth.
+// streams; no call waits for a member. Only the end of a stream does not wait for that mutex. One
+// thread of its own ends leases. What an event changes is stored before it is told to anybody; if
+// that fails the service stops answering and asks the process to end, because the store still has
+// the truth.
 //
 // Ends in this order: Shutdown, then the RpcServer that serves it, then this.
 class SchedulerService final : public v1::Scheduler::CallbackService {

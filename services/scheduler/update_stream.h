@@ -35,6 +35,7 @@ class UpdateStream : public grpc::ServerWriteReactor<Update>, public Pumpable {
   static constexpr size_t kMaxQueued = 1024;
 
   // `on_done` runs once, on a thread of gRPC's: the stream has ended, for whatever reason.
+  // It must not wait for anything that a call of gRPC's may hold.
   static std::shared_ptr<UpdateStream> Create(std::function<void()> on_done) {
     std::shared_ptr<UpdateStream> stream(new UpdateStream(std::move(on_done)));
     stream->self_ = stream;
