@@ -17,6 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "lib/base/fd.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
 #include "lib/rpc/grpc_log.h"
 
 namespace addend {
@@ -25,8 +26,9 @@ namespace {
 constexpr char kReadiness[] = "readiness";
 constexpr std::chrono::seconds kShutdownTime(2);
 
-// gRPC does not say why it could not listen, so the same is tried once more by hand.
-std::string WhyNotListening(const HostPort& address) {
+// A socket bound to each of the addresses that `address` stands for; Unavailable with the reason if
+// one is in use, or none can be had.
+absl::StatusOr<std::vector<UniqueFd>> Bind(const HostPort& address) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
@@ -35,19 +37,36 @@ std::string WhyNotListening(const HostPort& address) {
   if (const int error = ::getaddrinfo(address.host.empty() ? nullptr : address.host.c_str(),
                                       port.c_str(), &hints, &found);
       error != 0) {
-    return ::gai_strerror(error);
+    return absl::UnavailableError(::gai_strerror(error));
   }
-  std::string reason = "gRPC refused the address";
+  std::vector<UniqueFd> sockets;
+  int reason = 0;
   for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
-    const UniqueFd fd(::socket(entry->ai_family, entry->ai_socktype | SOCK_CLOEXEC, 0));
+    UniqueFd fd(::socket(entry->ai_family, entry->ai_socktype | SOCK_CLOEXEC, 0));
     const int yes = 1;
     ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-    if (fd.valid() && ::bind(fd.get(), entry->ai_addr, entry->ai_addrlen) == 0) continue;
-    reason = errno == EADDRINUSE ? "the address is in use" : std::strerror(errno);
-    break;
+    if (fd.valid() && ::bind(fd.get(), entry->ai_addr, entry->ai_addrlen) == 0) {
+      sockets.push_back(std::move(fd));
+    } else if (reason != EADDRINUSE) {
+      reason = errno;
+    }
   }
   ::freeaddrinfo(found);
-  return reason;
+  if (reason == EADDRINUSE) return absl::UnavailableError("the address is in use");
+  if (sockets.empty()) return absl::UnavailableError(std::strerror(reason));
+  return sockets;
+}
+
+absl::Status CannotListen(const HostPort& address, std::string_view purpose,
+                          std::string_view reason) {
+  return absl::InvalidArgumentError(
+      absl::StrFormat("cannot listen on %s for %s: %s", address.ToString(), purpose, reason));
+}
+
+// gRPC does not say why it could not listen, so the same is tried once more by hand.
+std::string WhyNotListening(const HostPort& address) {
+  const auto bound = Bind(address);
+  return bound.ok() ? "gRPC refused the address" : Message(bound.status());
 }
 
 struct Listening {
@@ -75,8 +94,7 @@ absl::StatusOr<Listening> Listen(const HostPort& address,
   for (grpc::Service* service : services) builder.RegisterService(service);
   Listening result{builder.BuildAndStart(), 0};
   if (result.server == nullptr || port <= 0) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "cannot listen on %s for %s: %s", address.ToString(), purpose, WhyNotListening(address)));
+    return CannotListen(address, purpose, WhyNotListening(address));
   }
   result.port = static_cast<uint16_t>(port);
   return result;
@@ -106,6 +124,15 @@ void EnableHealthAndReflection() {
 }
 
 }  // namespace
+
+absl::StatusOr<ReservedAddress> ReservedAddress::Take(const HostPort& address) {
+  ReservedAddress reserved;
+  if (address.port == 0) return reserved;
+  auto sockets = Bind(address);
+  if (!sockets.ok()) return CannotListen(address, "gRPC", Message(sockets.status()));
+  reserved.sockets_ = *std::move(sockets);
+  return reserved;
+}
 
 absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(const HostPort& listen) {
   EnableHealthAndReflection();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "lib/base/fd.h"
 #include "lib/options/host_port.h"
 
 namespace addend {
@@ -17,6 +18,17 @@ namespace addend {
 // Messages larger than this are refused by servers and clients. A plan of 1,000,000 partitions fits
 // several times.
 inline constexpr int kMaxMessageBytes = 64 << 20;
+
+// Keeps an address for an RpcServer that is to listen on it later, while this lives: nobody else is
+// given its port, and who calls it is refused at once. Port 0 needs none of this.
+class ReservedAddress {
+ public:
+  // InvalidArgument if somebody listens on it or it cannot be listened on: better said now.
+  static absl::StatusOr<ReservedAddress> Take(const HostPort& address);
+
+ private:
+  std::vector<UniqueFd> sockets_;  // bound, so that another may listen beside them
+};
 
 // Only grpc.health.v1, which answers for "" (alive) and "readiness" (SetReady): probes cannot do
 // TLS. Serves from Start until it is destroyed, on gRPC's threads.

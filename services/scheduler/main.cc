@@ -30,7 +30,8 @@ absl::Status Serve() {
   ADDEND_ASSIGN_OR_RETURN(auto store, OpenStore(options.store));
 
   // One that stands by is alive but not ready, and does not listen for members: they go on to the
-  // next address.
+  // next address. That it cannot listen must not turn out when it is needed.
+  ADDEND_ASSIGN_OR_RETURN(const auto reserved, ReservedAddress::Take(options.listen));
   prometheus::Registry registry;
   std::atomic<bool> leads{false};
   ADDEND_ASSIGN_OR_RETURN(

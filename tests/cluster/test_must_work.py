@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.support.cluster import BIN_DIR, Cluster, PATIENCE, PYTHON, ROOT, TRAINERS
+from tests.support.ports import free_port
 from tests.support.processes import eventually
 
 
@@ -68,6 +69,7 @@ def test_torchrun_starts_the_ranks_of_a_node(tmp_path):
         folder.mkdir()
         (folder / "parameters.json").write_text('{"steps": 5}')
         launchers = []
+        port = free_port()
         for node in range(2):
             env = cluster.rank_environment(node * 2, ADDEND_TEST_FOLDER=folder)
             for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"):
@@ -76,20 +78,11 @@ def test_torchrun_starts_the_ranks_of_a_node(tmp_path):
                 PYTHON, "-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=2", f"--node_rank={node}",
                 # PyTorch 1.13 cannot read its own default of these two, 0, with Python 3.11.
                 "--redirects=1", "--tee=1",
-                "--master_addr=127.0.0.1", f"--master_port={free_port(cluster)}", TRAINERS / "steps.py"], env=env))
+                "--master_addr=127.0.0.1", f"--master_port={port}", TRAINERS / "steps.py"], env=env))
         for launcher in launchers:
             assert launcher.wait(90 * PATIENCE) == 0, launcher.tail()
         results = [(folder / f"result.{rank}.json").read_text() for rank in range(4)]
         assert all('"steps": 5' in text and '"error": null' in text for text in results)
-
-
-def free_port(cluster):
-    """One port per cluster, free a moment ago."""
-    if not hasattr(cluster, "free_port"):
-        import socket
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            cluster.free_port = probe.getsockname()[1]
-    return cluster.free_port
 
 
 def test_forked_data_loader(tmp_path):

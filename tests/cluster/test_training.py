@@ -4,6 +4,7 @@ import json
 import pytest
 
 from tests.support.cluster import Cluster, PATIENCE, PYTHON, ROOT, SANITIZED
+from tests.support.ports import free_port
 
 STEPS = 4 if SANITIZED else 20
 EXAMPLE = ROOT / "examples" / "train_char_transformer.py"
@@ -23,12 +24,6 @@ def train(cluster, reduce, port, steps=STEPS):
         assert rank.wait(120 * PATIENCE) == 0, rank.tail()
     losses = [json.loads(line)["loss"] for line in progress.read_text().splitlines()]
     return checksum.read_text().split()[0], losses
-
-
-def free_port():
-    import socket
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 @pytest.mark.parametrize("nodes,local_size,cpu_servers", [(4, 1, 2), (2, 2, 0)])

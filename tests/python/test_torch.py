@@ -1,7 +1,6 @@
 """addend.torch: tensors, and DistributedDataParallel with the hook."""
 
 import os
-import socket
 
 import pytest
 
@@ -11,6 +10,7 @@ import torch.distributed as dist  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import addend.torch  # noqa: E402
+from tests.support.ports import free_port  # noqa: E402
 
 DTYPES = (
     torch.float32,
@@ -20,11 +20,6 @@ DTYPES = (
     torch.int32,
     torch.int64,
 )
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return str(probe.getsockname()[1])
 
 
 def start():
@@ -180,7 +175,7 @@ def trains_like_the_reference():
 def test_training_gives_the_references_weights_bit_for_bit(start_agent):
     agent = start_agent(3)
     agent.run_ranks(
-        trains_like_the_reference, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port()
+        trains_like_the_reference, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port())
     )
     counts = agent.counts()
     assert counts["died"] == 0
@@ -215,7 +210,7 @@ def forgets_former_buckets():
 
 def test_buckets_of_the_first_step_are_undeclared(start_agent):
     agent = start_agent(2)
-    agent.run_ranks(forgets_former_buckets, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
+    agent.run_ranks(forgets_former_buckets, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
 
 
 def backward_raises():
@@ -255,7 +250,7 @@ def test_backward_raises_the_jobs_error(start_agent, tmp_path):
     outputs = agent.run_ranks(
         backward_raises,
         MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=free_port(),
+        MASTER_PORT=str(free_port()),
         TEST_AGENT_PIPE=str(pipe),
     )
     thread.join()
@@ -278,7 +273,7 @@ def loads_data_in_forked_workers():
 def test_forked_data_loaders_disturb_nothing(start_agent):
     agent = start_agent(2)
     agent.run_ranks(
-        loads_data_in_forked_workers, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port()
+        loads_data_in_forked_workers, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port())
     )
     assert agent.counts()["died"] == 0
 

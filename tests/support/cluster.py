@@ -16,6 +16,7 @@ import tempfile
 import time
 
 from tests.support import etcd
+from tests.support.ports import free_port
 from tests.support.processes import Process, eventually
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -187,7 +188,7 @@ class Cluster:
         self.etcd = etcd.start(self.folder, host, self.network.prefix(0) if self.network else ())
         self.processes.append(self.etcd)
         self.store = f"etcd:{self.etcd.address}"
-        self.scheduler_address = ",".join(f"{host}:{etcd.free_port()}" for _ in self.schedulers)
+        self.scheduler_address = ",".join(f"{host}:{free_port()}" for _ in self.schedulers)
         for index in range(len(self.schedulers)):
             self.start_one_scheduler(index)
         self.leader()

@@ -1,7 +1,7 @@
 """An etcd of one member, for tests of schedulers that share it."""
 import pathlib
-import socket
 
+from tests.support.ports import free_port
 from tests.support.processes import Process
 
 BINARY = pathlib.Path("/usr/bin/etcd")
@@ -10,13 +10,6 @@ BINARY = pathlib.Path("/usr/bin/etcd")
 def unavailable():
     """Why there is none on this machine; empty if there is."""
     return "" if BINARY.exists() else f"{BINARY} is not installed (package etcd-server)"
-
-
-def free_port():
-    """A port that nobody listens on just now, for programs that have to be told one before they start."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def start(folder, host="127.0.0.1", prefix=()):

@@ -75,6 +75,29 @@ int Health(uint16_t port, const std::string& service) {
   return answer.size() == 2 ? answer[1] : 0;
 }
 
+TEST(ReservedAddressTest, OnlyTheServerItIsForCanListen) {
+  AgentService service;
+  uint16_t port = 0;
+  {
+    const auto server = RpcServer::Start({.listen = kAnyPort, .health_listen = {}}, {&service});
+    ASSERT_TRUE(server.ok()) << server.status();
+    port = (*server)->port();
+    EXPECT_THAT(Message(ReservedAddress::Take({"127.0.0.1", port}).status()),
+                HasSubstr(absl::StrFormat(
+                    "cannot listen on 127.0.0.1:%d for gRPC: the address is in use", port)));
+  }
+  const auto reserved = ReservedAddress::Take({"127.0.0.1", port});
+  ASSERT_TRUE(reserved.ok()) << reserved.status();
+  v1::GetAgentResponse response;
+  EXPECT_EQ(Call(port, &response).code(), absl::StatusCode::kUnavailable) << "nobody listens yet";
+  const auto server =
+      RpcServer::Start({.listen = {"127.0.0.1", port}, .health_listen = {}}, {&service});
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_TRUE(Call(port, &response).ok());
+  EXPECT_FALSE(ReservedAddress::Take({"no such host", 1}).ok());
+  EXPECT_TRUE(ReservedAddress::Take(kAnyPort).ok()) << "nothing to reserve";
+}
+
 TEST(RpcServerTest, ServesAndCarriesErrors) {
   AgentService service;
   const auto server = RpcServer::Start({.listen = kAnyPort, .health_listen = {}}, {&service});
