@@ -1,6 +1,7 @@
 // Membership: servers that have become slow, or fast again, get what they can do in the time that
 // the others need.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <vector>
@@ -13,6 +14,13 @@ namespace {
 
 // However slow it seems: so that there is something to measure when it is fast again.
 constexpr double kLeastSpeed = 0.05;
+
+// By how much less (or more) a server can do than it is taken for, if it is at work `ratio` times
+// as long as the others. Servers far from level hold the others up, which hides some of the
+// difference. Near to level the others have more to do when it has less, which exaggerates it.
+double StepFor(const Server& server, double ratio) {
+  return server.speed < 1 ? std::pow(ratio, 0.75) : ratio;
+}
 
 // Servers are compared with each other only. False if the fastest did already.
 bool CountFastestInFull(const std::vector<Server*>& servers) {
@@ -91,16 +99,18 @@ void Membership::FollowPaces(Job& job) {
     if (job.TakesPart(node)) nodes.insert(rank);
   }
   const std::vector<Server*> cpu_servers = CpuServersOf(job);
-  const bool levelling = std::any_of(cpu_servers.begin(), cpu_servers.end(),
-                                     [](const Server* server) { return server->speed < 1; });
-  const auto deviations = job.pace.Evaluate(event_.now, nodes, PaceWeights(job),
-                                            levelling ? Pace::kFineThreshold : Pace::kThreshold);
+  std::set<ServerId> reduced;
+  for (const Server* server : cpu_servers) {
+    if (server->speed < 1) reduced.insert(server->id);
+  }
+  const auto deviations = job.pace.Evaluate(event_.now, nodes, PaceWeights(job), reduced);
   if (!deviations) return;
   for (const Pace::Deviation& deviation : *deviations) {
     for (Server* server : cpu_servers) {
       if (server->id != deviation.server) continue;
       // One at a time: with it, the others' times change.
-      if (!SetSpeed(*server, server->speed / deviation.ratio, cpu_servers)) continue;
+      if (!SetSpeed(*server, server->speed / StepFor(*server, deviation.ratio), cpu_servers))
+        continue;
       return Say(
           absl::StrFormat("%s is at work for job '%s' %.2f times as long as the others: it counts "
                           "with %.0f %% of its bandwidth from now on",

@@ -56,13 +56,14 @@ double Pace::LongestServed() const {
 
 std::optional<std::vector<Pace::Deviation>> Pace::Evaluate(
     absl::Time now, const std::set<NodeId>& nodes, const std::map<ServerId, double>& weights,
-    double threshold) {
+    const std::set<ServerId>& reduced) {
   news_ = false;
   for (const NodeId node : nodes) {
     const auto seen = window_.find(node);
     if (seen == window_.end()) return std::nullopt;
     for (const auto& [server, service] : seen->second) {
-      if (weights.contains(server) && service.times < kTimes) return std::nullopt;
+      if (weights.contains(server) && service.times < (settling_ ? kSettle : kTimes))
+        return std::nullopt;
     }
   }
   if (nodes.empty()) return std::nullopt;
@@ -81,15 +82,18 @@ std::optional<std::vector<Pace::Deviation>> Pace::Evaluate(
     }
     const double ratio = time / others;
     int& streak = streak_[server];
-    if (ratio > threshold) {
+    const auto& [slow, fast] = reduced.contains(server) ? kFineThresholds : kThresholds;
+    if (ratio > slow) {
       streak = std::max(streak, 0) + 1;
-    } else if (ratio < 1 / threshold) {
+    } else if (ratio < fast) {
       streak = std::min(streak, 0) - 1;
     } else {
       streak = 0;
     }
     if (std::abs(streak) >= kWindows) deviations.push_back({server, ratio});
   }
+  std::stable_sort(deviations.begin(), deviations.end(),
+                   [](const Deviation& a, const Deviation& b) { return a.ratio > b.ratio; });
   return deviations;
 }
 

@@ -25,11 +25,17 @@ class Pace {
     ServerId server;
     double ratio = 1;  // of its time to the others': above 1, it is slow
   };
-  // Nearer to 1 is level: when nothing has been done yet, and when servers are being levelled.
-  static constexpr double kThreshold = 1.4;
-  static constexpr double kFineThreshold = 1.12;
+  // From `slow` times the others' time on, and up to `fast` times, something is done.
+  struct Thresholds {
+    double slow, fast;
+  };
+  static constexpr Thresholds kThresholds = {1.4, 1 / 1.4};
+  // Of a server that does not count in full. With a little too much to do it makes every round
+  // longer, with a little too little it hardly does: so that nothing swings, that is left alone.
+  static constexpr Thresholds kFineThresholds = {1.08, 0.75};
   static constexpr int kWindows = 2;        // so many in a row, before anything is done
   static constexpr uint64_t kTimes = 3;     // that each server begins to work in a window
+  static constexpr uint64_t kSettle = 1;    // the same, in the window after a change
   static constexpr double kLeastUse = 0.1;  // of the time, or it does not matter
 
   // A node's contributions were on their way, or the server had all and results were awaited.
@@ -43,12 +49,12 @@ class Pace {
   // Something was reported since the last Evaluate().
   bool HasNews() const { return news_; }
   // If every server was at work for all of `nodes` a few times since the last call that had an
-  // answer: the servers that deviate, perhaps none. `weights`: what to multiply the time of each
-  // server with, because it has more or less than its share of whole partitions; one that is not
-  // named is left out.
+  // answer: the servers that deviate, perhaps none, the slowest first. `weights`: what to multiply
+  // the time of each server with, because it has more or less than its share of whole partitions;
+  // one that is not named is left out. `reduced`: those that do not count in full.
   std::optional<std::vector<Deviation>> Evaluate(absl::Time now, const std::set<NodeId>& nodes,
                                                  const std::map<ServerId, double>& weights,
-                                                 double threshold);
+                                                 const std::set<ServerId>& reduced);
   // A server has more or less to do than before: what was measured does not count, nor does the
   // next window, in which things settle.
   void StartOver(absl::Time now);

@@ -26,13 +26,13 @@ class PaceTest : public testing::Test {
     service->times += 10;
   }
   std::vector<Pace::Deviation> Evaluate() {
-    return pace_.Evaluate(now_, kNodes, weights_, threshold_)
+    return pace_.Evaluate(now_, kNodes, weights_, reduced_)
         .value_or(std::vector<Pace::Deviation>());
   }
   void SetUp() override { EXPECT_TRUE(Window(0.1, 0.1).empty()) << "nothing to compare with yet"; }
 
   Pace pace_;
-  double threshold_ = Pace::kThreshold;
+  std::set<ServerId> reduced_;
   std::map<ServerId, double> weights_ = {
       {kSlow, 1}, {ServerId(1), 1}, {ServerId(2), 1}, {ServerId(3), 1}};
   absl::Time now_ = absl::FromUnixSeconds(1'700'000'000);
@@ -58,10 +58,18 @@ TEST_F(PaceTest, AWindowBetweenBeginsAnew) {
   }
 }
 
-TEST_F(PaceTest, WhileServersAreLevelledLessIsADeviation) {
-  threshold_ = Pace::kFineThreshold;
-  Window(0.6, 0.5);
-  EXPECT_EQ(Window(0.6, 0.5).size(), 1u);
+TEST_F(PaceTest, OneThatDoesNotCountInFullMustNotBeALittleSlow) {
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(Window(0.55, 0.5).empty());
+  reduced_ = {kSlow};
+  Window(0.55, 0.5);
+  EXPECT_EQ(Window(0.55, 0.5).size(), 1u);
+}
+
+TEST_F(PaceTest, OneThatDoesNotCountInFullMayBeALittleFast) {
+  reduced_ = {kSlow};
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(Window(0.4, 0.5).empty());
+  Window(0.3, 0.5);
+  EXPECT_EQ(Window(0.3, 0.5).size(), 1u);
 }
 
 TEST_F(PaceTest, AFastServerIsNamedToo) {
@@ -69,6 +77,15 @@ TEST_F(PaceTest, AFastServerIsNamedToo) {
   const auto found = Window(0.1, 0.4);
   ASSERT_EQ(found.size(), 1u);
   EXPECT_NEAR(found[0].ratio, 0.25, 1e-9);
+}
+
+TEST_F(PaceTest, TheSlowestIsNamedFirst) {
+  weights_ = {{ServerId(1), 1}, {kSlow, 1}};  // with one other, that one deviates as well
+  Window(0.8, 0.2);
+  const auto found = Window(0.8, 0.2);
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].server, kSlow);
+  EXPECT_EQ(found[1].server, ServerId(1));
 }
 
 TEST_F(PaceTest, WhereItDoesNotMatterNothingIsSaid) {
@@ -115,7 +132,7 @@ TEST_F(PaceTest, AWindowLastsUntilEveryServerHasWorkedAFewTimes) {
       for (auto& [server, service] : served_[node]) service.seconds += 0.5;
       pace_.Report(now_, node, served_[node]);
     }
-    EXPECT_FALSE(pace_.Evaluate(now_, kNodes, weights_, threshold_).has_value())
+    EXPECT_FALSE(pace_.Evaluate(now_, kNodes, weights_, reduced_).has_value())
         << "a round of many seconds";
   }
 }
@@ -127,7 +144,7 @@ TEST_F(PaceTest, TheOnlyServerHasNothingToBeComparedWith) {
     now_ += absl::Seconds(1);
     Add(&served, 0.9);
     alone.Report(now_, NodeId(0), {{kSlow, served}});
-    EXPECT_TRUE(alone.Evaluate(now_, {NodeId(0)}, weights_, threshold_)
+    EXPECT_TRUE(alone.Evaluate(now_, {NodeId(0)}, weights_, reduced_)
                     .value_or(std::vector<Pace::Deviation>())
                     .empty());
   }
