@@ -20,20 +20,32 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // ---- How the elements of each type lie in memory ----
 // kBytes is their size in contributions and results; Load widens them to Acc, Store narrows.
+// Stores of whole vectors go past the caches if kStream, and then have to be aligned.
+
+template <bool kStream, class D, class V>
+HWY_INLINE void Put(D d, V v, hn::TFromD<D>* p) {
+  if constexpr (kStream) {
+    const hn::RebindToUnsigned<D> du;
+    hn::Stream(hn::BitCast(du, v), du, reinterpret_cast<hn::TFromD<decltype(du)>*>(p));
+  } else {
+    hn::StoreU(v, d, p);
+  }
+}
 
 template <typename T>
 struct Native {
   using Acc = T;
   static constexpr size_t kBytes = sizeof(T);
   static constexpr bool kPaired = false;
+  static constexpr bool kCanStream = true;
 
   template <class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* p) {
     return hn::LoadU(d, reinterpret_cast<const T*>(p));
   }
-  template <class D>
+  template <bool kStream = false, class D>
   static HWY_INLINE void Store(D d, hn::Vec<D> v, uint8_t* p) {
-    hn::StoreU(v, d, reinterpret_cast<T*>(p));
+    Put<kStream>(d, v, reinterpret_cast<T*>(p));
   }
 };
 
@@ -61,17 +73,17 @@ HWY_INLINE void LoadBlock(D d, const uint8_t* p, V& v0, V& v1, V& v2, V& v3) {
     v3 = Type::Load(d, p + 3 * bytes);
   }
 }
-template <class Type, class D, class V>
+template <class Type, bool kStream, class D, class V>
 HWY_INLINE void StoreBlock(D d, V v0, V v1, V v2, V v3, uint8_t* p) {
   if constexpr (Type::kPaired) {
-    Type::StorePair(d, v0, v1, p);
-    Type::StorePair(d, v2, v3, p + 2 * hn::Lanes(d) * Type::kBytes);
+    Type::template StorePair<kStream>(d, v0, v1, p);
+    Type::template StorePair<kStream>(d, v2, v3, p + 2 * hn::Lanes(d) * Type::kBytes);
   } else {
     const size_t bytes = hn::Lanes(d) * Type::kBytes;
-    Type::Store(d, v0, p);
-    Type::Store(d, v1, p + bytes);
-    Type::Store(d, v2, p + 2 * bytes);
-    Type::Store(d, v3, p + 3 * bytes);
+    Type::template Store<kStream>(d, v0, p);
+    Type::template Store<kStream>(d, v1, p + bytes);
+    Type::template Store<kStream>(d, v2, p + 2 * bytes);
+    Type::template Store<kStream>(d, v3, p + 3 * bytes);
   }
 }
 
@@ -93,12 +105,13 @@ struct BFloat16 {
   using Acc = float;
   static constexpr size_t kBytes = 2;
   static constexpr bool kPaired = false;
+  static constexpr bool kCanStream = false;
 
   template <class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* p) {
     return hn::BitCast(d, hn::ShiftLeft<16>(LoadBits16(d, p)));
   }
-  template <class D>
+  template <bool kStream = false, class D>
   static HWY_INLINE void Store(D d, hn::Vec<D> v, uint8_t* p) {
     StoreBits16(d, hn::ShiftRight<16>(Rounded(d, v)), p);
   }
@@ -119,6 +132,7 @@ struct BFloat16 {
 // their own, which takes no shuffles.
 struct PairedBFloat16 : BFloat16 {
   static constexpr bool kPaired = true;
+  static constexpr bool kCanStream = true;
 
   template <class D, class V>
   static HWY_INLINE void LoadPair(D d, const uint8_t* p, V& even, V& odd) {
@@ -127,35 +141,63 @@ struct PairedBFloat16 : BFloat16 {
     even = hn::BitCast(d, hn::ShiftLeft<16>(bits));
     odd = hn::BitCast(d, hn::And(bits, hn::Set(du, 0xffff0000)));
   }
-  template <class D, class V>
+  template <bool kStream, class D, class V>
   static HWY_INLINE void StorePair(D d, V even, V odd, uint8_t* p) {
     const hn::RebindToUnsigned<D> du;
     const auto lower = hn::ShiftRight<16>(Rounded(d, even));
     const auto upper = hn::And(Rounded(d, odd), hn::Set(du, 0xffff0000));
-    hn::StoreU(hn::Or(lower, upper), du, reinterpret_cast<uint32_t*>(p));
+    Put<kStream>(du, hn::Or(lower, upper), reinterpret_cast<uint32_t*>(p));
   }
 };
 
 struct Half {
   using Acc = float;
   static constexpr size_t kBytes = 2;
-  static constexpr bool kPaired = false;
 
 // The conversion instructions of these targets are IEEE's, with denormals, whatever the
 // flush-to-zero modes are. Highway's own replacement for others is not, so there the bits are
 // computed as in half.h.
 #if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || (HWY_ARCH_ARM_A64 && HWY_TARGET == HWY_NEON)
+  static constexpr bool kPaired = true;
+  static constexpr bool kCanStream = true;
+
   template <class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* p) {
     const hn::Rebind<hwy::float16_t, D> d16;
     return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
   }
+  template <bool kStream = false, class D>
+  static HWY_INLINE void Store(D d, hn::Vec<D> v, uint8_t* p) {
+    const hn::Rebind<uint16_t, D> d16;
+    hn::StoreU(Bits(d, v), d16, reinterpret_cast<uint16_t*>(p));
+  }
+  template <class D, class V>
+  static HWY_INLINE void LoadPair(D d, const uint8_t* p, V& lower, V& upper) {
+    lower = Load(d, p);
+    upper = Load(d, p + hn::Lanes(d) * kBytes);
+  }
+  template <bool kStream, class D, class V>
+  static HWY_INLINE void StorePair(D d, V lower, V upper, uint8_t* p) {
+    const hn::Repartition<uint16_t, D> d16;
+    if constexpr (kStream) {
+      Put<true>(d16, hn::Combine(d16, Bits(d, upper), Bits(d, lower)),
+                reinterpret_cast<uint16_t*>(p));
+    } else {
+      Store(d, lower, p);
+      Store(d, upper, p + hn::Lanes(d) * kBytes);
+    }
+  }
+
+ private:
   template <class D>
-  static HWY_INLINE void Store(D, hn::Vec<D> v, uint8_t* p) {
+  static HWY_INLINE hn::Vec<hn::Rebind<uint16_t, D>> Bits(D, hn::Vec<D> v) {
     const hn::Rebind<hwy::float16_t, D> d16;
-    hn::StoreU(hn::DemoteTo(d16, v), d16, reinterpret_cast<hwy::float16_t*>(p));
+    return hn::BitCast(hn::Rebind<uint16_t, D>(), hn::DemoteTo(d16, v));
   }
 #else
+  static constexpr bool kPaired = false;
+  static constexpr bool kCanStream = false;
+
   template <class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* p) {
     const hn::RebindToUnsigned<D> du;
@@ -173,7 +215,7 @@ struct Half {
     const auto all = hn::Add(finite, hn::IfThenElseZero(hn::RebindMask(du, is_special), rebase));
     return hn::BitCast(d, hn::Or(all, sign));
   }
-  template <class D>
+  template <bool kStream = false, class D>
   static HWY_INLINE void Store(D d, hn::Vec<D> v, uint8_t* p) {
     const hn::RebindToUnsigned<D> du;
     const hn::RebindToSigned<D> di;
@@ -237,7 +279,7 @@ HWY_INLINE hn::Vec<D> FinishFloat(D d, hn::Vec<D> v, uint32_t divisor, bool divi
   const hn::RebindToUnsigned<D> du;
   constexpr hn::TFromD<decltype(du)> kNan =
       sizeof(T) == 4 ? 0x7fc00000u : static_cast<hn::TFromD<decltype(du)>>(0x7ff8000000000000u);
-  if (divide) v = hn::Div(v, hn::Set(d, static_cast<T>(divisor)));
+  if (HWY_UNLIKELY(divide)) v = hn::Div(v, hn::Set(d, static_cast<T>(divisor)));
   return hn::IfThenElse(hn::IsNaN(v), hn::BitCast(d, hn::Set(du, kNan)), v);
 }
 
@@ -266,12 +308,36 @@ class Loop {
     const D d;
     const size_t lanes = hn::Lanes(d);
     size_t i = 0;
-    for (; i + 4 * lanes <= r.elements; i += 4 * lanes) Four(d, r, i, lanes);
+    if constexpr (kMayStream) {
+      if (r.from == From::kMemoryPastCaches) {
+        i = HWY_MIN(UnalignedElements(r.out), r.elements);
+        for (size_t j = 0; j < i; j += lanes) Rest(d, r, j, HWY_MIN(lanes, i - j));
+        for (; i + 4 * lanes <= r.elements; i += 4 * lanes) Four<true, true>(d, r, i, lanes);
+        hwy::FlushStream();
+      }
+    }
+    if (!kManySums || r.from != From::kCache) {
+      for (; i + 4 * lanes <= r.elements; i += 4 * lanes) Four<true, false>(d, r, i, lanes);
+    }
+    if constexpr (kManySums) {
+      for (; i + 4 * lanes <= r.elements; i += 4 * lanes) Four<false, false>(d, r, i, lanes);
+    }
     for (; i < r.elements; i += lanes) Rest(d, r, i, HWY_MIN(lanes, r.elements - i));
   }
 
  private:
   static constexpr bool kIntegers = std::is_integral_v<Acc>;
+  // Sums of many contributions at once are what training does; the rest is compiled for size.
+  static constexpr bool kManySums =
+      kFinish && std::is_same_v<First, Out> && std::is_same_v<Op, SumOp>;
+  // Integers' results are read again to be divided.
+  static constexpr bool kMayStream = kManySums && Out::kCanStream && !kIntegers;
+
+  // Up to the first vector that lies aligned.
+  static HWY_INLINE size_t UnalignedElements(const uint8_t* p) {
+    const size_t past = reinterpret_cast<uintptr_t>(p) % HWY_MAX_BYTES;
+    return past == 0 ? 0 : (HWY_MAX_BYTES - past) / Out::kBytes;
+  }
 
   static HWY_INLINE V Finished(D d, V v, const Request& r) {
     if constexpr (kFinish && !kIntegers) v = FinishFloat(d, v, r.divisor, r.divide);
@@ -284,23 +350,45 @@ class Loop {
     }
   }
 
-  static HWY_INLINE void Four(D d, const Request& r, size_t i, size_t lanes) {
-    V v0, v1, v2, v3, w0, w1, w2, w3;
-    const uint8_t* first = r.first + i * First::kBytes;
-    PrefetchAhead(first, 4 * lanes * First::kBytes);
-    LoadBlock<First>(d, first, v0, v1, v2, v3);
-    for (size_t j = 0; j < r.inputs; ++j) {
-      const uint8_t* p = static_cast<const uint8_t*>(r.input[j]) + i * In::kBytes;
-      PrefetchAhead(p, 4 * lanes * In::kBytes);
-      LoadBlock<In>(d, p, w0, w1, w2, w3);
-      v0 = Op::Apply(d, v0, w0);
-      v1 = Op::Apply(d, v1, w1);
-      v2 = Op::Apply(d, v2, w2);
-      v3 = Op::Apply(d, v3, w3);
+  template <bool kPrefetch>
+  static HWY_INLINE void Add(D d, const Request& r, size_t j, size_t i, size_t lanes, V& v0, V& v1,
+                             V& v2, V& v3) {
+    V w0, w1, w2, w3;
+    const uint8_t* p = static_cast<const uint8_t*>(r.input[j]) + i * In::kBytes;
+    if constexpr (kPrefetch) PrefetchAhead(p, 4 * lanes * In::kBytes);
+    LoadBlock<In>(d, p, w0, w1, w2, w3);
+    v0 = Op::Apply(d, v0, w0);
+    v1 = Op::Apply(d, v1, w1);
+    v2 = Op::Apply(d, v2, w2);
+    v3 = Op::Apply(d, v3, w3);
+  }
+
+  // Contributions kFirst and up. The first few have instructions of their own: a processor foresees
+  // what an instruction loads next from what it has loaded before.
+  template <bool kPrefetch, size_t kFirst>
+  static HWY_INLINE void AddFrom(D d, const Request& r, size_t i, size_t lanes, V& v0, V& v1, V& v2,
+                                 V& v3) {
+    if constexpr (kFirst < (kManySums ? 7 : 1)) {
+      if (r.inputs <= kFirst) return;
+      Add<kPrefetch>(d, r, kFirst, i, lanes, v0, v1, v2, v3);
+      AddFrom<kPrefetch, kFirst + 1>(d, r, i, lanes, v0, v1, v2, v3);
+    } else {
+      for (size_t j = kFirst; j < r.inputs; ++j) {
+        Add<kPrefetch>(d, r, j, i, lanes, v0, v1, v2, v3);
+      }
     }
+  }
+
+  template <bool kPrefetch, bool kStream>
+  static HWY_INLINE void Four(D d, const Request& r, size_t i, size_t lanes) {
+    V v0, v1, v2, v3;
+    const uint8_t* first = r.first + i * First::kBytes;
+    if constexpr (kPrefetch) PrefetchAhead(first, 4 * lanes * First::kBytes);
+    LoadBlock<First>(d, first, v0, v1, v2, v3);
+    AddFrom<kPrefetch, 0>(d, r, i, lanes, v0, v1, v2, v3);
     uint8_t* out = r.out + i * Out::kBytes;
-    StoreBlock<Out>(d, Finished(d, v0, r), Finished(d, v1, r), Finished(d, v2, r),
-                    Finished(d, v3, r), out);
+    StoreBlock<Out, kStream>(d, Finished(d, v0, r), Finished(d, v1, r), Finished(d, v2, r),
+                             Finished(d, v3, r), out);
     FinishStored(r, out, 4 * lanes);
   }
 

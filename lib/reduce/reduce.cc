@@ -4,6 +4,8 @@
 #define HWY_TARGET_INCLUDE "lib/reduce/reduce.cc"
 #include "hwy/foreach_target.h"  // compiles the kernels below for every target
 //
+#include <algorithm>
+
 #include "hwy/highway.h"
 #include "lib/reduce/kernels-inl.h"
 
@@ -14,8 +16,6 @@ namespace {
 HWY_EXPORT(RunRequest);
 HWY_EXPORT(CompiledTargetName);
 
-void Run(const Request& request) { HWY_DYNAMIC_DISPATCH(RunRequest)(request); }
-
 // How many elements take part in an addition: all of them, but for the planted fault that the tests
 // must notice.
 size_t Added(size_t elements) {
@@ -23,6 +23,27 @@ size_t Added(size_t elements) {
   if (elements > 1) return elements - 1;
 #endif
   return elements;
+}
+
+// What a core's cache may still hold of all streams together.
+constexpr size_t kCachedBytes = 1 << 20;
+// From these bytes on nobody expects a result in a cache, and what it displaces may be wanted.
+constexpr size_t kStreamedBytes = 8 << 20;
+
+From FromOf(const Request& r) {
+  const size_t size = SizeOf(r.dtype);
+  if (r.elements * size * (r.inputs + 2) <= kCachedBytes) return From::kCache;
+  // Not for results that begin between two elements, nor where one is written over a contribution.
+  const bool in_place =
+      r.out == r.first || std::find(r.input, r.input + r.inputs, r.out) != r.input + r.inputs;
+  const bool past_caches = r.step == Step::kReduce && r.elements * size >= kStreamedBytes &&
+                           reinterpret_cast<uintptr_t>(r.out) % size == 0 && !in_place;
+  return past_caches ? From::kMemoryPastCaches : From::kMemory;
+}
+
+void Run(Request r) {
+  r.from = FromOf(r);
+  HWY_DYNAMIC_DISPATCH(RunRequest)(r);
 }
 
 Request MakeRequest(Step step, DType dtype, ReduceOp op, void* out, const void* first) {

@@ -15,6 +15,13 @@ enum class Step {
   kReduce,      // elements -> results
 };
 
+// Where the contributions probably are, and where the results go. Never changes a bit.
+enum class From {
+  kCache,
+  kMemory,
+  kMemoryPastCaches,  // results are not read soon: they need no room in the caches
+};
+
 struct Request {
   Step step;
   DType dtype;
@@ -26,6 +33,7 @@ struct Request {
   size_t elements;
   uint32_t divisor;
   bool divide;
+  From from;
 };
 
 }  // namespace addend
