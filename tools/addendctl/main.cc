@@ -26,7 +26,8 @@ constexpr char kHelp[] =
     R"(Asks a running Addend cluster what it does, and the planner what it would do.
 
   addendctl plan --gpu-nodes=8 --cpu-nodes=4 --bytes=1GB --bandwidth=25Gbps
-      What CPU machines would bring, without a cluster. With --bandwidths, one per machine.
+      What CPU machines would bring, without a cluster. With --bandwidths, one per machine. With --model=bert-large
+      instead of --bytes: how long a round of that model's tensors takes, and whether more CPU machines would help.
   addendctl status [--scheduler=HOST:PORT] [--job=NAME]
       The scheduler, the summation servers with their traffic, the jobs with their plan.
   addendctl jobs | addendctl nodes
@@ -40,7 +41,9 @@ constexpr char kHelp[] =
 --json prints one line of JSON instead. Names end with their unit (_s, _bytes, _bps); shares are fractions of all
 tensors' bytes; null has no meaning or is not known.
   plan    {n, k, share_cpu, share_gpu, t_opt_s, t_allreduce_s, t_ps_s, speedup_vs_allreduce, speedup_vs_ps}; share_cpu
-          is Eq. 1's also for k = 0; with --bandwidths, shares [GPU machines, CPU machines] instead of the two
+          is Eq. 1's also for k = 0; with --bandwidths, shares [GPU machines, CPU machines] instead of the two; with
+          --model, simulation {model, tensors, bytes, partition_bytes, partitions, balanced {t_s, t_opt_s, fill_s, imbalance
+          (of the busiest link)}, hash (the paper's assignment; as balanced), further [{cpu_nodes, t_s}]}
   status  {version, uptime_s, store, servers [{server_id, incarnation, hostname, control_address, endpoints, shards,
           bandwidth_bps, memory_limit_bytes, memory_used_bytes, colocated, job, node_rank, last_seen_s, activity,
           draining, speed (the part of its bandwidth that the plan counts on), shares [{job, share, assigned}], traffic_share, traffic}], jobs (as below)}
@@ -62,6 +65,8 @@ absl::StatusOr<std::string> Plan() {
                      .bytes = absl::GetFlag(FLAGS_bytes).bytes,
                      .bandwidth_bps = absl::GetFlag(FLAGS_bandwidth).bits_per_second,
                      .bandwidths = absl::GetFlag(FLAGS_bandwidths),
+                     .model = absl::GetFlag(FLAGS_model),
+                     .partition_bytes = absl::GetFlag(FLAGS_partition_bytes).bytes,
                      .json = absl::GetFlag(FLAGS_json)});
 }
 

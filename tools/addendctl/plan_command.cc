@@ -10,6 +10,7 @@
 #include "lib/base/strings.h"
 #include "lib/base/units.h"
 #include "lib/plan/shares.h"
+#include "tools/addendctl/model_rounds.h"
 #include "tools/addendctl/table.h"
 
 namespace addend {
@@ -29,9 +30,13 @@ absl::Status Check(const PlanQuestion& question) {
     return absl::InvalidArgumentError(
         absl::StrFormat("--gpu-nodes and --cpu-nodes are at most %d for plan", kMaxMachines));
   }
-  if (question.bytes == 0) {
+  if (question.model.empty() == (question.bytes == 0)) {
     return absl::InvalidArgumentError(
-        "plan needs --bytes=SIZE, the size of all gradients together, such as 1GB");
+        "plan needs either --bytes=SIZE, the size of all gradients together, such as 1GB, or "
+        "--model=NAME");
+  }
+  if (!question.model.empty() && question.partition_bytes == 0) {
+    return absl::InvalidArgumentError("--partition-bytes must be at least 1 byte");
   }
   return absl::OkStatus();
 }
@@ -70,7 +75,8 @@ double CpuShare(const PlanQuestion& question, const Plan& plan) {
 
 Json OrNull(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
 
-std::string ToJson(const PlanQuestion& question, const Plan& plan) {
+std::string ToJson(const PlanQuestion& question, const Plan& plan,
+                   const std::optional<ModelRounds>& rounds) {
   Json json;
   json["n"] = question.gpu_nodes;
   json["k"] = question.cpu_nodes;
@@ -87,6 +93,7 @@ std::string ToJson(const PlanQuestion& question, const Plan& plan) {
   json["t_ps_s"] = OrNull(plan.t_ps_s);
   json["speedup_vs_allreduce"] = OrNull(plan.speedup_vs_allreduce);
   json["speedup_vs_ps"] = OrNull(plan.speedup_vs_ps);
+  if (rounds) json["simulation"] = ToJson(*rounds);
   return json.dump() + "\n";
 }
 
@@ -129,22 +136,32 @@ std::string TimeLines(const Plan& plan) {
   return table.ToString() + "\n";
 }
 
-std::string ToText(const PlanQuestion& question, const PlanInput& input, const Plan& plan) {
+std::string ToText(const PlanQuestion& question, const PlanInput& input, const Plan& plan,
+                   const std::optional<ModelRounds>& rounds) {
   return absl::StrFormat("%s, %s, %s of gradients per step\n", Machines(question.gpu_nodes, "GPU"),
-                         Machines(question.cpu_nodes, "CPU"),
-                         FormatSize(static_cast<double>(question.bytes))) +
-         ShareLines(question, input, plan) + TimeLines(plan) + ExplainFloor(plan) + "\n";
+                         Machines(question.cpu_nodes, "CPU"), FormatSize(input.bytes)) +
+         ShareLines(question, input, plan) + TimeLines(plan) + ExplainFloor(plan) + "\n" +
+         (rounds ? ToText(*rounds) : "");
 }
 
 }  // namespace
 
 absl::StatusOr<std::string> AnswerPlan(const PlanQuestion& question) {
   ADDEND_RETURN_IF_ERROR(Check(question));
+  uint64_t bytes = question.bytes;
+  if (!question.model.empty()) {
+    ADDEND_ASSIGN_OR_RETURN(bytes, BytesOfModel(question.model));
+  }
   PlanInput input = HomogeneousInput(question.gpu_nodes, question.cpu_nodes,
-                                     static_cast<double>(question.bytes), question.bandwidth_bps);
+                                     static_cast<double>(bytes), question.bandwidth_bps);
   if (!question.bandwidths.empty()) ADDEND_RETURN_IF_ERROR(ReadBandwidths(question, &input));
   ADDEND_ASSIGN_OR_RETURN(const Plan plan, MakePlan(input));
-  return question.json ? ToJson(question, plan) : ToText(question, input, plan);
+  std::optional<ModelRounds> rounds;
+  if (!question.model.empty() && plan.t_opt_s) {
+    ADDEND_ASSIGN_OR_RETURN(rounds, SimulateModel(question.model, question.partition_bytes, input,
+                                                  question.bandwidths.empty()));
+  }
+  return question.json ? ToJson(question, plan, rounds) : ToText(question, input, plan, rounds);
 }
 
 }  // namespace addend

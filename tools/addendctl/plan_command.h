@@ -14,7 +14,9 @@ struct PlanQuestion {
   uint64_t bytes = 0;        // M
   double bandwidth_bps = 0;  // of every machine; 0: unknown
   std::string bandwidths =
-      {};  // one per machine, GPU machines first: "10Gbps,25Gbps"; empty: all alike
+      {};                  // one per machine, GPU machines first: "10Gbps,25Gbps"; empty: all alike
+  std::string model = {};  // then `bytes` is 0: they are those of its tensors
+  uint64_t partition_bytes = 0;  // with a model
   bool json = false;
 };
 

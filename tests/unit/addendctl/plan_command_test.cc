@@ -54,6 +54,36 @@ TEST(PlanCommandTest, AgreesWithTheEquations) {
   }
 }
 
+PlanQuestion OfModel(const std::string& model, uint32_t n, uint32_t k) {
+  PlanQuestion question = Homogeneous(n, k);
+  question.bytes = 0;
+  question.model = model;
+  question.partition_bytes = 128 << 10;
+  return question;
+}
+
+TEST(PlanCommandTest, AModelIsSimulatedWithItsTensors) {
+  const auto simulation = Ask(OfModel("bert-large", 8, 2))["simulation"];
+  EXPECT_EQ(simulation["tensors"], 391);
+  EXPECT_EQ(simulation["bytes"], 335'141'888 * 4);
+  const auto& ours = simulation["balanced"];
+  EXPECT_GE(ours["t_s"], ours["t_opt_s"]);
+  EXPECT_LT(ours["t_s"], 1.01 * ours["t_opt_s"].get<double>());
+  EXPECT_GT(simulation["hash"]["t_s"], ours["t_s"]);
+  ASSERT_EQ(simulation["further"].size(), 3u) << "3, 4 and 6 CPU machines";
+  EXPECT_EQ(simulation["further"][2]["cpu_nodes"], 6);
+  EXPECT_LT(simulation["further"][2]["t_s"], simulation["further"][0]["t_s"]);
+  EXPECT_FALSE(Ask(Homogeneous(8, 2)).contains("simulation"));
+}
+
+TEST(PlanCommandTest, AModelReplacesTheBytes) {
+  PlanQuestion question = OfModel("bert-large", 8, 2);
+  question.bytes = 1;
+  EXPECT_THAT(Refusal(question), HasSubstr("either --bytes=SIZE"));
+  EXPECT_THAT(Refusal(OfModel("alexnet", 8, 2)), HasSubstr("the known ones are resnet50"));
+  EXPECT_THAT(AnswerPlan(OfModel("gpt2", 8, 2)).value(), HasSubstr("With the 148 tensors of gpt2"));
+}
+
 TEST(PlanCommandTest, OneNodeHasSharesAndNoTimes) {
   const auto json = Ask(Homogeneous(1, 0));
   EXPECT_EQ(json["share_gpu"], 1.0);
