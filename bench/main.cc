@@ -3,9 +3,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
+#include "bench/floor.h"
 #include "bench/local.h"
 #include "bench/options.h"
 #include "bench/push_pull.h"
+#include "bench/reduce.h"
+#include "bench/training.h"
 #include "lib/base/status_macros.h"
 #include "lib/options/options.h"
 
@@ -13,21 +16,29 @@ namespace addend {
 namespace {
 
 constexpr char kSummary[] =
-    "measures push-pulls\n"
+    "measures push-pulls and sums\n"
     "  addend-bench push-pull --socket=PATH   one rank of a running job; start it once per rank, "
     "with\n"
     "                                         torchrun's variables\n"
-    "  addend-bench local --nodes=N           a whole cluster on this machine, in one command";
+    "  addend-bench train --socket=PATH       the same, of a training that is only simulated\n"
+    "  addend-bench local --nodes=N           a whole cluster on this machine, in one command\n"
+    "  addend-bench reduce                    the summation kernels against the memory's "
+    "bandwidth\n"
+    "  addend-bench floor --nodes=N           what a byte costs on the wire, and in a sum";
 
 absl::Status Run(const std::vector<std::string>& words) {
   if (words.size() != 1) {
-    return absl::InvalidArgumentError("give one command, push-pull or local; --help explains both");
+    return absl::InvalidArgumentError(
+        "give one command: push-pull, train, local, reduce or floor; --help explains them");
   }
   ADDEND_ASSIGN_OR_RETURN(const BenchOptions options, ReadBenchOptions());
   if (words[0] == "push-pull") return RunPushPull(options);
   if (words[0] == "local") return RunLocal(options);
-  return absl::InvalidArgumentError(
-      absl::StrFormat("unknown command '%s'; it is push-pull or local", words[0]));
+  if (words[0] == "train") return RunTraining(options);
+  if (words[0] == "reduce") return RunReduce(options);
+  if (words[0] == "floor") return RunFloor(options);
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "unknown command '%s'; it is push-pull, train, local, reduce or floor", words[0]));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/units.h"
 #include "lib/plan/models.h"
@@ -18,6 +19,12 @@ ABSL_FLAG(int32_t, iterations, 20, "Measured rounds per size, at least 1.");
 ABSL_FLAG(int32_t, warm_up, 3, "Rounds before the measured ones.");
 ABSL_FLAG(bool, in_place, false,
           "Use tensors in the agent's memory (addend_alloc) and read the result there: no copies.");
+ABSL_FLAG(absl::Duration, compute, absl::Milliseconds(500),
+          "train: what a GPU computes in an iteration, forward and backward.");
+ABSL_FLAG(
+    bool, priority, true,
+    "train: what the next forward pass needs first goes first; without it, in the order of the "
+    "pushes.");
 ABSL_FLAG(bool, json, false, "Print JSON instead of a table.");
 ABSL_FLAG(std::string, socket, "", "push-pull: the Unix socket of this node's agent.");
 ABSL_FLAG(int32_t, nodes, 2, "local: GPU machines, each with an agent.");
@@ -83,6 +90,14 @@ absl::StatusOr<BenchOptions> ReadBenchOptions() {
                           InRange("local-size", absl::GetFlag(FLAGS_local_size), 1, 64));
   ADDEND_ASSIGN_OR_RETURN(options.shards, InRange("shards", absl::GetFlag(FLAGS_shards), 0, 1024));
   options.in_place = absl::GetFlag(FLAGS_in_place);
+  if (absl::GetFlag(FLAGS_compute) < absl::ZeroDuration() ||
+      absl::GetFlag(FLAGS_compute) > absl::Hours(1)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--compute=%s is out of range: it is from 0s to 1h",
+                        absl::FormatDuration(absl::GetFlag(FLAGS_compute))));
+  }
+  options.compute_s = absl::ToDoubleSeconds(absl::GetFlag(FLAGS_compute));
+  options.priority = absl::GetFlag(FLAGS_priority);
   options.json = absl::GetFlag(FLAGS_json);
   options.socket = absl::GetFlag(FLAGS_socket);
   options.partition_bytes = absl::GetFlag(FLAGS_partition_bytes);

@@ -22,6 +22,8 @@ struct BenchOptions {
   uint32_t iterations = 0;
   uint32_t warm_up = 0;
   bool in_place = false;  // tensors live in the agent's memory: no copy in, no copy out
+  double compute_s = 0;   // `train`: of an iteration
+  bool priority = true;   // `train`: what the next forward pass needs first goes first
   bool json = false;
   std::string socket;  // of the node's agent; empty: the library's default
   // `local` only

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <utility>
 
@@ -98,10 +97,7 @@ absl::Status RunPushPull(const BenchOptions& options) {
     ADDEND_ASSIGN_OR_RETURN(Measurement line, Measure(session.get(), workload, options, agent));
     lines.push_back(std::move(line));
   }
-  if (session->rank() == 0) {
-    const std::string text = options.json ? ToJson(lines) : ToTable(lines, session->size());
-    std::fputs(text.c_str(), stdout);
-  }
+  if (session->rank() == 0) Print(lines, session->size(), options.json);
   return absl::OkStatus();
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
@@ -69,6 +70,10 @@ std::string ToTable(const std::vector<Measurement>& lines, int ranks) {
                           cpu, FormatChecksum(line));
   }
   return text;
+}
+
+void Print(const std::vector<Measurement>& lines, int ranks, bool json) {
+  std::fputs((json ? ToJson(lines) : ToTable(lines, ranks)).c_str(), stdout);
 }
 
 }  // namespace addend

@@ -1,4 +1,4 @@
-// Measurements as text, for people and for programs. Pure.
+// Measurements as text, for people and for programs.
 #pragma once
 
 #include <string>
@@ -15,5 +15,7 @@ double Percentile(std::vector<double> values, double part);
 // An array with one object per line; bytes and seconds, never scaled.
 std::string ToJson(const std::vector<Measurement>& lines);
 std::string ToTable(const std::vector<Measurement>& lines, int ranks);
+// One of the two, to standard output.
+void Print(const std::vector<Measurement>& lines, int ranks, bool json);
 
 }  // namespace addend

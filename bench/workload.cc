@@ -56,22 +56,31 @@ absl::Status WorkloadTensors::Add(Session* session, const std::string& name, uin
   return absl::OkStatus();
 }
 
+absl::Status WorkloadTensors::Push(size_t index, int32_t priority) {
+  Tensor& tensor = tensors_[index];
+  tensor.handle.reset();
+  addend_handle* handle = nullptr;
+  ADDEND_RETURN_IF_ERROR(ToStatus(
+      addend_push_pull(tensor.tensor, tensor.input, tensor.output.get(), priority, &handle)));
+  tensor.handle.reset(handle);
+  return absl::OkStatus();
+}
+
+absl::Status WorkloadTensors::Wait(size_t index) {
+  Tensor& tensor = tensors_[index];
+  if (tensor.handle == nullptr) return absl::OkStatus();
+  ADDEND_RETURN_IF_ERROR(ToStatus(addend_wait(tensor.handle.get(), -1)));
+  tensor.result = tensor.output ? tensor.output.get()
+                                : static_cast<const float*>(addend_result(tensor.handle.get()));
+  return absl::OkStatus();
+}
+
 absl::Status WorkloadTensors::PushPull() {
   for (size_t i = tensors_.size(); i-- > 0;) {
-    Tensor& tensor = tensors_[i];
-    tensor.handle.reset();
-    addend_handle* handle = nullptr;
     // The first tensors are needed first in the next forward pass.
-    const int32_t priority = -static_cast<int32_t>(i);
-    ADDEND_RETURN_IF_ERROR(ToStatus(
-        addend_push_pull(tensor.tensor, tensor.input, tensor.output.get(), priority, &handle)));
-    tensor.handle.reset(handle);
+    ADDEND_RETURN_IF_ERROR(Push(i, -static_cast<int32_t>(i)));
   }
-  for (Tensor& tensor : tensors_) {
-    ADDEND_RETURN_IF_ERROR(ToStatus(addend_wait(tensor.handle.get(), -1)));
-    tensor.result = tensor.output ? tensor.output.get()
-                                  : static_cast<const float*>(addend_result(tensor.handle.get()));
-  }
+  for (size_t i = 0; i < tensors_.size(); ++i) ADDEND_RETURN_IF_ERROR(Wait(i));
   return absl::OkStatus();
 }
 

@@ -19,6 +19,11 @@ class WorkloadTensors {
   static absl::StatusOr<WorkloadTensors> Make(Session* session, const Workload& workload,
                                               bool in_place);
 
+  size_t size() const { return tensors_.size(); }
+  // Pushes one, whose former result is then no longer read.
+  absl::Status Push(size_t tensor, int32_t priority);
+  // Waits for the result of one; at once if it has not been pushed.
+  absl::Status Wait(size_t tensor);
   // Pushes all, the last first as a backward pass does, and waits for all.
   absl::Status PushPull();
   // Of the bits of the last results, in the tensors' order.

@@ -98,7 +98,8 @@ class Ranks:
 
 class Cluster:
     def __init__(self, folder, nodes=1, local_size=1, cpu_servers=0, shards=1, job="job", store="memory",
-                 scheduler_flags=(), summation_flags=(), agent_flags=(), network=None, user=None, bin_dir=None, schedulers=1):
+                 scheduler_flags=(), summation_flags=(), agent_flags=(), network=None, user=None, bin_dir=None, schedulers=1,
+                 flags_of_node=lambda node: ()):
         """`network`: a netns.Network whose hosts 1..nodes carry the agents and the next ones the CPU servers;
         without it everything is on 127.0.0.1. `user`: a numeric user id that runs every process. With more than one
         scheduler they share an etcd, which the cluster starts."""
@@ -106,6 +107,7 @@ class Cluster:
         self.nodes, self.local_size, self.cpu_servers = nodes, local_size, cpu_servers
         self.shards, self.job, self.store = shards, job, store
         self.flags = {"scheduler": with_scaled_lease(scheduler_flags), "summation": list(summation_flags), "agent": list(agent_flags)}
+        self.flags_of_node = flags_of_node  # further ones of its agent
         self.network, self.user = network, user
         self.bin_dir = pathlib.Path(bin_dir or BIN_DIR)
         self.processes = []
@@ -224,7 +226,7 @@ class Cluster:
 
     def start_agent(self, node, *flags, name=None):
         self.agents[node] = self.start_service(
-            "agent", name or f"agent{node}", node + 1, [*self.agent_command_flags(node), *flags])
+            "agent", name or f"agent{node}", node + 1, [*self.agent_command_flags(node), *self.flags_of_node(node), *flags])
         return self.agents[node]
 
     def _listen(self, host):

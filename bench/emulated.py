@@ -1,0 +1,65 @@
+"""Emulated machines for the benchmarks: network namespaces with limited links, and a cluster of the real binaries on them."""
+import contextlib
+import json
+import pathlib
+import subprocess
+import tempfile
+
+from tests.support import netns
+from tests.support.cluster import BIN_DIR, PYTHON, Cluster
+
+BENCH = pathlib.Path(__file__).resolve().parent
+
+
+@contextlib.contextmanager
+def network(rates):
+    """Hosts 1, 2, ... whose links have these rates in Mbit/s, each direction."""
+    with netns.Network(len(rates), f"{max(rates)}mbit") as result:
+        for host, rate in enumerate(rates, 1):
+            result.limit(host, f"{rate}mbit")
+            # Links that idle between rounds would begin each of them slowly.
+            subprocess.run([*result.prefix(host), "sysctl", "-qw", "net.ipv4.tcp_slow_start_after_idle=0"], check=True)
+        yield result
+
+
+@contextlib.contextmanager
+def cluster(nodes, rates, agent_flags=()):
+    """One agent per node, a summation server on each further host."""
+    with network(rates) as hosts, tempfile.TemporaryDirectory() as folder, Cluster(
+            folder, nodes, 1, network=hosts, agent_flags=agent_flags,
+            flags_of_node=lambda node: [f"--bandwidth={rates[node]}Mbps"]) as result:
+        for rate in rates[nodes:]:
+            result.await_ports(result.start_summation(f"--bandwidth={rate}Mbps"))
+        yield result
+
+
+def run_bench(running, *words):
+    """Runs addend-bench as every rank; returns what rank 0 prints."""
+    run = len(running.processes)  # a log of its own for each
+    ranks = [running.start(f"bench{run}.rank{rank}", [BIN_DIR / "addend-bench", *words, "--json"], env=running.rank_environment(rank))
+             for rank in range(running.nodes)]
+    for rank in ranks:
+        if rank.wait(1800) != 0:
+            raise SystemExit(f"addend-bench {words[0]} failed as {rank.name}:\n{rank.tail()}")
+    text = ranks[0].text()
+    return json.loads(text[text.index("["):text.rindex("]") + 1])
+
+
+def goodput_part(mbit):
+    """Which part of a link's rate TCP carries as payload, in both directions at once."""
+    with network([mbit, mbit]) as hosts:
+        listener = subprocess.Popen([*hosts.prefix(1), PYTHON, BENCH / "link_goodput.py", "listen", hosts.address(1)],
+                                    stdout=subprocess.PIPE, text=True)
+        address = f"{hosts.address(1)}:{listener.stdout.readline().strip()}"
+        there = subprocess.run([*hosts.prefix(2), PYTHON, BENCH / "link_goodput.py", "connect", address],
+                               capture_output=True, text=True, check=True, timeout=60).stdout
+        here = listener.communicate(timeout=60)[0]
+    return (float(here) + float(there)) / 2 * 8 / (mbit * 1e6)
+
+
+def t_opt(size, nodes, rates, part=1):
+    """The shortest time in seconds in which the machines can sum so many bytes, if `part` of their rates is payload."""
+    bandwidths = ",".join(f"{int(rate * 1e6 * part)}bps" for rate in rates)
+    command = [BIN_DIR / "addendctl", "plan", "--json", f"--gpu-nodes={nodes}", f"--cpu-nodes={len(rates) - nodes}",
+               f"--bytes={size}", f"--bandwidths={bandwidths}"]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["t_opt_s"]

@@ -1,0 +1,102 @@
+#include "bench/floor.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_format.h"
+#include "bench/process_cpu.h"
+#include "bench/reduce.h"
+#include "bench/report.h"
+#include "lib/base/fd.h"
+#include "lib/base/status_macros.h"
+
+namespace addend {
+namespace {
+
+constexpr size_t kCallBytes = 1 << 20;
+constexpr uint64_t kWireBytes = uint64_t{1} << 30;
+constexpr int kRepeats = 5;
+
+absl::Status Failed(const char* what) {
+  return absl::InternalError(absl::StrFormat("%s: %s", what, std::strerror(errno)));
+}
+
+// Both ends of a TCP connection over 127.0.0.1.
+absl::StatusOr<std::pair<UniqueFd, UniqueFd>> Connect() {
+  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  UniqueFd one(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  if (::bind(listener.get(), generic, size) != 0 || ::listen(listener.get(), 1) != 0 ||
+      ::getsockname(listener.get(), generic, &size) != 0 ||
+      ::connect(one.get(), generic, size) != 0) {
+    return Failed("cannot connect over 127.0.0.1");
+  }
+  UniqueFd other(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!other.valid()) return Failed("cannot accept a connection over 127.0.0.1");
+  return std::pair(std::move(one), std::move(other));
+}
+
+absl::StatusOr<double> WireSecondsPerByte() {
+  ADDEND_ASSIGN_OR_RETURN(const auto ends, Connect());
+  std::vector<char> from(kCallBytes), to(kCallBytes);
+  std::vector<double> seconds;
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    const double before = ProcessCpuSeconds(::getpid()).value_or(0);
+    std::thread reader([&] {
+      uint64_t received = 0;
+      ssize_t size = 1;
+      while (received < kWireBytes && size > 0) {
+        size = ::recv(ends.second.get(), to.data(), kCallBytes, 0);
+        received += static_cast<uint64_t>(size > 0 ? size : 0);
+      }
+    });
+    uint64_t sent = 0;
+    ssize_t size = 1;
+    while (sent < kWireBytes && size > 0) {
+      size = ::send(ends.first.get(), from.data(),
+                    std::min<uint64_t>(kWireBytes - sent, kCallBytes), 0);
+      sent += static_cast<uint64_t>(size > 0 ? size : 0);
+    }
+    if (size <= 0) ::shutdown(ends.first.get(), SHUT_WR);
+    reader.join();
+    if (size <= 0) return Failed("sending over 127.0.0.1");
+    seconds.push_back(ProcessCpuSeconds(::getpid()).value_or(0) - before);
+  }
+  return Percentile(seconds, 0.5) / static_cast<double>(kWireBytes);
+}
+
+}  // namespace
+
+absl::Status RunFloor(const BenchOptions& options) {
+  ADDEND_ASSIGN_OR_RETURN(const double wire, WireSecondsPerByte());
+  const double sum = SecondsPerSummedByte(options.nodes);
+  if (options.json) {
+    nlohmann::ordered_json object = {
+        {"inputs", options.nodes}, {"wire_s_per_byte", wire}, {"sum_s_per_byte", sum}};
+    std::puts(object.dump(2).c_str());
+  } else {
+    std::printf(
+        "wire: %.3f ns per byte, both ends; sum of %u contributions in cache: %.3f ns per byte\n",
+        wire * 1e9, options.nodes, sum * 1e9);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace addend

@@ -1,0 +1,20 @@
+// `addend-bench reduce`: the summation kernels against the memory's own bandwidth and against the
+// best plain loop, all measured in turn in one run on one core.
+#pragma once
+
+#include "absl/status/status.h"
+#include "bench/options.h"
+
+namespace addend {
+
+// Sums of 2, 4 and 8 inputs, every float type, out of cache and in the L2 cache; prints JSON or a
+// table. Takes about half a minute and 2.3 GiB.
+absl::Status RunReduce(const BenchOptions& options);
+
+// What one byte of a float32 sum of so many contributions takes, all in the L2 cache.
+double SecondsPerSummedByte(size_t inputs);
+
+// What one byte of a float32 sum of so many contributions takes, all in the L2 cache.
+double SecondsPerSummedByte(size_t inputs);
+
+}  // namespace addend

@@ -1,0 +1,16 @@
+// `addend-bench train`: iterations of a training whose computing is only simulated, as a GPU's
+// would be: the processor waits for it.
+#pragma once
+
+#include "absl/status/status.h"
+#include "bench/options.h"
+
+namespace addend {
+
+// Runs this process's rank; every rank of the job runs the same. Each of the model's tensors takes
+// an equal share of --compute, a third of it in the forward pass, which waits for the tensor's sum
+// of the iteration before, and two thirds in the backward pass, after which the tensor is pushed.
+// Rank 0 prints the length of the iterations.
+absl::Status RunTraining(const BenchOptions& options);
+
+}  // namespace addend
