@@ -7,6 +7,9 @@
 #include "bench/plain_loops.h"
 
 #if defined(__x86_64__)
+#if !defined(__clang__)  // g++ 12 takes its own headers' undefined vectors for a mistake
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 #endif
 

@@ -19,13 +19,15 @@ PlainSum Find(DType dtype, size_t inputs, bool past_caches);
 #endif
 
 std::vector<PlainLoop> PlainSums(DType dtype, size_t inputs) {
+  // Every processor with AVX2 converts float16 too.
   std::vector<PlainLoop> loops = {{"baseline", plain_baseline::Find(dtype, inputs, false)}};
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("x86-64-v3")) {
+  if (__builtin_cpu_supports("avx2")) {
     loops.push_back({"AVX2", plain_avx2::Find(dtype, inputs, false)});
     loops.push_back({"AVX2, non-temporal", plain_avx2::Find(dtype, inputs, true)});
   }
-  if (__builtin_cpu_supports("x86-64-v4")) {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
     loops.push_back({"AVX-512", plain_avx512::Find(dtype, inputs, false)});
     loops.push_back({"AVX-512, non-temporal", plain_avx512::Find(dtype, inputs, true)});
   }
