@@ -24,8 +24,8 @@ namespace addend {
 namespace {
 
 constexpr size_t kMostInputs = 8;
-constexpr uint64_t kStreamBytes = 256
-                                  << 20;  // several times any last-level cache's share of a core
+// Several times any last-level cache's share of a core.
+constexpr uint64_t kStreamBytes = 256 << 20;
 constexpr uint64_t kUsualL2Bytes = 1 << 20;
 constexpr double kShortestSeconds = 2e-3;  // of one measurement: in cache, many passes
 constexpr DType kFloats[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
