@@ -4,18 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "lib/base/mix.h"
 #include "lib/base/status_macros.h"
 
 namespace addend {
 namespace {
-
-// A well-mixed function of its argument (splitmix64), so that the values need no state.
-uint64_t Mix(uint64_t x) {
-  x += 0x9E3779B97F4A7C15;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
-  return x ^ (x >> 31);
-}
 
 void Fill(float* values, uint64_t elements, uint64_t seed) {
   for (uint64_t i = 0; i < elements; ++i) {

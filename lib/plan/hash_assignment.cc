@@ -1,20 +1,11 @@
 #include "lib/plan/hash_assignment.h"
 
+#include <utility>
+
 #include "absl/strings/str_format.h"
+#include "lib/base/mix.h"
 
 namespace addend {
-namespace {
-
-// Steele, Lea and Flood's splitmix64: the paper does not name its hash.
-uint64_t Hash(uint64_t x) {
-  x += 0x9E3779B97F4A7C15;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
-  return x ^ (x >> 31);
-}
-
-}  // namespace
-
 absl::StatusOr<std::vector<TensorAssignment>> AssignByHash(std::span<const TensorSize> tensors,
                                                            uint64_t partition_bytes, size_t n,
                                                            size_t k) {
@@ -37,7 +28,8 @@ absl::StatusOr<std::vector<TensorAssignment>> AssignByHash(std::span<const Tenso
     a.partition_elements = PartitionElements(tensor.dtype, partition_bytes);
     const uint64_t count = PartitionCount(tensor.elements, a.partition_elements);
     for (uint64_t i = 0; i < count; ++i) {
-      const uint64_t value = Hash(number++) % range;
+      // The paper does not name its hash.
+      const uint64_t value = Mix(number++) % range;
       a.servers.push_back(static_cast<uint32_t>(
           value < n * of_gpu ? value / of_gpu : n + (value - n * of_gpu) / of_cpu));
     }
