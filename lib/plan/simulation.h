@@ -23,8 +23,7 @@ struct Simulation {
   double t_s = 0;      // of a round; 0 with one GPU machine that sums for itself
   double t_opt_s = 0;  // the plan's
   double fill_s = 0;   // of t_s: the beginning
-  // The largest ratio of what a machine's link carries to what it would carry with exact shares: 1
-  // is perfect. It may be below: the plan's slowest link need not be the one.
+  // How long the busiest link carries partitions, over t_opt: 1 with shares met exactly.
   double imbalance = 1;
   uint64_t partitions = 0;
 };
