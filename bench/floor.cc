@@ -27,6 +27,7 @@ namespace addend {
 namespace {
 
 constexpr size_t kCallBytes = 1 << 20;
+constexpr size_t kInCache = kCallBytes, kInMemory = 256 * kCallBytes;
 constexpr uint64_t kWireBytes = uint64_t{1} << 30;
 constexpr int kRepeats = 5;
 
@@ -53,9 +54,10 @@ absl::StatusOr<std::pair<UniqueFd, UniqueFd>> Connect() {
   return std::pair(std::move(one), std::move(other));
 }
 
-absl::StatusOr<double> WireSecondsPerByte() {
+// Sends what lies in `from_bytes` of memory again and again, and receives it to `to_bytes`.
+absl::StatusOr<double> WireSecondsPerByte(size_t from_bytes, size_t to_bytes) {
   ADDEND_ASSIGN_OR_RETURN(const auto ends, Connect());
-  std::vector<char> from(kCallBytes), to(kCallBytes);
+  std::vector<char> from(from_bytes, 1), to(to_bytes, 1);
   std::vector<double> seconds;
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
     const double before = ProcessCpuSeconds(::getpid()).value_or(0);
@@ -63,15 +65,18 @@ absl::StatusOr<double> WireSecondsPerByte() {
       uint64_t received = 0;
       ssize_t size = 1;
       while (received < kWireBytes && size > 0) {
-        size = ::recv(ends.second.get(), to.data(), kCallBytes, 0);
+        const size_t place = received % to_bytes;
+        size =
+            ::recv(ends.second.get(), to.data() + place, std::min(kCallBytes, to_bytes - place), 0);
         received += static_cast<uint64_t>(size > 0 ? size : 0);
       }
     });
     uint64_t sent = 0;
     ssize_t size = 1;
     while (sent < kWireBytes && size > 0) {
-      size = ::send(ends.first.get(), from.data(),
-                    std::min<uint64_t>(kWireBytes - sent, kCallBytes), 0);
+      const size_t place = sent % from_bytes;
+      size = ::send(ends.first.get(), from.data() + place, std::min(kCallBytes, from_bytes - place),
+                    0);
       sent += static_cast<uint64_t>(size > 0 ? size : 0);
     }
     if (size <= 0) ::shutdown(ends.first.get(), SHUT_WR);
@@ -85,16 +90,22 @@ absl::StatusOr<double> WireSecondsPerByte() {
 }  // namespace
 
 absl::Status RunFloor(const BenchOptions& options) {
-  ADDEND_ASSIGN_OR_RETURN(const double wire, WireSecondsPerByte());
+  ADDEND_ASSIGN_OR_RETURN(const double wire, WireSecondsPerByte(kInCache, kInCache));
+  ADDEND_ASSIGN_OR_RETURN(const double from_memory, WireSecondsPerByte(kInMemory, kInCache));
+  ADDEND_ASSIGN_OR_RETURN(const double to_memory, WireSecondsPerByte(kInCache, kInMemory));
   const double sum = SecondsPerSummedByte(options.nodes);
   if (options.json) {
-    nlohmann::ordered_json object = {
-        {"inputs", options.nodes}, {"wire_s_per_byte", wire}, {"sum_s_per_byte", sum}};
+    nlohmann::ordered_json object = {{"inputs", options.nodes},
+                                     {"wire_s_per_byte", wire},
+                                     {"wire_from_memory_s_per_byte", from_memory},
+                                     {"wire_to_memory_s_per_byte", to_memory},
+                                     {"sum_s_per_byte", sum}};
     std::puts(object.dump(2).c_str());
   } else {
     std::printf(
-        "wire: %.3f ns per byte, both ends; sum of %u contributions in cache: %.3f ns per byte\n",
-        wire * 1e9, options.nodes, sum * 1e9);
+        "wire: %.3f ns per byte, both ends (%.3f out of memory, %.3f into memory); sum of %u "
+        "contributions in cache: %.3f ns per byte\n",
+        wire * 1e9, from_memory * 1e9, to_memory * 1e9, options.nodes, sum * 1e9);
   }
   return absl::OkStatus();
 }

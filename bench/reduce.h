@@ -14,7 +14,4 @@ absl::Status RunReduce(const BenchOptions& options);
 // What one byte of a float32 sum of so many contributions takes, all in the L2 cache.
 double SecondsPerSummedByte(size_t inputs);
 
-// What one byte of a float32 sum of so many contributions takes, all in the L2 cache.
-double SecondsPerSummedByte(size_t inputs);
-
 }  // namespace addend

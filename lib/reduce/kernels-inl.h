@@ -415,7 +415,7 @@ void RunStep(const Request& r) {
   using Wide = Native<typename Type::Acc>;
   switch (r.step) {
     case Step::kStart:
-      return Loop<Type, Type, Wide, SumOp, false>::Run(r);
+      return Loop<Type, Type, Wide, Op, false>::Run(r);
     case Step::kAccumulate:
       return Loop<Wide, Type, Wide, Op, false>::Run(r);
     case Step::kFinish:

@@ -65,8 +65,10 @@ void RunWith(Request r, std::span<const void* const> inputs, size_t elements) {
   Run(r);
   if (added == elements) return;
   const size_t in = SizeOf(r.dtype), acc = AccumulatorSizeOf(r.dtype);
-  r.out += added * (r.step == Step::kAccumulate ? acc : in);
-  r.first += added * (r.step == Step::kReduce ? in : acc);
+  const bool to_accumulators = r.step == Step::kStart || r.step == Step::kAccumulate;
+  const bool from_elements = r.step == Step::kStart || r.step == Step::kReduce;
+  r.out += added * (to_accumulators ? acc : in);
+  r.first += added * (from_elements ? in : acc);
   r.inputs = 0;
   r.elements = elements - added;
   Run(r);
@@ -74,19 +76,14 @@ void RunWith(Request r, std::span<const void* const> inputs, size_t elements) {
 
 }  // namespace
 
-void Start(DType dtype, void* acc, const void* in, size_t elements) {
-  Request r = MakeRequest(Step::kStart, dtype, ReduceOp::kSum, acc, in);
-  r.elements = elements;
-  Run(r);
+void Start(DType dtype, ReduceOp op, void* acc, std::span<const void* const> inputs,
+           size_t elements) {
+  RunWith(MakeRequest(Step::kStart, dtype, op, acc, inputs.front()), inputs.subspan(1), elements);
 }
 
-void Accumulate(DType dtype, ReduceOp op, void* acc, const void* in, size_t elements) {
-  RunWith(MakeRequest(Step::kAccumulate, dtype, op, acc, acc), {&in, 1}, elements);
-}
-
-void AccumulateTo(DType dtype, ReduceOp op, void* acc, const void* former, const void* in,
-                  size_t elements) {
-  RunWith(MakeRequest(Step::kAccumulate, dtype, op, acc, former), {&in, 1}, elements);
+void Accumulate(DType dtype, ReduceOp op, void* acc, std::span<const void* const> inputs,
+                size_t elements) {
+  RunWith(MakeRequest(Step::kAccumulate, dtype, op, acc, acc), inputs, elements);
 }
 
 void Finish(DType dtype, ReduceOp op, void* out, const void* acc, size_t elements,
@@ -98,12 +95,12 @@ void Finish(DType dtype, ReduceOp op, void* out, const void* acc, size_t element
   Run(r);
 }
 
-void AccumulateAndFinish(DType dtype, ReduceOp op, void* out, const void* acc, const void* in,
-                         size_t elements, uint32_t divisor) {
+void AccumulateAndFinish(DType dtype, ReduceOp op, void* out, const void* acc,
+                         std::span<const void* const> inputs, size_t elements, uint32_t divisor) {
   Request r = MakeRequest(Step::kFinish, dtype, op, out, acc);
   r.divisor = divisor;
   r.divide = op == ReduceOp::kAverage;
-  RunWith(r, {&in, 1}, elements);
+  RunWith(r, inputs, elements);
 }
 
 void Reduce(DType dtype, ReduceOp op, void* out, std::span<const void* const> inputs,

@@ -27,26 +27,25 @@
 
 namespace addend {
 
-// The first contribution: acc = in, widened to AccumulatorSizeOf(dtype) bytes an element.
-// `acc` may equal `in` where the sizes are the same.
-void Start(DType dtype, void* acc, const void* in, size_t elements);
+// The first contributions: acc = inputs[0] op inputs[1] op ... in one pass, widened to
+// AccumulatorSizeOf(dtype) bytes an element. `acc` may equal any input where the sizes are the
+// same. `inputs` must not be empty.
+void Start(DType dtype, ReduceOp op, void* acc, std::span<const void* const> inputs,
+           size_t elements);
 
-// A further one: acc = acc op in.
-void Accumulate(DType dtype, ReduceOp op, void* acc, const void* in, size_t elements);
-
-// The same with the sum so far elsewhere: acc = former op in. `acc` may equal `former`.
-void AccumulateTo(DType dtype, ReduceOp op, void* acc, const void* former, const void* in,
-                  size_t elements);
+// Further ones: acc = acc op inputs[0] op inputs[1] op ... in one pass.
+void Accumulate(DType dtype, ReduceOp op, void* acc, std::span<const void* const> inputs,
+                size_t elements);
 
 // out = round(acc / divisor) with SizeOf(dtype) bytes an element; `out` may equal `acc`. Only
 // kAverage uses the divisor.
 void Finish(DType dtype, ReduceOp op, void* out, const void* acc, size_t elements,
             uint32_t divisor);
 
-// The last contribution and Finish in one pass: out = finish(acc op in). `out` may equal `acc` or
-// `in`.
-void AccumulateAndFinish(DType dtype, ReduceOp op, void* out, const void* acc, const void* in,
-                         size_t elements, uint32_t divisor);
+// The last contributions and Finish in one pass: out = finish(acc op inputs[0] op inputs[1] ...).
+// `out` may equal `acc` or any input.
+void AccumulateAndFinish(DType dtype, ReduceOp op, void* out, const void* acc,
+                         std::span<const void* const> inputs, size_t elements, uint32_t divisor);
 
 // All contributions in one pass: out = finish(inputs[0] op inputs[1] op ...). `out` may equal any
 // input. `inputs` must not be empty.

@@ -1,7 +1,5 @@
 #include "lib/summation/engine.h"
 
-#include <malloc.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -231,9 +229,6 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
   }
   held.tensors[tensor.id].merge(reserved);
   if (budget_.over_limit()) OnShards([](Shard* shard) { shard->DropEarly(); });
-  // Early contributions that are gone leave free pages in the heap, which would count beside the
-  // new accumulators.
-  malloc_trim(0);
   return absl::OkStatus();
 }
 

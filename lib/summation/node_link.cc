@@ -44,7 +44,7 @@ absl::StatusOr<MutableBytes> NodeLink::Place(const FrameHeader& header) {
       return MutableBytes(scratch_.data(), header.payload_bytes);
     }
     case Collector::Standing::kEarly:
-      early_room_ = EarlyContribution::TakeBuffer(shard_->budget(), header.payload_bytes);
+      early_room_ = EarlyContribution::TakeBuffer(shard_->early_buffers(), header.payload_bytes);
       return early_room_ ? early_room_->room() : MutableBytes();
     default:
       return MutableBytes();
@@ -240,8 +240,7 @@ absl::Status NodeLink::OnSupplied(const FrameHeader& header, Payload payload) {
 
 absl::Status NodeLink::OnItsTurn(Partition* partition, const FrameHeader& header, Payload payload) {
   const bool empty = header.flags & kFlagEmpty;
-  ADDEND_RETURN_IF_ERROR(shard_->Sum(job_, partition, payload.bytes(), empty, &payload));
-  return shard_->Advance(job_, partition);
+  return shard_->Take(job_, partition, std::move(payload), empty);
 }
 
 absl::Status NodeLink::OnEarly(Partition* partition, const FrameHeader& header, Payload payload) {

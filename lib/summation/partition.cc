@@ -6,23 +6,8 @@
 
 #include "absl/strings/str_format.h"
 #include "lib/base/status_macros.h"
-#include "lib/reduce/reduce.h"
 
 namespace addend {
-
-std::unique_ptr<EarlyContribution> EarlyContribution::TakeBuffer(MemoryBudget* budget,
-                                                                 size_t bytes) {
-  if (!budget->TryTake(bytes)) return nullptr;
-  auto early = std::make_unique<EarlyContribution>();
-  early->budget_ = budget;
-  early->bytes_ = bytes;
-  early->buffer_.reset(new std::byte[bytes]);  // not zeroed: it is about to be read into
-  return early;
-}
-
-EarlyContribution::~EarlyContribution() {
-  if (budget_ != nullptr) budget_->Give(bytes_);
-}
 
 Partition::Partition(Spec spec, PartitionMemory memory)
     : spec_(std::move(spec)),
@@ -31,6 +16,7 @@ Partition::Partition(Spec spec, PartitionMemory memory)
       ownership_(spec_.nodes, spec_.version, spec_.handed_over),
       aborted_(spec_.aborted),
       fresh_(spec_.handed_over),
+      sum_(spec_.dtype, spec_.op, spec_.elements),
       early_(spec_.nodes) {
   for (const NodeId node : spec_.lost) {
     collector_.Lose(node);
@@ -43,18 +29,46 @@ MutableBytes Partition::DirectRoom() {
   return MutableBytes(memory_.result[parity()], payload_bytes());
 }
 
-absl::Status Partition::Sum(Bytes data, bool empty, Payload* lent, Round* sealed) {
+absl::Status Partition::Take(Payload payload, bool empty) {
+  if (payload.by_reference()) {
+    return Take(std::make_unique<EarlyContribution>(std::move(payload), empty));
+  }
   if (spec_.op == ReduceOp::kBroadcast) {
-    ADDEND_RETURN_IF_ERROR(SumBroadcast(data, empty));
+    ADDEND_RETURN_IF_ERROR(TakeBroadcast(payload.bytes(), empty));
   } else if (!empty) {
-    SumData(data, lent);
-  } else if (collector_.IsLast()) {
-    FinishWithoutData();
+    sum_.Add(payload.bytes(), Slot());
   }
   has_data_ = has_data_ || !empty;
   collector_.Summed();
-  if (collector_.IsComplete()) Seal(sealed);
   return absl::OkStatus();
+}
+
+absl::Status Partition::Take(std::unique_ptr<EarlyContribution> contribution) {
+  const bool empty = contribution->empty();
+  if (spec_.op == ReduceOp::kBroadcast) {
+    ADDEND_RETURN_IF_ERROR(TakeBroadcast(contribution->bytes(), empty));
+  } else if (!empty) {
+    sum_.Add(collector_.turn(), std::move(contribution));
+  }
+  has_data_ = has_data_ || !empty;
+  collector_.Summed();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<size_t> Partition::TakeKept() {
+  auto early = std::move(early_[collector_.turn().value()]);
+  const size_t bytes = early->bytes().size();
+  ADDEND_RETURN_IF_ERROR(Take(std::move(early)));
+  return bytes;
+}
+
+void Partition::Settle(Round* sealed) {
+  if (!collector_.IsComplete()) {
+    copied_bytes_ += sum_.LetGoOfBuffers(Slot());
+    return;
+  }
+  if (spec_.op != ReduceOp::kBroadcast) sum_.Finish(Slot(), divisor());
+  Seal(sealed);
 }
 
 void Partition::Seal(Round* sealed) {
@@ -66,55 +80,7 @@ void Partition::Seal(Round* sealed) {
   open_since_ = absl::InfiniteFuture();
 }
 
-const std::byte* Partition::SumSoFar() const {
-  return first_.by_reference() ? first_.bytes().data() : memory_.accumulator[parity()];
-}
-
-void Partition::SumData(Bytes data, Payload* lent) {
-  if (!has_data_) return SumFirst(data, lent);
-  if (collector_.IsLast()) {
-    AccumulateAndFinish(spec_.dtype, spec_.op, memory_.result[parity()], SumSoFar(), data.data(),
-                        spec_.elements, divisor());
-  } else {
-    AccumulateTo(spec_.dtype, spec_.op, memory_.accumulator[parity()], SumSoFar(), data.data(),
-                 spec_.elements);
-  }
-  first_ = Payload();
-}
-
-void Partition::SumFirst(Bytes data, Payload* lent) {
-  std::byte* const accumulator = memory_.accumulator[parity()];
-  const bool last = collector_.IsLast();
-  if (last && !widened()) {
-    Finish(spec_.dtype, spec_.op, memory_.result[parity()], data.data(), spec_.elements, divisor());
-    return;
-  }
-  if (lent != nullptr && lent->by_reference() && !widened()) {
-    first_ = std::move(*lent);
-    first_node_ = collector_.turn();
-    return;
-  }
-  if (data.data() != accumulator) {
-    Start(spec_.dtype, accumulator, data.data(), spec_.elements);
-    if (!widened()) copied_bytes_ += data.size();
-  }
-  if (last) {
-    Finish(spec_.dtype, spec_.op, memory_.result[parity()], accumulator, spec_.elements, divisor());
-  }
-}
-
-// The last node had nothing to add.
-void Partition::FinishWithoutData() {
-  std::byte* const result = memory_.result[parity()];
-  if (has_data_) {
-    Finish(spec_.dtype, spec_.op, result, SumSoFar(), spec_.elements, divisor());
-    first_ = Payload();
-  } else {
-    std::memset(result, 0, payload_bytes());
-  }
-}
-
-absl::Status Partition::SumBroadcast(Bytes payload, bool empty) {
+absl::Status Partition::TakeBroadcast(Bytes payload, bool empty) {
   if (empty) return collector_.IsLast() ? CheckBroadcast() : absl::OkStatus();
   if (has_data_) {
     return absl::FailedPreconditionError(absl::StrFormat(
@@ -148,10 +114,8 @@ Partition::Loss Partition::Lose(NodeId node) {
     if (spec_.op == ReduceOp::kBroadcast) {
       loss.status = CheckBroadcast();
       if (!loss.status.ok()) return loss;
-    } else {
-      FinishWithoutData();
     }
-    Seal(&loss.sealed);
+    Settle(&loss.sealed);
   }
   return loss;
 }
@@ -165,7 +129,7 @@ void Partition::GoBack() {
 
 void Partition::ForgetOpenRound() {
   for (auto& early : early_) early.reset();
-  first_ = Payload();
+  sum_.Clear();
   has_data_ = false;
   open_since_ = absl::InfiniteFuture();
 }
@@ -221,10 +185,6 @@ void Partition::KeepEarly(NodeId node, std::unique_ptr<EarlyContribution> early)
   collector_.Keep(node);
 }
 
-std::unique_ptr<EarlyContribution> Partition::TakeEarly(NodeId node) {
-  return std::move(early_[node.value()]);
-}
-
 size_t Partition::DropEarly() {
   size_t dropped = 0;
   for (uint32_t node = 0; node < early_.size(); ++node) {
@@ -238,11 +198,7 @@ size_t Partition::DropEarly() {
 }
 
 void Partition::ForgetReferences(NodeId node) {
-  if (first_.by_reference() && first_node_ == node) {
-    Start(spec_.dtype, memory_.accumulator[parity()], first_.bytes().data(), spec_.elements);
-    copied_bytes_ += first_.bytes().size();
-    first_ = Payload();
-  }
+  if (sum_.RefersTo(node)) copied_bytes_ += sum_.Condense(Slot());
   auto& early = early_[node.value()];
   if (early == nullptr || !early->by_reference()) return;
   early.reset();

@@ -15,8 +15,8 @@
 #include "lib/base/ids.h"
 #include "lib/base/types.h"
 #include "lib/summation/collector.h"
-#include "lib/summation/memory_budget.h"
 #include "lib/summation/ownership.h"
+#include "lib/summation/round_sum.h"
 #include "lib/transport/transport.h"
 
 namespace addend {
@@ -28,32 +28,6 @@ struct PartitionMemory {
   std::byte* result[2] = {nullptr, nullptr};
   std::atomic<uint64_t>* reads = nullptr;  // of results that are others' memory: see ExternalSlots
   std::shared_ptr<void> keep_alive;
-};
-
-// A contribution that came before its turn: a buffer taken from the budget, or a reference to the
-// sender's memory.
-class EarlyContribution {
- public:
-  EarlyContribution() = default;
-  // Null when the budget has no room.
-  static std::unique_ptr<EarlyContribution> TakeBuffer(MemoryBudget* budget, size_t bytes);
-  EarlyContribution(Payload payload, bool empty) : payload_(std::move(payload)), empty_(empty) {}
-  ~EarlyContribution();
-  EarlyContribution(const EarlyContribution&) = delete;
-  EarlyContribution& operator=(const EarlyContribution&) = delete;
-
-  MutableBytes room() { return MutableBytes(buffer_.get(), bytes_); }
-  Bytes bytes() const { return buffer_ ? Bytes(buffer_.get(), bytes_) : payload_.bytes(); }
-  bool empty() const { return empty_; }
-  bool by_reference() const { return payload_.by_reference(); }
-  Payload* payload() { return &payload_; }
-
- private:
-  MemoryBudget* budget_ = nullptr;
-  std::unique_ptr<std::byte[]> buffer_;
-  size_t bytes_ = 0;
-  Payload payload_;
-  bool empty_ = false;
 };
 
 class Partition : public std::enable_shared_from_this<Partition> {
@@ -131,12 +105,15 @@ class Partition : public std::enable_shared_from_this<Partition> {
   // The accumulator itself, if the contribution whose turn it is can be received there: it is the
   // first one and needs no conversion. Else empty.
   MutableBytes DirectRoom();
-  // Sums the contribution whose turn it is; `data` may be what DirectRoom() gave. `empty`: adds
-  // nothing. `lent`: the payload that `data` is of, if it was passed by reference; the partition
-  // may keep it, to add the next contribution to it without a copy. Seals the round when it is the
-  // last: `*sealed` is then the round. FAILED_PRECONDITION: two nodes sent data for a broadcast, or
-  // none did.
-  absl::Status Sum(Bytes data, bool empty, Payload* lent, Round* sealed);
+  // Takes the contribution whose turn it is; it may be what DirectRoom() gave. `empty`: it adds
+  // nothing. Settle() follows. FAILED_PRECONDITION: two nodes sent data for a broadcast, or none
+  // did.
+  absl::Status Take(Payload payload, bool empty);
+  // The same for what was kept of the node whose turn it is. Returns its bytes.
+  absl::StatusOr<size_t> TakeKept();
+  // Sums what was taken, as far as must be: the memory of payloads that are not passed by reference
+  // is not used any more. Seals the round when all nodes are in it: `*sealed` is then the round.
+  void Settle(Round* sealed);
   // The result of the round before the open one. Only if Holds() that round.
   Bytes LastResult() const;
   // It has been sent.
@@ -151,7 +128,6 @@ class Partition : public std::enable_shared_from_this<Partition> {
   int32_t priority() const { return priority_; }
 
   void KeepEarly(NodeId node, std::unique_ptr<EarlyContribution> early);
-  std::unique_ptr<EarlyContribution> TakeEarly(NodeId node);
   // Gives the memory of early contributions back to the budget; their nodes will be asked again.
   // Returns how many there were.
   size_t DropEarly();
@@ -163,19 +139,18 @@ class Partition : public std::enable_shared_from_this<Partition> {
   uint64_t copied_bytes() const { return copied_bytes_; }
 
  private:
-  void SumData(Bytes data, Payload* lent);
-  void SumFirst(Bytes data, Payload* lent);
-  void FinishWithoutData();
   absl::Status CheckBroadcast() const;
   void Seal(Round* sealed);
   void ForgetOpenRound();
   uint32_t divisor() const { return spec_.ranks * collector_.contributors(); }
-  absl::Status SumBroadcast(Bytes data, bool empty);
+  absl::Status TakeBroadcast(Bytes data, bool empty);
+  absl::Status Take(std::unique_ptr<EarlyContribution> contribution);
   // The next round is `next`, or a later one that this server has reached itself.
   void GoOnWith(Round next);
   void GoOnWithNewest();
-  // Where the sum so far is: the accumulator, or the first contribution's own memory.
-  const std::byte* SumSoFar() const;
+  RoundSum::Memory Slot() const {
+    return {memory_.accumulator[parity()], memory_.result[parity()]};
+  }
   bool widened() const { return SizeOf(spec_.dtype) != AccumulatorSizeOf(spec_.dtype); }
   uint32_t parity() const { return Parity(collector_.round()); }
 
@@ -188,8 +163,7 @@ class Partition : public std::enable_shared_from_this<Partition> {
   bool holds_last_ = false;  // LastResult() is there
   uint32_t contributors_ = 0;
   bool has_data_ = false;  // a contribution of this round was not empty
-  Payload first_;          // the only one so far, if it is not in the accumulator
-  NodeId first_node_;
+  RoundSum sum_;
   int32_t priority_ = 0;
   absl::Time open_since_ = absl::InfiniteFuture();
   std::vector<std::unique_ptr<EarlyContribution>> early_;  // by node

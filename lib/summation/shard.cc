@@ -165,6 +165,8 @@ void Shard::DropJob(JobId job, const absl::Status& why) {
     link->LeaveJob();
     link->link()->Close(why);
   }
+  node.mapped().reset();
+  early_buffers_->DropUnused();
 }
 
 void Shard::DropEarly() {
@@ -173,6 +175,7 @@ void Shard::DropEarly() {
       partition->DropEarly();  // counted when they are asked for, as all that were dropped
     }
   }
+  early_buffers_->DropUnused();
 }
 
 void Shard::RollCall(JobId wanted, size_t limit, std::vector<OpenRoundInfo>* out) const {
@@ -247,20 +250,26 @@ void Shard::Sign(FrameHeader* header) const {
   header->incarnation = identity_->incarnation;
 }
 
-absl::Status Shard::Sum(ShardJob* job, Partition* partition, Bytes data, bool empty,
-                        Payload* lent) {
+absl::Status Shard::Take(ShardJob* job, Partition* partition, Payload payload, bool empty) {
+  const size_t bytes = payload.bytes().size();
+  ADDEND_RETURN_IF_ERROR(Taken(job, partition, partition->Take(std::move(payload), empty), bytes));
+  return Advance(job, partition);
+}
+
+absl::Status Shard::Taken(ShardJob* job, Partition* partition, absl::Status status, size_t bytes) {
+  if (status.ok()) stats_.payload_bytes_summed.fetch_add(bytes, std::memory_order_relaxed);
+  if (status.ok() || !partition->RootIsLost()) return status;
+  Abort(job, partition);
+  return absl::OkStatus();
+}
+
+void Shard::Settle(ShardJob* job, Partition* partition) {
+  if (partition->aborted()) return;
   Round sealed;
   const uint64_t copied = partition->copied_bytes();
-  if (absl::Status status = partition->Sum(data, empty, lent, &sealed); !status.ok()) {
-    if (!partition->RootIsLost()) return status;
-    Abort(job, partition);
-    return absl::OkStatus();
-  }
-  stats_.payload_bytes_summed.fetch_add(data.size(), std::memory_order_relaxed);
+  partition->Settle(&sealed);
   stats_.copied_bytes.fetch_add(partition->copied_bytes() - copied, std::memory_order_relaxed);
-  if (sealed == Round()) return absl::OkStatus();
-  SendResults(job, *partition);
-  return absl::OkStatus();
+  if (sealed != Round()) SendResults(job, *partition);
 }
 
 void Shard::SendResults(ShardJob* job, const Partition& partition) {
@@ -272,22 +281,19 @@ void Shard::SendResults(ShardJob* job, const Partition& partition) {
 
 absl::Status Shard::Advance(ShardJob* job, Partition* partition) {
   while (!partition->aborted()) {
-    switch (partition->collector().Advance()) {
-      case Collector::Next::kKept: {
-        const auto early = partition->TakeEarly(partition->collector().turn());
-        stats_.early_kept.fetch_add(1, std::memory_order_relaxed);
-        ADDEND_RETURN_IF_ERROR(
-            Sum(job, partition, early->bytes(), early->empty(), early->payload()));
-        break;
-      }
-      case Collector::Next::kAsk:
-        stats_.early_dropped.fetch_add(1, std::memory_order_relaxed);
-        AskAgain(job, *partition, partition->collector().turn());
-        return absl::OkStatus();
-      case Collector::Next::kWait:
-      case Collector::Next::kSeal:
-        return absl::OkStatus();
+    const Collector::Next next = partition->collector().Advance();
+    if (next == Collector::Next::kKept) {
+      const auto bytes = partition->TakeKept();
+      stats_.early_kept.fetch_add(1, std::memory_order_relaxed);
+      ADDEND_RETURN_IF_ERROR(Taken(job, partition, bytes.status(), bytes.value_or(0)));
+      continue;
     }
+    if (next == Collector::Next::kAsk) {
+      stats_.early_dropped.fetch_add(1, std::memory_order_relaxed);
+      AskAgain(job, *partition, partition->collector().turn());
+    }
+    Settle(job, partition);
+    break;
   }
   return absl::OkStatus();
 }

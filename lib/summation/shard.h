@@ -76,13 +76,14 @@ class Shard {
   void RollCall(JobId job, size_t limit, std::vector<OpenRoundInfo>* out) const;
 
   // ---- for NodeLink, on the loop ----
-  MemoryBudget* budget() { return budget_; }
+  EarlyBuffers* early_buffers() { return early_buffers_.get(); }
   // Counts and logs that a peer is turned away, before it is told so. Returns `why`.
   absl::Status Refuse(const Link& link, absl::Status why);
   absl::StatusOr<ShardJob*> Admit(NodeLink* link, const FrameHeader& hello, Bytes token);
   void Sign(FrameHeader* header) const;
-  // Sums the contribution whose turn it is and sends the result if it was the last.
-  absl::Status Sum(ShardJob* job, Partition* partition, Bytes data, bool empty, Payload* lent);
+  // Takes the contribution whose turn it is, goes on with what came early, and sends the result if
+  // that was all.
+  absl::Status Take(ShardJob* job, Partition* partition, Payload payload, bool empty);
   // Goes on with what came early.
   absl::Status Advance(ShardJob* job, Partition* partition);
   void SendResult(NodeLink* link, const Partition& partition);
@@ -103,11 +104,13 @@ class Shard {
 
  private:
   Shard(MemoryBudget* budget, const ServerIdentity* identity)
-      : budget_(budget), identity_(identity) {}
+      : early_buffers_(EarlyBuffers::Create(budget)), identity_(identity) {}
   void NoteRecovery(Partition* partition) const;
   void Abort(ShardJob* job, Partition* partition);
   void Lose(ShardJob* job, NodeId node);
   void Lose(ShardJob* job, Partition* partition, NodeId node);
+  absl::Status Taken(ShardJob* job, Partition* partition, absl::Status status, size_t bytes);
+  void Settle(ShardJob* job, Partition* partition);
   void SendResults(ShardJob* job, const Partition& partition);
   void StopReceiving(const Partition& partition);
   // A contribution to this partition, or a repetition of one, has come in part.
@@ -117,7 +120,7 @@ class Shard {
   // A header about this partition, to one of the job's nodes.
   FrameHeader HeaderFor(const ShardJob& job, const Partition& partition, FrameType type) const;
 
-  MemoryBudget* const budget_;
+  const std::shared_ptr<EarlyBuffers> early_buffers_;
   const ServerIdentity* const identity_;
   std::unique_ptr<EventLoop> loop_;
   std::shared_ptr<Transport> tcp_;

@@ -205,10 +205,9 @@ void TcpLink::OnReady(uint32_t events) {
 
 absl::Status TcpLink::ReadSome() {
   size_t total = 0;
-  while (total < kBytesPerTurn && !closing_) {
+  for (bool more = true; more && total < kBytesPerTurn && !closing_;) {
     size_t got = 0;
-    ADDEND_RETURN_IF_ERROR(ReadOnce(&got));
-    if (got == 0) break;
+    ADDEND_RETURN_IF_ERROR(ReadOnce(&got, &more));
     total += got;
   }
   stats_->bytes_received.fetch_add(total, std::memory_order_relaxed);
@@ -222,8 +221,8 @@ absl::Status TcpLink::ReadError(ssize_t got) const {
 }
 
 // One system call reads the rest of a payload and the next header together: about one call for each
-// frame.
-absl::Status TcpLink::ReadOnce(size_t* got) {
+// frame. `more`: there may be more to read, since it got all it asked for.
+absl::Status TcpLink::ReadOnce(size_t* got, bool* more) {
   iovec vectors[2];
   int count = 0;
   size_t payload_left = 0;
@@ -242,11 +241,14 @@ absl::Status TcpLink::ReadOnce(size_t* got) {
   if (header_follows) {
     vectors[count++] = {header_bytes_.data() + header_got_, kFrameHeaderBytes - header_got_};
   }
+  const size_t asked = vectors[0].iov_len + (count > 1 ? vectors[1].iov_len : 0);
   const ssize_t result = ::readv(fd_.get(), vectors, count);
+  *more = false;
   if (result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
     return absl::OkStatus();
   if (result <= 0) return ReadError(result);
   *got = static_cast<size_t>(result);
+  *more = *got == asked;
   size_t rest = *got;
   if (in_payload_) {
     const size_t part = std::min(rest, payload_left);

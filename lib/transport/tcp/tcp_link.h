@@ -48,7 +48,7 @@ class TcpLink final : public Link, private FdHandler {
   int GatherOutgoing(iovec* vectors, int limit) const;
   void Sent(size_t bytes);
   absl::Status ReadSome();
-  absl::Status ReadOnce(size_t* got);
+  absl::Status ReadOnce(size_t* got, bool* more);
   absl::Status OnHeader();
   absl::Status DeliverFrame();
   absl::Status ReadError(ssize_t got) const;

@@ -169,10 +169,11 @@ TEST_P(ReduceTest, StepByStepEqualsTheReference) {
     Misaligned out(c.bytes(), random_() % 64);
     for (size_t j = 0; j < c.inputs.size(); ++j) {
       Misaligned in(c.inputs[j], random_() % 64);
+      const void* const one = in.data();
       if (j == 0) {
-        Start(c.dtype, acc.data(), in.data(), c.elements);
+        Start(c.dtype, c.op, acc.data(), {&one, 1}, c.elements);
       } else {
-        Accumulate(c.dtype, c.op, acc.data(), in.data(), c.elements);
+        Accumulate(c.dtype, c.op, acc.data(), {&one, 1}, c.elements);
       }
     }
     Finish(c.dtype, c.op, out.data(), acc.data(), c.elements, c.divisor);
@@ -191,19 +192,24 @@ TEST_P(ReduceTest, FusedFinishEqualsTheReference) {
     Misaligned acc(c.elements * AccumulatorSizeOf(c.dtype), random_() % 64);
     Misaligned last(c.inputs.back(), random_() % 64);
     Misaligned out(c.bytes(), random_() % 64);
-    Start(c.dtype, acc.data(), c.inputs[0].data(), c.elements);
-    for (size_t j = 1; j + 1 < c.inputs.size(); ++j) {
-      Accumulate(c.dtype, c.op, acc.data(), c.inputs[j].data(), c.elements);
-    }
+    // Some at the start, some later, the rest at the end.
+    const size_t first = 1 + random_() % (c.inputs.size() - 1);
+    const size_t later = first + random_() % (c.inputs.size() - first);
+    std::vector<const void*> pointers;
+    for (const Bytes& input : c.inputs) pointers.push_back(input.data());
+    pointers.back() = last.data();
+    const std::span<const void* const> all(pointers);
+    const auto rest = all.subspan(later);
+    Start(c.dtype, c.op, acc.data(), all.first(first), c.elements);
+    Accumulate(c.dtype, c.op, acc.data(), all.subspan(first, later - first), c.elements);
     const Bytes before = acc.Read(c.elements * AccumulatorSizeOf(c.dtype));
-    AccumulateAndFinish(c.dtype, c.op, out.data(), acc.data(), last.data(), c.elements, c.divisor);
+    AccumulateAndFinish(c.dtype, c.op, out.data(), acc.data(), rest, c.elements, c.divisor);
     ASSERT_EQ(out.Read(c.bytes()), c.expected);
     ASSERT_EQ(acc.Read(before.size()), before);
-    AccumulateAndFinish(c.dtype, c.op, acc.data(), acc.data(), last.data(), c.elements, c.divisor);
+    AccumulateAndFinish(c.dtype, c.op, acc.data(), acc.data(), rest, c.elements, c.divisor);
     ASSERT_EQ(acc.Read(c.bytes()), c.expected) << "out == acc";
     Misaligned again(before, random_() % 64);
-    AccumulateAndFinish(c.dtype, c.op, last.data(), again.data(), last.data(), c.elements,
-                        c.divisor);
+    AccumulateAndFinish(c.dtype, c.op, last.data(), again.data(), rest, c.elements, c.divisor);
     ASSERT_EQ(last.Read(c.bytes()), c.expected) << "out == in";
     out.ExpectGuardsIntact();
     acc.ExpectGuardsIntact();
@@ -358,7 +364,8 @@ TEST_P(ReduceTest, StartInPlaceLeavesTheBits) {
     if (AccumulatorSizeOf(dtype) != SizeOf(dtype)) continue;
     Bytes data = RandomInput(dtype, 1023, random_);
     const Bytes before = data;
-    Start(dtype, data.data(), data.data(), 1023);
+    const void* const one = data.data();
+    Start(dtype, ReduceOp::kSum, data.data(), {&one, 1}, 1023);
     EXPECT_EQ(data, before) << Name(dtype);
   }
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -43,9 +44,16 @@ class Summing {
   }
   template <typename T>
   absl::Status Add(const std::vector<T>& values) {
-    return partition->Sum(AsBytes(values), false, nullptr, &sealed);
+    return Add(Payload(AsBytes(values)), /*empty=*/false);
   }
-  absl::Status AddNothing() { return partition->Sum({}, true, nullptr, &sealed); }
+  absl::Status AddNothing() { return Add(Payload(), /*empty=*/true); }
+  absl::Status Add(Payload payload, bool empty) {
+    if (absl::Status status = partition->Take(std::move(payload), empty); !status.ok()) {
+      return status;
+    }
+    partition->Settle(&sealed);
+    return absl::OkStatus();
+  }
   template <typename T>
   std::vector<T> Result() const {
     const Bytes bytes = partition->LastResult();
@@ -129,7 +137,7 @@ TEST(PartitionTest, TheFirstContributionCanBeReceivedInThePlaceOfItsSum) {
   ASSERT_EQ(room.size(), 8u);
   const float values[] = {1, 2};
   std::memcpy(room.data(), values, 8);
-  ASSERT_TRUE(sum.partition->Sum(room, false, nullptr, &sum.sealed).ok());
+  ASSERT_TRUE(sum.Add(Payload(room), false).ok());
   EXPECT_TRUE(sum.partition->DirectRoom().empty()) << "the second has to be added";
   ASSERT_TRUE(sum.Add<float>({10, 20}).ok());
   EXPECT_EQ(sum.Result<float>(), (std::vector<float>{11, 22}));
@@ -141,7 +149,7 @@ TEST(PartitionTest, AFirstContributionByReferenceIsNotCopiedAndIsLetGoWithTheSec
   const std::vector<float> lent_values = {1};
   bool released = false;
   Payload lent(AsBytes(lent_values), [&released] { released = true; });
-  ASSERT_TRUE(sum.partition->Sum(lent.bytes(), false, &lent, &sum.sealed).ok());
+  ASSERT_TRUE(sum.Add(std::move(lent), false).ok());
   EXPECT_FALSE(released);
   ASSERT_TRUE(sum.Add<float>({10}).ok());
   EXPECT_TRUE(released);
@@ -154,34 +162,115 @@ TEST(PartitionTest, AReferenceToALostNodeIsCopiedInTime) {
   Summing sum(DType::kFloat32, ReduceOp::kSum, 1, 2);
   std::vector<float> lent_values = {1};
   Payload lent(AsBytes(lent_values), [] {});
-  ASSERT_TRUE(sum.partition->Sum(lent.bytes(), false, &lent, &sum.sealed).ok());
+  ASSERT_TRUE(sum.Add(std::move(lent), false).ok());
   sum.partition->ForgetReferences(NodeId(0));
   lent_values[0] = 50;  // the memory is not ours any more
   ASSERT_TRUE(sum.Add<float>({10}).ok());
   EXPECT_EQ(sum.Result<float>()[0], 11);
 }
 
-TEST(EarlyContributionTest, ABufferIsTakenFromTheBudgetAndGivenBack) {
-  MemoryBudget budget(100);
-  {
-    const auto early = EarlyContribution::TakeBuffer(&budget, 60);
-    ASSERT_NE(early, nullptr);
-    EXPECT_EQ(budget.used(), 60u);
-    EXPECT_EQ(EarlyContribution::TakeBuffer(&budget, 60), nullptr);
+// What comes in any order is summed in the order of the nodes, whichever of them are summed
+// together.
+TEST(PartitionTest, WhatWasKeptIsSummedInItsOrder) {
+  MemoryBudget budget(1 << 20);
+  const auto buffers = EarlyBuffers::Create(&budget);
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16}) {
+    // As float32 2^24 + 1 is 2^24; as float16 8192 + 1 would be 8192, but it accumulates in
+    // float32.
+    const std::vector<std::vector<float>> values = {{1}, {1 << 24}, {1}, {-(1 << 24)}, {3}};
+    const std::vector<std::vector<uint16_t>> halves = {
+        {0x3C00}, {0x7000}, {0x3C00}, {0xF000}, {0x4200}};
+    const auto bytes = [&](uint32_t node) {
+      return dtype == DType::kFloat32 ? AsBytes(values[node]) : AsBytes(halves[node]);
+    };
+    std::vector<uint32_t> order = {0, 1, 2, 3, 4};
+    do {
+      Summing sum(dtype, ReduceOp::kSum, 1, 5);
+      Collector& collector = sum.partition->collector();
+      for (const uint32_t node : order) {
+        if (collector.turn() != NodeId(node)) {
+          std::unique_ptr<EarlyContribution> early;
+          if (node % 2 == 0) {
+            early = std::make_unique<EarlyContribution>(Payload(bytes(node), [] {}), false);
+          } else {
+            early = EarlyContribution::TakeBuffer(buffers.get(), bytes(node).size());
+            std::memcpy(early->room().data(), bytes(node).data(), bytes(node).size());
+          }
+          sum.partition->KeepEarly(NodeId(node), std::move(early));
+          continue;
+        }
+        std::vector<std::byte> scratch(bytes(node).begin(), bytes(node).end());
+        ASSERT_TRUE(sum.partition->Take(Payload(scratch), false).ok());
+        while (collector.Advance() == Collector::Next::kKept) {
+          ASSERT_TRUE(sum.partition->TakeKept().ok());
+        }
+        sum.partition->Settle(&sum.sealed);
+        scratch.assign(scratch.size(), std::byte{0xff});  // the next payload comes there
+      }
+      ASSERT_EQ(sum.sealed, Round(1));
+      if (dtype == DType::kFloat32) {
+        ASSERT_EQ(sum.Result<float>()[0], 3) << "((((1 + 2^24) + 1) - 2^24) + 3";
+      } else {
+        ASSERT_EQ(sum.Result<uint16_t>()[0], 0x4500) << "5";
+      }
+    } while (std::next_permutation(order.begin(), order.end()));
   }
-  EXPECT_EQ(budget.used(), 0u);
-  EXPECT_EQ(budget.peak(), 60u);
+}
+
+TEST(EarlyBuffersTest, ABufferIsTakenFromTheBudgetInWholePagesAndGivenBack) {
+  constexpr size_t kPage = 4096;
+  MemoryBudget budget(3 * kPage);
+  const auto buffers = EarlyBuffers::Create(&budget);
+  {
+    const auto buffer = buffers->Take(kPage + 1);
+    EXPECT_EQ(buffer.memory().size(), kPage + 1);
+    EXPECT_EQ(budget.used(), 2 * kPage);
+    EXPECT_TRUE(buffers->Take(kPage + 1).memory().empty()) << "there is no room";
+  }
+  EXPECT_EQ(budget.used(), 2 * kPage) << "kept for the next one";
+  const auto same = buffers->Take(2 * kPage);
+  EXPECT_EQ(budget.used(), 2 * kPage);
+  const auto other = buffers->Take(1);
+  EXPECT_EQ(budget.used(), 3 * kPage);
+}
+
+TEST(EarlyBuffersTest, WhatIsUnusedMakesRoomForOtherSizesAndForAccumulators) {
+  constexpr size_t kPage = 4096;
+  MemoryBudget budget(3 * kPage);
+  const auto buffers = EarlyBuffers::Create(&budget);
+  buffers->Take(2 * kPage);
+  {
+    const auto larger = buffers->Take(3 * kPage);
+    EXPECT_FALSE(larger.memory().empty());
+    ASSERT_TRUE(budget.TryReserve(kPage));
+  }
+  EXPECT_EQ(budget.used(), kPage) << "over the limit nothing is kept";
+  buffers->Take(kPage);
+  buffers->DropUnused();
+  EXPECT_EQ(budget.used(), kPage);
+  EXPECT_EQ(budget.peak(), 3 * kPage);
+}
+
+TEST(EarlyBuffersTest, OnlySoMuchIsKeptUnused) {
+  MemoryBudget budget(0);
+  const auto buffers = EarlyBuffers::Create(&budget);
+  std::vector<EarlyBuffers::Buffer> taken;
+  for (int i = 0; i < 5; ++i) taken.push_back(buffers->Take(EarlyBuffers::kUnusedBytesMax / 2));
+  taken.clear();
+  EXPECT_LE(budget.used(), EarlyBuffers::kUnusedBytesMax);
+  EXPECT_GT(budget.used(), 0u);
 }
 
 TEST(EarlyContributionTest, AccumulatorsTakeThePlaceOfEarlyContributions) {
-  MemoryBudget budget(100);
+  MemoryBudget budget(5000);
+  const auto buffers = EarlyBuffers::Create(&budget);
   Summing sum(DType::kFloat32, ReduceOp::kSum, 10, 3);
   Collector& collector = sum.partition->collector();
-  sum.partition->KeepEarly(NodeId(1), EarlyContribution::TakeBuffer(&budget, 40));
-  ASSERT_TRUE(budget.TryReserve(80));
+  sum.partition->KeepEarly(NodeId(1), EarlyContribution::TakeBuffer(buffers.get(), 40));
+  ASSERT_TRUE(budget.TryReserve(4980));
   EXPECT_FALSE(budget.TryReserve(21));
   EXPECT_TRUE(budget.over_limit());
-  EXPECT_EQ(EarlyContribution::TakeBuffer(&budget, 1), nullptr);
+  EXPECT_EQ(EarlyContribution::TakeBuffer(buffers.get(), 1), nullptr);
 
   EXPECT_EQ(sum.partition->DropEarly(), 1u);
   EXPECT_FALSE(budget.over_limit());
@@ -224,10 +313,11 @@ TEST(PartitionTest, ABroadcastWithoutItsRootCannotEnd) {
 }
 
 TEST(PartitionTest, WhatIsKeptOfALostNodeIsNotGivenUpForWantOfMemory) {
-  MemoryBudget budget(1024);
+  MemoryBudget budget(1 << 20);
+  const auto buffers = EarlyBuffers::Create(&budget);
   Summing sum(DType::kFloat32, ReduceOp::kSum, 1, 3);
   for (const uint32_t node : {1, 2}) {
-    auto early = EarlyContribution::TakeBuffer(&budget, sizeof(float));
+    auto early = EarlyContribution::TakeBuffer(buffers.get(), sizeof(float));
     ASSERT_NE(early, nullptr);
     sum.partition->KeepEarly(NodeId(node), std::move(early));
   }

@@ -1,0 +1,56 @@
+#include "lib/summation/early_buffers.h"
+
+#include <utility>
+
+namespace addend {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+size_t WholePages(size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+
+}  // namespace
+
+EarlyBuffers::Buffer::~Buffer() {
+  if (arena_ != nullptr) owner_->TakeBack(std::move(arena_));
+}
+
+EarlyBuffers::Buffer EarlyBuffers::Take(size_t bytes) {
+  Buffer buffer;
+  const size_t size = WholePages(bytes);
+  if (auto& same = unused_[size]; !same.empty()) {
+    buffer.arena_ = std::move(same.back());
+    same.pop_back();
+    unused_bytes_ -= size;
+  } else {
+    if (!budget_->TryTake(size)) {
+      DropUnused();
+      if (!budget_->TryTake(size)) return buffer;
+    }
+    auto arena = Arena::Create(size);
+    if (!arena.ok()) {
+      budget_->Give(size);
+      return buffer;
+    }
+    buffer.arena_ = *std::move(arena);
+  }
+  buffer.owner_ = shared_from_this();
+  buffer.bytes_ = bytes;
+  return buffer;
+}
+
+void EarlyBuffers::TakeBack(std::shared_ptr<Arena> arena) {
+  const size_t size = arena->memory().size();
+  // Mostly of sizes that are not wanted any more, or it would not be so much.
+  if (unused_bytes_ + size > kUnusedBytesMax) DropUnused();
+  if (budget_->over_limit() || size > kUnusedBytesMax) return budget_->Give(size);
+  unused_bytes_ += size;
+  unused_[size].push_back(std::move(arena));
+}
+
+void EarlyBuffers::DropUnused() {
+  unused_.clear();
+  budget_->Give(unused_bytes_);
+  unused_bytes_ = 0;
+}
+
+}  // namespace addend

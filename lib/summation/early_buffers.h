@@ -1,0 +1,60 @@
+// Memory for contributions that come before their turn: taken from the server's budget, and kept
+// for the next one, since fresh pages cost more than what is received into them. Belongs to one
+// shard's thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "lib/base/bytes.h"
+#include "lib/memory/arena.h"
+#include "lib/summation/memory_budget.h"
+
+namespace addend {
+
+class EarlyBuffers : public std::enable_shared_from_this<EarlyBuffers> {
+ public:
+  // What is kept unused, at most. It counts as taken from the budget.
+  static constexpr size_t kUnusedBytesMax = 32 << 20;
+
+  // Given back when it is destroyed, on the shard's thread.
+  class Buffer {
+   public:
+    Buffer() = default;
+    Buffer(Buffer&&) = default;
+    Buffer& operator=(Buffer&&) = delete;
+    ~Buffer();
+    // Empty: none. Not zeroed.
+    MutableBytes memory() const { return arena_ ? arena_->memory().first(bytes_) : MutableBytes(); }
+
+   private:
+    friend class EarlyBuffers;
+    std::shared_ptr<EarlyBuffers> owner_;
+    std::shared_ptr<Arena> arena_;
+    size_t bytes_ = 0;
+  };
+
+  // `budget` outlives it.
+  static std::shared_ptr<EarlyBuffers> Create(MemoryBudget* budget) {
+    return std::shared_ptr<EarlyBuffers>(new EarlyBuffers(budget));
+  }
+  ~EarlyBuffers() { DropUnused(); }
+
+  // An empty one when the budget has no room.
+  Buffer Take(size_t bytes);
+  // Gives what is kept unused back to the budget and the machine.
+  void DropUnused();
+
+ private:
+  explicit EarlyBuffers(MemoryBudget* budget) : budget_(budget) {}
+  void TakeBack(std::shared_ptr<Arena> arena);
+
+  MemoryBudget* const budget_;
+  absl::flat_hash_map<size_t, std::vector<std::shared_ptr<Arena>>> unused_;  // by size
+  size_t unused_bytes_ = 0;
+};
+
+}  // namespace addend
