@@ -91,6 +91,25 @@ bool AbslParseFlag(absl::string_view text, ByteSize* size, std::string* error) {
 
 std::string AbslUnparseFlag(ByteSize size) { return absl::StrFormat("%d", size.bytes); }
 
+bool AbslParseFlag(absl::string_view text, AutoByteSize* size, std::string* error) {
+  if (text == "auto") {
+    size->bytes = 0;
+    return true;
+  }
+  ByteSize parsed;
+  if (!AbslParseFlag(text, &parsed, error)) return false;
+  if (parsed.bytes == 0) {
+    *error = "must be at least 1 byte, or auto";
+    return false;
+  }
+  size->bytes = parsed.bytes;
+  return true;
+}
+
+std::string AbslUnparseFlag(AutoByteSize size) {
+  return size.bytes == 0 ? "auto" : AbslUnparseFlag(ByteSize{size.bytes});
+}
+
 bool AbslParseFlag(absl::string_view text, Bandwidth* bandwidth, std::string* error) {
   auto parsed = ParseBandwidth(ToStd(text));
   if (!parsed.ok()) {

@@ -26,6 +26,13 @@ struct ByteSize {
 bool AbslParseFlag(absl::string_view text, ByteSize* size, std::string* error);
 std::string AbslUnparseFlag(ByteSize size);
 
+// The same, or `auto`, which is 0.
+struct AutoByteSize {
+  uint64_t bytes = 0;
+};
+bool AbslParseFlag(absl::string_view text, AutoByteSize* size, std::string* error);
+std::string AbslUnparseFlag(AutoByteSize size);
+
 // A flag's value: `--bandwidth=10Gbps`; 0 means unknown.
 struct Bandwidth {
   double bits_per_second = 0;

@@ -206,6 +206,13 @@ void ForEachPartition(const TensorSize& tensor, const TensorAssignment& a,
 
 }  // namespace
 
+uint64_t DefaultPartitionBytes(double slowest_bps) {
+  constexpr uint64_t kSlow = 64 << 10, kFast = 128 << 10;
+  constexpr double kBytesPerMillisecond = 1.0 / 8 / 1000;
+  const bool slow = slowest_bps > 0 && slowest_bps * kBytesPerMillisecond < kFast;
+  return slow ? kSlow : kFast;
+}
+
 uint64_t PartitionElements(DType dtype, uint64_t partition_bytes) {
   const uint64_t elements = partition_bytes / SizeOf(dtype);
   if (elements >= 64) return elements / 64 * 64;

@@ -43,6 +43,11 @@ struct TensorAssignment {
   std::vector<uint32_t> shards;
 };
 
+// The partition size for a job whose slowest link carries so many bits per second (0: unknown).
+// Filling and emptying the pipeline costs a few partitions' time on every link; small partitions
+// cost processor time instead, which slow links leave. Measured: docs/performance.md.
+uint64_t DefaultPartitionBytes(double slowest_bps);
+
 // Elements of every partition but the last: what fits into partition_bytes, a multiple of 64 from
 // 64 on, at least 1.
 uint64_t PartitionElements(DType dtype, uint64_t partition_bytes);

@@ -58,8 +58,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Options options) {
   if (options.shards == 0) return absl::InvalidArgumentError("--shards must be at least 1");
   std::unique_ptr<Engine> engine(new Engine(std::move(options)));
   for (uint32_t i = 0; i < engine->options_.shards; ++i) {
-    ADDEND_ASSIGN_OR_RETURN(auto shard, Shard::Create(i, &engine->budget_, &engine->identity_,
-                                                      engine->options_.network));
+    ADDEND_ASSIGN_OR_RETURN(auto shard,
+                            Shard::Create(i, &engine->budget_, &engine->identity_,
+                                          engine->options_.send_limits, engine->options_.network));
     engine->shards_.push_back(std::move(shard));
   }
   return engine;

@@ -40,6 +40,7 @@ class Engine {
     uint32_t shards = 1;
     uint64_t memory_limit_bytes = 0;  // 0: none
     Incarnation incarnation;
+    SendLimits send_limits;                  // for the machine's link
     std::shared_ptr<InprocNetwork> network;  // null: no in-process links
     ExternalSlotsFn external_slots;          // null: all results in the engine's own memory
   };

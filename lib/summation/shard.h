@@ -47,6 +47,7 @@ class Shard {
   // `budget` and `identity` outlive the shard.
   static absl::StatusOr<std::unique_ptr<Shard>> Create(uint32_t index, MemoryBudget* budget,
                                                        const ServerIdentity* identity,
+                                                       const SendLimits& send_limits,
                                                        std::shared_ptr<InprocNetwork> network);
   ~Shard();
 
@@ -103,8 +104,10 @@ class Shard {
   void OnLinkClosed(NodeLink* link, const absl::Status& why);
 
  private:
-  Shard(MemoryBudget* budget, const ServerIdentity* identity)
-      : early_buffers_(EarlyBuffers::Create(budget)), identity_(identity) {}
+  Shard(MemoryBudget* budget, const ServerIdentity* identity, const SendLimits& send_limits)
+      : early_buffers_(EarlyBuffers::Create(budget)),
+        identity_(identity),
+        send_limits_(send_limits) {}
   void NoteRecovery(Partition* partition) const;
   void Abort(ShardJob* job, Partition* partition);
   void Lose(ShardJob* job, NodeId node);
@@ -122,6 +125,7 @@ class Shard {
 
   const std::shared_ptr<EarlyBuffers> early_buffers_;
   const ServerIdentity* const identity_;
+  const SendLimits send_limits_;
   std::unique_ptr<EventLoop> loop_;
   std::shared_ptr<Transport> tcp_;
   std::shared_ptr<Transport> inproc_;

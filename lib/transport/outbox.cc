@@ -32,7 +32,7 @@ void Outbox::Clear(const absl::Status& why) {
   Changed();
 }
 
-bool Outbox::HasRoom() const { return by_reference_ || in_flight_bytes_ < kWindowBytes; }
+bool Outbox::HasRoom() const { return by_reference_ || in_flight_bytes_ < window_bytes_; }
 
 std::optional<Convoy::Frame> Outbox::NextInConvoy() const {
   if (convoy_ == nullptr || link_ == nullptr || by_reference_ || queue_.empty()) {

@@ -220,6 +220,8 @@ class Membership {
   void NoteFreeBytes(Server& server, uint64_t free_bytes);
   void NoteRefusal(const Server& server, Job& job, Tensor& tensor, const std::string& reason);
   Tensor* FindTensor(Job& job, TensorId id);
+  // What was set, or fits the slowest node's link.
+  static uint64_t PartitionBytesOf(const Job& job);
   PlannerJob ViewOf(const Job& job) const;
 
   // membership_recovery.cc: new owners

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/strings.h"
+#include "lib/plan/assignment.h"
 #include "services/scheduler/membership_scope.h"
 #include "services/scheduler/records.h"
 
@@ -45,7 +46,7 @@ Tensor* Membership::FindTensor(Job& job, TensorId id) {
 
 void Membership::DeclareOne(Job& job, const Node& node, const v1::TensorDescriptor& descriptor,
                             std::vector<uint64_t>* ready) {
-  const absl::Status valid = CheckDescriptor(descriptor, job.settings.partition_bytes());
+  const absl::Status valid = CheckDescriptor(descriptor, PartitionBytesOf(job));
   if (!valid.ok()) {
     *Single(job, node.rank).add_errors() =
         MakeError(descriptor.name(), "mismatch", kExitMismatch, Message(valid));
@@ -135,6 +136,16 @@ void Membership::Refuse(Job& job, Tensor& tensor, std::string kind, uint32_t exi
   Say(absl::StrFormat("job '%s': %s", job.name, tensor.error.message()));
 }
 
+uint64_t Membership::PartitionBytesOf(const Job& job) {
+  if (job.settings.partition_bytes() != 0) return job.settings.partition_bytes();
+  double slowest = 0;
+  for (const auto& [rank, node] : job.nodes) {
+    const double bps = node.info.bandwidth_bps();
+    if (bps > 0 && (slowest == 0 || bps < slowest)) slowest = bps;
+  }
+  return DefaultPartitionBytes(slowest);
+}
+
 PlannerJob Membership::ViewOf(const Job& job) const {
   PlannerJob view;
   // The nodes of the generation, numbered without gaps.
@@ -176,7 +187,7 @@ void Membership::PlanAll(Job& job, const std::vector<uint64_t>& ready) {
   for (const uint64_t agreement : ready) {
     descriptors.push_back(&job.tensors.at(agreement).descriptor);
   }
-  auto plans = PlanTensors(descriptors, job.settings.partition_bytes(), &view);
+  auto plans = PlanTensors(descriptors, PartitionBytesOf(job), &view);
   if (!plans.ok()) {
     // One by one it comes out which of them is at fault.
     for (const uint64_t agreement : ready) PlanOne(job, job.tensors.at(agreement));
@@ -205,7 +216,7 @@ void Membership::PlanOne(Job& job, Tensor& tensor) {
       server.load.free_bytes = std::min(server.load.free_bytes, limit->second);
     }
   }
-  const uint64_t partition_bytes = job.settings.partition_bytes();
+  const uint64_t partition_bytes = PartitionBytesOf(job);
   const v1::TensorDescriptor* descriptor = &tensor.descriptor;
   auto plans = PlanTensors({&descriptor, 1}, partition_bytes, &view);
   if (!plans.ok()) {

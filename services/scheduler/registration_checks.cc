@@ -5,6 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/units.h"
 #include "lib/base/version.h"
 #include "services/scheduler/membership_scope.h"
 
@@ -34,7 +35,7 @@ struct Setting {
 std::vector<Setting> SettingsOf(const v1::JobSettings& s) {
   return {{"--num-nodes", absl::StrFormat("%d", s.num_nodes())},
           {"--local-size", absl::StrFormat("%d", s.local_size())},
-          {"--partition-bytes", absl::StrFormat("%d", s.partition_bytes())},
+          {"--partition-bytes", AbslUnparseFlag(AutoByteSize{s.partition_bytes()})},
           {"--on-node-loss", s.on_node_loss()},
           {"--reduction-order", s.reduction_order()},
           {"--stall-timeout", absl::StrFormat("%gs", s.stall_timeout_s())}};
@@ -83,9 +84,6 @@ absl::Status CheckNodeRequest(const v1::RegisterNodeRequest& request) {
   }
   if (settings.local_size() == 0) {
     return absl::InvalidArgumentError("--local-size=0 must be at least 1");
-  }
-  if (settings.partition_bytes() == 0) {
-    return absl::InvalidArgumentError("--partition-bytes=0 must be at least 1");
   }
   if (const std::string& policy = settings.on_node_loss();
       !policy.empty() && policy != "fail" && policy != "shrink") {

@@ -62,6 +62,7 @@ Agent::Agent(Options options, std::shared_ptr<InprocNetwork> network)
       network_(std::move(network)),
       reason_("the agent has not reached the scheduler yet"),
       nodes_(options_.num_nodes),
+      convoy_(SendLimitsFor(options_.bandwidth_bps)),
       ranks_(options_.local_size, nullptr),
       ever_admitted_(options_.local_size, false) {}
 

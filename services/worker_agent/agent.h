@@ -62,6 +62,7 @@ class Agent final : private TrainerEvents, private ServerEvents {
     std::string hostname;
     std::string advertise;  // this machine, as others reach it
     std::string socket;
+    double bandwidth_bps = 0;  // of this machine, each direction; 0: unknown
     absl::Duration connect_timeout = absl::Seconds(60);
     absl::Duration stall_timeout = absl::Seconds(300);
   };

@@ -29,8 +29,8 @@ ABSL_FLAG(bool, colocated_summation, true,
           "also sum for the job, on this machine's own CPU and link");
 ABSL_FLAG(uint32_t, shards, 1, "threads of the colocated summation server");
 ABSL_FLAG(addend::ByteSize, memory_limit, {}, "of the colocated summation server; default: none");
-ABSL_FLAG(addend::ByteSize, partition_bytes, {128 * 1024},
-          "job setting: upper limit of a partition");
+ABSL_FLAG(addend::AutoByteSize, partition_bytes, {},
+          "job setting: upper limit of a partition; auto: by the bandwidth of the slowest node");
 ABSL_FLAG(
     std::string, on_node_loss, "fail",
     "job setting, when a trainer or an agent is lost: fail, or shrink (the other nodes go on)");
@@ -69,8 +69,10 @@ absl::Status Check(const AgentOptions& options) {
   ADDEND_RETURN_IF_ERROR(CheckRange("node-rank", options.node_rank, 0, options.num_nodes - 1));
   ADDEND_RETURN_IF_ERROR(CheckRange("local-size", options.local_size, 1, kMaxLocalSize));
   ADDEND_RETURN_IF_ERROR(CheckRange("shards", options.shards, 1, kMaxShards));
-  ADDEND_RETURN_IF_ERROR(
-      CheckRange("partition-bytes", options.partition_bytes, kMinPartitionBytes, kMaxPayloadBytes));
+  if (options.partition_bytes != 0) {
+    ADDEND_RETURN_IF_ERROR(CheckRange("partition-bytes", options.partition_bytes,
+                                      kMinPartitionBytes, kMaxPayloadBytes));
+  }
   ADDEND_RETURN_IF_ERROR(CheckChoice("on-node-loss", options.on_node_loss, {"fail", "shrink"}));
   if (options.reduction_order == "arrival") {
     return absl::InvalidArgumentError(

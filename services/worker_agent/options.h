@@ -26,7 +26,7 @@ struct AgentOptions {
   bool colocated_summation = true;
   uint32_t shards = 1;  // of the colocated server
   uint64_t memory_limit_bytes = 0;
-  uint64_t partition_bytes = 0;
+  uint64_t partition_bytes = 0;  // 0: auto
   std::string on_node_loss;
   std::string reduction_order;
   absl::Duration stall_timeout;

@@ -14,7 +14,7 @@ ABSL_FLAG(addend::ByteSize, bytes, addend::ByteSize{},
           "Size of all gradients together, such as 1GB (plan).");
 ABSL_FLAG(std::string, model, "",
           "Instead of --bytes the tensors of a model: resnet50, vgg16, bert-large or gpt2 (plan).");
-ABSL_FLAG(addend::ByteSize, partition_bytes, {128 * 1024},
+ABSL_FLAG(addend::AutoByteSize, partition_bytes, {},
           "With --model: the agents' --partition-bytes (plan).");
 ABSL_FLAG(addend::Bandwidth, bandwidth, addend::Bandwidth{},
           "Bandwidth of every machine, each direction, such as 100Gbps; 0: unknown (plan).");

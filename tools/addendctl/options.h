@@ -17,6 +17,6 @@ ABSL_DECLARE_FLAG(uint32_t, gpu_nodes);
 ABSL_DECLARE_FLAG(uint32_t, cpu_nodes);
 ABSL_DECLARE_FLAG(addend::ByteSize, bytes);
 ABSL_DECLARE_FLAG(std::string, model);
-ABSL_DECLARE_FLAG(addend::ByteSize, partition_bytes);
+ABSL_DECLARE_FLAG(addend::AutoByteSize, partition_bytes);
 ABSL_DECLARE_FLAG(addend::Bandwidth, bandwidth);
 ABSL_DECLARE_FLAG(std::string, bandwidths);

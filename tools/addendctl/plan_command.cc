@@ -1,5 +1,6 @@
 #include "tools/addendctl/plan_command.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "lib/base/units.h"
+#include "lib/plan/assignment.h"
 #include "lib/plan/shares.h"
 #include "tools/addendctl/model_rounds.h"
 #include "tools/addendctl/table.h"
@@ -34,9 +36,6 @@ absl::Status Check(const PlanQuestion& question) {
     return absl::InvalidArgumentError(
         "plan needs either --bytes=SIZE, the size of all gradients together, such as 1GB, or "
         "--model=NAME");
-  }
-  if (!question.model.empty() && question.partition_bytes == 0) {
-    return absl::InvalidArgumentError("--partition-bytes must be at least 1 byte");
   }
   return absl::OkStatus();
 }
@@ -158,8 +157,11 @@ absl::StatusOr<std::string> AnswerPlan(const PlanQuestion& question) {
   ADDEND_ASSIGN_OR_RETURN(const Plan plan, MakePlan(input));
   std::optional<ModelRounds> rounds;
   if (!question.model.empty() && plan.t_opt_s) {
-    ADDEND_ASSIGN_OR_RETURN(rounds, SimulateModel(question.model, question.partition_bytes, input,
-                                                  question.bandwidths.empty()));
+    const double slowest = *std::min_element(input.gpu_bps.begin(), input.gpu_bps.end());
+    const uint64_t partition_bytes =
+        question.partition_bytes != 0 ? question.partition_bytes : DefaultPartitionBytes(slowest);
+    ADDEND_ASSIGN_OR_RETURN(
+        rounds, SimulateModel(question.model, partition_bytes, input, question.bandwidths.empty()));
   }
   return question.json ? ToJson(question, plan, rounds) : ToText(question, input, plan, rounds);
 }

@@ -16,7 +16,7 @@ struct PlanQuestion {
   std::string bandwidths =
       {};                  // one per machine, GPU machines first: "10Gbps,25Gbps"; empty: all alike
   std::string model = {};  // then `bytes` is 0: they are those of its tensors
-  uint64_t partition_bytes = 0;  // with a model
+  uint64_t partition_bytes = 0;  // with a model; 0: auto
   bool json = false;
 };
 
