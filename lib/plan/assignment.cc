@@ -1,6 +1,7 @@
 #include "lib/plan/assignment.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 #include <utility>
 
@@ -206,11 +207,13 @@ void ForEachPartition(const TensorSize& tensor, const TensorAssignment& a,
 
 }  // namespace
 
-uint64_t DefaultPartitionBytes(double slowest_bps) {
-  constexpr uint64_t kSlow = 64 << 10, kFast = 128 << 10;
-  constexpr double kBytesPerMillisecond = 1.0 / 8 / 1000;
-  const bool slow = slowest_bps > 0 && slowest_bps * kBytesPerMillisecond < kFast;
-  return slow ? kSlow : kFast;
+uint64_t DefaultPartitionBytes(double slowest_bps, size_t servers) {
+  constexpr uint64_t kLeast = 16 << 10, kMost = 128 << 10;
+  constexpr double kSeconds = 11e-3;
+  if (slowest_bps <= 0 || servers == 0) return kMost;
+  const double bytes = slowest_bps / 8 * kSeconds / static_cast<double>(servers);
+  return std::bit_floor(static_cast<uint64_t>(
+      std::clamp(bytes, static_cast<double>(kLeast), static_cast<double>(kMost))));
 }
 
 uint64_t PartitionElements(DType dtype, uint64_t partition_bytes) {

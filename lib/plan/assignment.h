@@ -43,10 +43,11 @@ struct TensorAssignment {
   std::vector<uint32_t> shards;
 };
 
-// The partition size for a job whose slowest link carries so many bits per second (0: unknown).
-// Filling and emptying the pipeline costs a few partitions' time on every link; small partitions
+// The partition size for a job whose slowest link carries so many bits per second (0: unknown),
+// with so many servers. A node sends to all servers at once, so nothing comes back before the time
+// of one partition for each, and as long takes the end of a round: 11 ms and less. Small partitions
 // cost processor time instead, which slow links leave. Measured: docs/performance.md.
-uint64_t DefaultPartitionBytes(double slowest_bps);
+uint64_t DefaultPartitionBytes(double slowest_bps, size_t servers);
 
 // Elements of every partition but the last: what fits into partition_bytes, a multiple of 64 from
 // 64 on, at least 1.

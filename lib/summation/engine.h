@@ -83,12 +83,14 @@ class Engine {
  private:
   struct HeldPartition {
     uint64_t bytes = 0;  // reserved
+    uint64_t payload = 0;
     uint32_t shard = 0;
   };
   using HeldTensor = std::map<uint32_t, HeldPartition>;
   struct HeldJob {
     JobSpec spec;
     std::map<TensorId, HeldTensor> tensors;
+    std::map<TensorId, uint64_t> tensor_bytes;  // of the whole tensors
   };
 
   explicit Engine(Options options);
@@ -98,6 +100,7 @@ class Engine {
                                                                          HeldTensor* held);
   void Drop(JobId job, TensorId tensor, const std::set<uint32_t>& partitions, HeldJob* held)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void LimitInFlight(JobId id, const HeldJob& job) const;
   void ForgetTensors(HeldJob* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnShards(absl::FunctionRef<void(Shard*)> task) const;
 

@@ -170,6 +170,15 @@ void Shard::DropJob(JobId job, const absl::Status& why) {
   early_buffers_->DropUnused();
 }
 
+void Shard::LimitInFlight(JobId id, size_t bytes) {
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end()) return;
+  job->second->in_flight_bytes = bytes;
+  for (NodeLink* link : job->second->links) {
+    if (link != nullptr) link->link()->LimitInFlight(bytes);
+  }
+}
+
 void Shard::DropEarly() {
   for (auto& [id, job] : jobs_) {
     for (auto& [partition_id, partition] : job->partitions) {

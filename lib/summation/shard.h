@@ -40,6 +40,7 @@ struct ShardJob {
   JobSpec spec;
   std::vector<NodeLink*> links;  // by node; null: not connected
   absl::flat_hash_map<PartitionId, std::shared_ptr<Partition>> partitions;
+  size_t in_flight_bytes = 0;  // of every link, at most; 0: no limit
 };
 
 class Shard {
@@ -72,6 +73,8 @@ class Shard {
   void HandOver(JobId job, TensorId tensor, const std::set<uint32_t>& partitions, PlanVersion next);
   void DropPartitions(JobId job, TensorId tensor, const std::set<uint32_t>& partitions);
   void DropJob(JobId job, const absl::Status& why);
+  // What is on its way through each link of the job, about, at most.
+  void LimitInFlight(JobId job, size_t bytes);
   // Makes room for accumulators: what was kept before its turn is asked for again at its turn.
   void DropEarly();
   void RollCall(JobId job, size_t limit, std::vector<OpenRoundInfo>* out) const;

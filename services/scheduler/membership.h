@@ -221,7 +221,7 @@ class Membership {
   void NoteRefusal(const Server& server, Job& job, Tensor& tensor, const std::string& reason);
   Tensor* FindTensor(Job& job, TensorId id);
   // What was set, or fits the slowest node's link.
-  static uint64_t PartitionBytesOf(const Job& job);
+  uint64_t PartitionBytesOf(const Job& job) const;
   PlannerJob ViewOf(const Job& job) const;
 
   // membership_recovery.cc: new owners

@@ -136,14 +136,14 @@ void Membership::Refuse(Job& job, Tensor& tensor, std::string kind, uint32_t exi
   Say(absl::StrFormat("job '%s': %s", job.name, tensor.error.message()));
 }
 
-uint64_t Membership::PartitionBytesOf(const Job& job) {
+uint64_t Membership::PartitionBytesOf(const Job& job) const {
   if (job.settings.partition_bytes() != 0) return job.settings.partition_bytes();
   double slowest = 0;
   for (const auto& [rank, node] : job.nodes) {
     const double bps = node.info.bandwidth_bps();
     if (bps > 0 && (slowest == 0 || bps < slowest)) slowest = bps;
   }
-  return DefaultPartitionBytes(slowest);
+  return DefaultPartitionBytes(slowest, EligibleServers(job).size());
 }
 
 PlannerJob Membership::ViewOf(const Job& job) const {

@@ -208,6 +208,7 @@ void Agent::ApplyPlan(const v1::TensorPlan& plan) {
                               .next_version = PlanVersion()});
   }
   by_id_[tensor->id] = tensor;
+  owners_changed_ = true;
   for (uint32_t partition = 0; partition < tensor->partitions(); ++partition) {
     if (tensor->owners[partition].reported) {
       push_->SendReport(*tensor, partition, FrameType::kRecover);

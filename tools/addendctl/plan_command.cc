@@ -159,7 +159,9 @@ absl::StatusOr<std::string> AnswerPlan(const PlanQuestion& question) {
   if (!question.model.empty() && plan.t_opt_s) {
     const double slowest = *std::min_element(input.gpu_bps.begin(), input.gpu_bps.end());
     const uint64_t partition_bytes =
-        question.partition_bytes != 0 ? question.partition_bytes : DefaultPartitionBytes(slowest);
+        question.partition_bytes != 0
+            ? question.partition_bytes
+            : DefaultPartitionBytes(slowest, input.gpu_bps.size() + input.cpu_bps.size());
     ADDEND_ASSIGN_OR_RETURN(
         rounds, SimulateModel(question.model, partition_bytes, input, question.bandwidths.empty()));
   }

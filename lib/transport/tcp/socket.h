@@ -16,6 +16,8 @@ absl::StatusOr<UniqueFd> StartConnect(const Address& peer);
 absl::Status ConnectResult(int fd, const Address& peer);
 // No Nagle, keep-alive, bounded unsent bytes.
 void Tune(int fd, int unsent_bytes_max);
+// Of what is written to it, at most so much waits in the kernel to be sent or acknowledged.
+void LimitUnacknowledged(int fd, size_t bytes);
 std::string PeerName(int fd);
 // How long the kernel had bytes to send that were not acknowledged yet.
 absl::Duration BusyTime(int fd);

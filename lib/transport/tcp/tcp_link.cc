@@ -12,7 +12,6 @@
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
-#include "lib/transport/tcp/socket.h"
 #include "lib/wire/crc32c.h"
 
 namespace addend::tcp {

@@ -11,6 +11,7 @@
 
 #include "lib/base/fd.h"
 #include "lib/shard/event_loop.h"
+#include "lib/transport/tcp/socket.h"
 #include "lib/transport/transport.h"
 
 namespace addend::tcp {
@@ -32,6 +33,7 @@ class TcpLink final : public Link, private FdHandler {
   void Close(absl::Status why) override;
   std::string peer() const override { return peer_; }
   absl::Duration sending_time() const override;
+  void LimitInFlight(size_t bytes) override { LimitUnacknowledged(fd_.get(), bytes); }
 
  private:
   struct Outgoing {
