@@ -1,13 +1,38 @@
-"""A server with just enough memory: nothing stalls, whatever the order of the pushes."""
+"""What a summation server takes; and one with just enough memory: nothing stalls, whatever the order of the pushes."""
+import numpy as np
+import pytest
+
 from tests.support.cluster import Cluster, SANITIZED
 
 PARTITION = 1 << 20
 TENSORS, ELEMENTS = 10, 4 << 20  # of float32: 160 MiB in all
 
 
-def peak_resident_bytes(pid):
+def resident_bytes(pid, line_of="VmRSS"):
     with open(f"/proc/{pid}/status") as status:
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(line_of))
+
+
+def peak_resident_bytes(pid):
+    return resident_bytes(pid, "VmHWM")
+
+
+@pytest.mark.skipif(bool(SANITIZED), reason="shadow memory counts too")
+@pytest.mark.parametrize("nodes,dtype", [(2, "float32"), (4, "float32"), (3, "float64")])
+def test_memory_is_what_the_formula_says(tmp_path, nodes, dtype):
+    """docs/architecture.md, "Memory": here node 0 is last, so that all others' contributions are kept."""
+    elements, width = 8 << 20, np.dtype(dtype).itemsize
+    accumulators = 2 * elements * width
+    early = (nodes - 1) * elements * width
+    with Cluster(tmp_path, nodes, 1, cpu_servers=1, agent_flags=["--colocated-summation=false"]) as cluster:
+        process = resident_bytes(cluster.servers[0].pid)
+        ranks = cluster.start_ranks("late.py", {"elements": elements, "dtype": dtype, "rounds": 4, "late_s": 0.7})
+        ranks.wait_at("done", 120)
+        peak = peak_resident_bytes(cluster.servers[0].pid)
+        ranks.open("done")
+        for outcome in ranks.join():
+            assert outcome.result["right"]
+    assert peak == pytest.approx(process + accumulators + early, rel=0.1)
 
 
 def test_opposite_orders_within_the_memory_limit(tmp_path):

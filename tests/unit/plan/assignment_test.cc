@@ -92,6 +92,15 @@ TEST(AssignmentTest, PartitionsAreCutAtMultiplesOf64Elements) {
   EXPECT_EQ(AccumulatorBytes(DType::kInt64, 10), 160u);
 }
 
+TEST(AssignmentTest, PartitionsForEveryServerTakeAFewMillisecondsOfASlowLink) {
+  EXPECT_EQ(DefaultPartitionBytes(0, 6), 128u << 10) << "unknown";
+  EXPECT_EQ(DefaultPartitionBytes(25e9, 12), 128u << 10);
+  EXPECT_EQ(DefaultPartitionBytes(400e6, 6), 64u << 10);
+  EXPECT_EQ(DefaultPartitionBytes(400e6, 16), 32u << 10);
+  EXPECT_EQ(DefaultPartitionBytes(25e9, 1536), 16u << 10);
+  EXPECT_EQ(DefaultPartitionBytes(1e6, 6), 16u << 10) << "none is smaller";
+}
+
 TEST(AssignmentTest, RealModelsExceedNoShareByMoreThanOnePartition) {
   for (const std::string_view model : ModelNames()) {
     const std::vector<TensorSize> tensors = Model(model);

@@ -376,6 +376,21 @@ TEST_F(MembershipTest, AbandonedJobTakesTheSettingsOfItsNextNode) {
   EXPECT_EQ(Status().jobs(0).settings().partition_bytes(), 8192u);
 }
 
+TEST_F(MembershipTest, WithoutASettingThePartitionSizeFollowsTheSlowestNode) {
+  partition_bytes_ = 0;
+  const auto nodes = AddJob("a", 2);
+  EXPECT_EQ(Status().jobs(0).settings().partition_bytes(), 128u << 10) << "nothing is known";
+  nodes[0]->info.set_bandwidth_bps(25e9);
+  ASSERT_TRUE(Register(nodes[0]).ok());
+  EXPECT_EQ(Status().jobs(0).settings().partition_bytes(), 128u << 10);
+  nodes[1]->info.set_bandwidth_bps(100e6);
+  ASSERT_TRUE(Register(nodes[1]).ok());
+  EXPECT_EQ(Status().jobs(0).settings().partition_bytes(), 64u << 10);
+  Declare(*nodes[0], {Tensor("w", {1 << 20})});
+  Declare(*nodes[1], {Tensor("w", {1 << 20})});
+  EXPECT_EQ(nodes[0]->plans.at("w").partition_elements(), 16u << 10);
+}
+
 TEST_F(MembershipTest, LossOfTheOnlyServerFailsTheJobAndNamesIt) {
   FakeServer& server = AddCpuServer();
   const auto nodes = AddJob("a", 2, /*colocated=*/false);
