@@ -57,9 +57,14 @@ def goodput_part(mbit):
     return (float(here) + float(there)) / 2 * 8 / (mbit * 1e6)
 
 
-def t_opt(size, nodes, rates, part=1):
-    """The shortest time in seconds in which the machines can sum so many bytes, if `part` of their rates is payload."""
+def plan(size, nodes, rates, part=1):
+    """What `addendctl plan` says of summing so many bytes, if `part` of the machines' rates is payload."""
     bandwidths = ",".join(f"{int(rate * 1e6 * part)}bps" for rate in rates)
     command = [BIN_DIR / "addendctl", "plan", "--json", f"--gpu-nodes={nodes}", f"--cpu-nodes={len(rates) - nodes}",
                f"--bytes={size}", f"--bandwidths={bandwidths}"]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["t_opt_s"]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def t_opt(size, nodes, rates, part=1):
+    """The shortest time in seconds in which it is possible."""
+    return plan(size, nodes, rates, part)["t_opt_s"]

@@ -61,15 +61,17 @@ absl::StatusOr<Simulation> SimulateRound(PlanInput machines, std::span<const Ten
   }
   if (!plan.t_opt_s || total == 0) return result;
   result.t_opt_s = *plan.t_opt_s;
-  double busiest = 0;
+  double busiest = 0, first_row = 0;
+  for (const double bytes : largest) first_row += bytes;
   for (size_t machine = 0; machine < bps.size(); ++machine) {
     const bool gpu = machine < machines.gpu_bps.size();
     const double carried = gpu ? total + (n - 2) * summed[machine] : n * summed[machine];
     busiest = std::max(busiest, carried * kBitsPerByte / bps[machine]);
     // A colocated server has one contribution already.
-    const double arrivals = gpu ? n - 1 : n;
+    const double arriving = (gpu ? n - 1 : n) * largest[machine];
+    const double leaving = gpu ? first_row - largest[machine] : 0;
     result.fill_s =
-        std::max(result.fill_s, arrivals * largest[machine] * kBitsPerByte / bps[machine]);
+        std::max(result.fill_s, std::max(arriving, leaving) * kBitsPerByte / bps[machine]);
   }
   result.imbalance = busiest / result.t_opt_s;
   result.t_s = busiest + result.fill_s;

@@ -3,9 +3,10 @@
 //
 // A model of flows. A node keeps its links side by side (lib/transport/convoy.h): they all get
 // bandwidth in proportion to what they have to carry, so the machine whose link has the most to
-// carry for its bandwidth sets the pace of all. Its link is full but for the beginning, when the
-// first partition has to be there from all n nodes before its result can leave, and nothing comes
-// back. Pure and deterministic.
+// carry for its bandwidth sets the pace of all. Its link is full but for the beginning, when a node
+// sends a partition to every server, and each has to be there from all n nodes before its result
+// can leave: nothing comes back yet. Pure and deterministic. Measured rounds are within 5 % of it
+// (bench/optimal).
 #pragma once
 
 #include <cstdint>

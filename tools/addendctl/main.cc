@@ -41,8 +41,8 @@ constexpr char kHelp[] =
 --json prints one line of JSON instead. Names end with their unit (_s, _bytes, _bps); shares are fractions of all
 tensors' bytes; null has no meaning or is not known.
   plan    {n, k, share_cpu, share_gpu, t_opt_s, t_allreduce_s, t_ps_s, speedup_vs_allreduce, speedup_vs_ps}; share_cpu
-          is Eq. 1's also for k = 0; with --bandwidths, shares [GPU machines, CPU machines] instead of the two; with
-          --model, simulation {model, tensors, bytes, partition_bytes, partitions, balanced {t_s, t_opt_s, fill_s, imbalance
+          is Eq. 1's also for k = 0; with --bandwidths, shares [GPU machines, CPU machines] instead of the two; and
+          where bandwidths are known, simulation {model (null: one tensor of --bytes), tensors, bytes, partition_bytes, partitions, balanced {t_s, t_opt_s, fill_s, imbalance
           (of the busiest link)}, hash (the paper's assignment; as balanced), further [{cpu_nodes, t_s}]}
   status  {version, uptime_s, store, servers [{server_id, incarnation, hostname, control_address, endpoints, shards,
           bandwidth_bps, memory_limit_bytes, memory_used_bytes, colocated, job, node_rank, last_seen_s, activity,

@@ -30,23 +30,20 @@ nlohmann::ordered_json ToJson(const Simulation& simulation) {
           {"imbalance", simulation.imbalance}};
 }
 
-}  // namespace
-
-absl::StatusOr<uint64_t> BytesOfModel(const std::string& model) {
-  ADDEND_ASSIGN_OR_RETURN(const std::vector<TensorSize> tensors, TensorsOf(model));
+uint64_t BytesOf(const std::vector<TensorSize>& tensors) {
   uint64_t bytes = 0;
   for (const TensorSize& tensor : tensors) bytes += tensor.elements * SizeOf(tensor.dtype);
   return bytes;
 }
 
-absl::StatusOr<ModelRounds> SimulateModel(const std::string& model, uint64_t partition_bytes,
-                                          const PlanInput& input, bool alike) {
+absl::StatusOr<ModelRounds> Simulate(const std::string& model,
+                                     const std::vector<TensorSize>& tensors,
+                                     uint64_t partition_bytes, const PlanInput& input, bool alike) {
   ModelRounds rounds;
   rounds.model = model;
-  rounds.partition_bytes = partition_bytes;
-  ADDEND_ASSIGN_OR_RETURN(const std::vector<TensorSize> tensors, TensorsOf(model));
-  ADDEND_ASSIGN_OR_RETURN(rounds.bytes, BytesOfModel(model));
   rounds.tensors = tensors.size();
+  rounds.bytes = BytesOf(tensors);
+  rounds.partition_bytes = partition_bytes;
   ADDEND_ASSIGN_OR_RETURN(
       rounds.balanced, SimulateRound(input, tensors, partition_bytes, AssignmentKind::kBalanced));
   const size_t n = input.gpu_bps.size(), k = input.cpu_bps.size();
@@ -65,15 +62,37 @@ absl::StatusOr<ModelRounds> SimulateModel(const std::string& model, uint64_t par
   return rounds;
 }
 
+}  // namespace
+
+absl::StatusOr<uint64_t> BytesOfModel(const std::string& model) {
+  ADDEND_ASSIGN_OR_RETURN(const std::vector<TensorSize> tensors, TensorsOf(model));
+  return BytesOf(tensors);
+}
+
+absl::StatusOr<ModelRounds> SimulateModel(const std::string& model, uint64_t partition_bytes,
+                                          const PlanInput& input, bool alike) {
+  ADDEND_ASSIGN_OR_RETURN(const std::vector<TensorSize> tensors, TensorsOf(model));
+  return Simulate(model, tensors, partition_bytes, input, alike);
+}
+
+absl::StatusOr<ModelRounds> SimulateOneTensor(uint64_t partition_bytes, const PlanInput& input,
+                                              bool alike) {
+  const auto elements = static_cast<uint64_t>(input.bytes) / SizeOf(DType::kFloat32);
+  return Simulate("", {{std::max<uint64_t>(elements, 1), DType::kFloat32}}, partition_bytes, input,
+                  alike);
+}
+
 nlohmann::ordered_json ToJson(const ModelRounds& rounds) {
-  nlohmann::ordered_json json = {{"model", rounds.model},
-                                 {"tensors", rounds.tensors},
-                                 {"bytes", rounds.bytes},
-                                 {"partition_bytes", rounds.partition_bytes},
-                                 {"partitions", rounds.balanced.partitions},
-                                 {"balanced", ToJson(rounds.balanced)},
-                                 {"hash", nullptr},
-                                 {"further", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json json = {
+      {"model", rounds.model.empty() ? nlohmann::ordered_json(nullptr)
+                                     : nlohmann::ordered_json(rounds.model)},
+      {"tensors", rounds.tensors},
+      {"bytes", rounds.bytes},
+      {"partition_bytes", rounds.partition_bytes},
+      {"partitions", rounds.balanced.partitions},
+      {"balanced", ToJson(rounds.balanced)},
+      {"hash", nullptr},
+      {"further", nlohmann::ordered_json::array()}};
   if (rounds.hash) json["hash"] = ToJson(*rounds.hash);
   for (const auto& [cpu_nodes, t_s] : rounds.further) {
     json["further"].push_back({{"cpu_nodes", cpu_nodes}, {"t_s", t_s}});

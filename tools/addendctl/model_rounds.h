@@ -15,7 +15,7 @@
 namespace addend {
 
 struct ModelRounds {
-  std::string model;
+  std::string model;  // empty: one tensor
   size_t tensors = 0;
   uint64_t bytes = 0;
   uint64_t partition_bytes = 0;
@@ -34,6 +34,9 @@ absl::StatusOr<uint64_t> BytesOfModel(const std::string& model);
 // `input`: machines with known bandwidths; `alike`: further machines may be added to them.
 absl::StatusOr<ModelRounds> SimulateModel(const std::string& model, uint64_t partition_bytes,
                                           const PlanInput& input, bool alike);
+// The same for a single tensor of input.bytes.
+absl::StatusOr<ModelRounds> SimulateOneTensor(uint64_t partition_bytes, const PlanInput& input,
+                                              bool alike);
 
 nlohmann::ordered_json ToJson(const ModelRounds& rounds);
 std::string ToText(const ModelRounds& rounds);

@@ -140,7 +140,7 @@ std::string ToText(const PlanQuestion& question, const PlanInput& input, const P
   return absl::StrFormat("%s, %s, %s of gradients per step\n", Machines(question.gpu_nodes, "GPU"),
                          Machines(question.cpu_nodes, "CPU"), FormatSize(input.bytes)) +
          ShareLines(question, input, plan) + TimeLines(plan) + ExplainFloor(plan) + "\n" +
-         (rounds ? ToText(*rounds) : "");
+         (rounds && !rounds->model.empty() ? ToText(*rounds) : "");
 }
 
 }  // namespace
@@ -156,14 +156,17 @@ absl::StatusOr<std::string> AnswerPlan(const PlanQuestion& question) {
   if (!question.bandwidths.empty()) ADDEND_RETURN_IF_ERROR(ReadBandwidths(question, &input));
   ADDEND_ASSIGN_OR_RETURN(const Plan plan, MakePlan(input));
   std::optional<ModelRounds> rounds;
-  if (!question.model.empty() && plan.t_opt_s) {
+  if (plan.t_opt_s) {
     const double slowest = *std::min_element(input.gpu_bps.begin(), input.gpu_bps.end());
     const uint64_t partition_bytes =
         question.partition_bytes != 0
             ? question.partition_bytes
             : DefaultPartitionBytes(slowest, input.gpu_bps.size() + input.cpu_bps.size());
-    ADDEND_ASSIGN_OR_RETURN(
-        rounds, SimulateModel(question.model, partition_bytes, input, question.bandwidths.empty()));
+    const bool alike = question.bandwidths.empty();
+    ADDEND_ASSIGN_OR_RETURN(rounds,
+                            question.model.empty()
+                                ? SimulateOneTensor(partition_bytes, input, alike)
+                                : SimulateModel(question.model, partition_bytes, input, alike));
   }
   return question.json ? ToJson(question, plan, rounds) : ToText(question, input, plan, rounds);
 }

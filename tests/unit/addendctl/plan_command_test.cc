@@ -73,7 +73,9 @@ TEST(PlanCommandTest, AModelIsSimulatedWithItsTensors) {
   ASSERT_EQ(simulation["further"].size(), 3u) << "3, 4 and 6 CPU machines";
   EXPECT_EQ(simulation["further"][2]["cpu_nodes"], 6);
   EXPECT_LT(simulation["further"][2]["t_s"], simulation["further"][0]["t_s"]);
-  EXPECT_FALSE(Ask(Homogeneous(8, 2)).contains("simulation"));
+  const auto one = Ask(Homogeneous(8, 2))["simulation"];
+  EXPECT_TRUE(one["model"].is_null());
+  EXPECT_EQ(one["tensors"], 1);
 }
 
 TEST(PlanCommandTest, AModelReplacesTheBytes) {
