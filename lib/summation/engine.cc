@@ -295,10 +295,10 @@ void Engine::LimitInFlight(JobId id, const HeldJob& job) const {
       own += static_cast<double>(held.payload);
     }
   }
-  if (own == 0) return;
   const bool colocated = options_.network != nullptr;
   const double nodes = job.spec.num_nodes;
   const double sent = colocated ? all - own + (nodes - 1) * own : nodes * own;
+  if (sent <= 0) return;
   const double per_byte = static_cast<double>(options_.send_limits.in_flight_bytes) / sent;
   for (size_t i = 0; i < shards_.size(); ++i) {
     Shard* const shard = shards_[i].get();

@@ -32,6 +32,7 @@ void Agent::LimitInFlight() {
   for (const auto& [link, bytes] : carried) {
     sent += link->server() == colocated_server_ ? (nodes_ - 1) * bytes : bytes;
   }
+  if (sent <= 0) return;
   for (const auto& [link, bytes] : carried) {
     link->LimitInFlight(static_cast<size_t>(static_cast<double>(limit) * bytes / sent));
   }

@@ -97,9 +97,10 @@ void Tune(int fd, int unsent_bytes_max) {
 }
 
 void LimitUnacknowledged(int fd, size_t bytes) {
-  constexpr size_t kLeast = 32 << 10, kMost = 64 << 20;
+  constexpr size_t kLeast = 32 << 10;
   // The kernel takes twice the value, for what it needs beside the payload: that is little here.
-  SetOption(fd, SOL_SOCKET, SO_SNDBUF, static_cast<int>(std::clamp(bytes, kLeast, kMost) / 2));
+  SetOption(fd, SOL_SOCKET, SO_SNDBUF,
+            static_cast<int>(std::clamp(bytes, kLeast, kUnacknowledgedMost) / 2));
 }
 
 std::string PeerName(int fd) {

@@ -12,6 +12,7 @@
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
+#include "lib/transport/tcp/socket.h"
 #include "lib/wire/crc32c.h"
 
 namespace addend::tcp {
@@ -106,6 +107,12 @@ void TcpLink::Close(absl::Status why) {
 }
 
 absl::Duration TcpLink::sending_time() const { return BusyTime(fd_.get()); }
+
+void TcpLink::LimitInFlight(size_t bytes) {
+  if (bytes > kUnacknowledgedMost && !limited_) return;  // the kernel chooses better
+  limited_ = true;
+  LimitUnacknowledged(fd_.get(), bytes);
+}
 
 // Best effort: what the socket takes at once. A peer that does not get it sees the connection end.
 void TcpLink::SayGoodbye(const absl::Status& why) {
