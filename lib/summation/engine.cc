@@ -58,9 +58,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Options options) {
   if (options.shards == 0) return absl::InvalidArgumentError("--shards must be at least 1");
   std::unique_ptr<Engine> engine(new Engine(std::move(options)));
   for (uint32_t i = 0; i < engine->options_.shards; ++i) {
-    ADDEND_ASSIGN_OR_RETURN(auto shard,
-                            Shard::Create(i, &engine->budget_, &engine->identity_,
-                                          engine->options_.send_limits, engine->options_.network));
+    ADDEND_ASSIGN_OR_RETURN(auto shard, Shard::Create(i, &engine->budget_, &engine->identity_,
+                                                      engine->options_.network));
     engine->shards_.push_back(std::move(shard));
   }
   return engine;
@@ -158,8 +157,7 @@ absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(
     const MutableBytes part(own, OwnBytes(tensor, index, external.has_value()));
     PartitionMemory memory = Layout(tensor, index, own, external);
     own += part.size();
-    (*held)[index] = {part.size(), tensor.ElementsOf(index) * SizeOf(tensor.dtype),
-                      tensor.shards[i]};
+    (*held)[index] = {part.size(), tensor.shards[i]};
     memory.keep_alive = KeepAlive(*arena, part, external);
     partitions.push_back(
         std::make_shared<Partition>(Partition::Spec{.id = PartitionId(tensor.id, index),
@@ -230,8 +228,6 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
     });
   }
   held.tensors[tensor.id].merge(reserved);
-  held.tensor_bytes[tensor.id] = tensor.elements * SizeOf(tensor.dtype);
-  LimitInFlight(job, held);
   if (budget_.over_limit()) OnShards([](Shard* shard) { shard->DropEarly(); });
   return absl::OkStatus();
 }
@@ -267,11 +263,7 @@ void Engine::Drop(JobId job, TensorId tensor, const std::set<uint32_t>& partitio
     budget_.Release(partition->second.bytes);
     there->second.erase(partition);
   }
-  if (there->second.empty()) {
-    held->tensors.erase(there);
-    held->tensor_bytes.erase(tensor);
-  }
-  LimitInFlight(job, *held);
+  if (there->second.empty()) held->tensors.erase(there);
 }
 
 void Engine::ForgetTensors(HeldJob* job) {
@@ -279,31 +271,6 @@ void Engine::ForgetTensors(HeldJob* job) {
     for (const auto& [index, partition] : tensor) budget_.Release(partition.bytes);
   }
   job->tensors.clear();
-  job->tensor_bytes.clear();
-}
-
-// Every link gets the part of the machine's link that its results take in a round. A colocated
-// server shares that with its node, which sends all tensors but what is summed right here.
-void Engine::LimitInFlight(JobId id, const HeldJob& job) const {
-  if (options_.send_limits.in_flight_bytes == 0) return;
-  std::vector<double> owned(shards_.size());
-  double all = 0, own = 0;
-  for (const auto& [tensor, bytes] : job.tensor_bytes) all += static_cast<double>(bytes);
-  for (const auto& [tensor, partitions] : job.tensors) {
-    for (const auto& [index, held] : partitions) {
-      owned[held.shard] += static_cast<double>(held.payload);
-      own += static_cast<double>(held.payload);
-    }
-  }
-  const bool colocated = options_.network != nullptr;
-  const double nodes = job.spec.num_nodes;
-  const double sent = colocated ? all - own + (nodes - 1) * own : nodes * own;
-  if (sent <= 0) return;
-  const double per_byte = static_cast<double>(options_.send_limits.in_flight_bytes) / sent;
-  for (size_t i = 0; i < shards_.size(); ++i) {
-    Shard* const shard = shards_[i].get();
-    shard->loop()->Run([&] { shard->LimitInFlight(id, static_cast<size_t>(owned[i] * per_byte)); });
-  }
 }
 
 void Engine::ReleaseJob(JobId job) {

@@ -88,8 +88,6 @@ class ServerLink final : public Sink {
   const std::string& where() const { return where_; }
   uint32_t shard() const { return shard_; }
   size_t queued() const { return outbox_.queued(); }
-  // What is on its way to the server, about, at most.
-  void LimitInFlight(size_t bytes);
   std::string transport() const { return transport_->traits().name; }
 
   absl::StatusOr<MutableBytes> Place(const FrameHeader& header) override;
@@ -111,11 +109,10 @@ class ServerLink final : public Sink {
   const std::string where_;
   const uint32_t shard_;
   Link* link_ = nullptr;
-  size_t in_flight_bytes_ = 0;  // at most; 0: no limit
-  std::string token_;           // lent to the HELLO
-  bool open_ = false;           // the server has admitted this node
-  bool leaving_ = false;        // Close() was called
-  bool closed_ = false;         // there is no connection, and none is being made
+  std::string token_;     // lent to the HELLO
+  bool open_ = false;     // the server has admitted this node
+  bool leaving_ = false;  // Close() was called
+  bool closed_ = false;   // there is no connection, and none is being made
   bool connecting_ = false;
   int times_open_ = 0;
   absl::flat_hash_set<PartitionId> awaited_;  // pushed, without a result so far
