@@ -53,4 +53,11 @@ void EarlyBuffers::DropUnused() {
   unused_bytes_ = 0;
 }
 
+std::unique_ptr<EarlyContribution> EarlyContribution::TakeBuffer(EarlyBuffers* buffers,
+                                                                 size_t bytes) {
+  EarlyBuffers::Buffer buffer = buffers->Take(bytes);
+  if (buffer.memory().empty()) return nullptr;
+  return std::unique_ptr<EarlyContribution>(new EarlyContribution(std::move(buffer)));
+}
+
 }  // namespace addend

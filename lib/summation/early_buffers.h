@@ -12,6 +12,7 @@
 #include "lib/base/bytes.h"
 #include "lib/memory/arena.h"
 #include "lib/summation/memory_budget.h"
+#include "lib/transport/transport.h"
 
 namespace addend {
 
@@ -55,6 +56,27 @@ class EarlyBuffers : public std::enable_shared_from_this<EarlyBuffers> {
   MemoryBudget* const budget_;
   absl::flat_hash_map<size_t, std::vector<std::shared_ptr<Arena>>> unused_;  // by size
   size_t unused_bytes_ = 0;
+};
+
+// A contribution that came before its turn: a buffer taken from the budget, or a reference to the
+// sender's memory.
+class EarlyContribution {
+ public:
+  // Null when the budget has no room.
+  static std::unique_ptr<EarlyContribution> TakeBuffer(EarlyBuffers* buffers, size_t bytes);
+  EarlyContribution(Payload payload, bool empty) : payload_(std::move(payload)), empty_(empty) {}
+
+  MutableBytes room() const { return buffer_.memory(); }
+  Bytes bytes() const { return room().empty() ? payload_.bytes() : Bytes(room()); }
+  bool empty() const { return empty_; }
+  bool by_reference() const { return payload_.by_reference(); }
+
+ private:
+  explicit EarlyContribution(EarlyBuffers::Buffer buffer) : buffer_(std::move(buffer)) {}
+
+  EarlyBuffers::Buffer buffer_;
+  Payload payload_;
+  bool empty_ = false;
 };
 
 }  // namespace addend

@@ -30,36 +30,31 @@ MutableBytes Partition::DirectRoom() {
 }
 
 absl::Status Partition::Take(Payload payload, bool empty) {
+  const Bytes data = payload.bytes();
+  std::unique_ptr<EarlyContribution> owner;
   if (payload.by_reference()) {
-    return Take(std::make_unique<EarlyContribution>(std::move(payload), empty));
+    owner = std::make_unique<EarlyContribution>(std::move(payload), empty);
   }
-  if (spec_.op == ReduceOp::kBroadcast) {
-    ADDEND_RETURN_IF_ERROR(TakeBroadcast(payload.bytes(), empty));
-  } else if (!empty) {
-    sum_.Add(payload.bytes(), Slot());
-  }
-  has_data_ = has_data_ || !empty;
-  collector_.Summed();
-  return absl::OkStatus();
-}
-
-absl::Status Partition::Take(std::unique_ptr<EarlyContribution> contribution) {
-  const bool empty = contribution->empty();
-  if (spec_.op == ReduceOp::kBroadcast) {
-    ADDEND_RETURN_IF_ERROR(TakeBroadcast(contribution->bytes(), empty));
-  } else if (!empty) {
-    sum_.Add(collector_.turn(), std::move(contribution));
-  }
-  has_data_ = has_data_ || !empty;
-  collector_.Summed();
-  return absl::OkStatus();
+  return Take(data, empty, std::move(owner));
 }
 
 absl::StatusOr<size_t> Partition::TakeKept() {
   auto early = std::move(early_[collector_.turn().value()]);
-  const size_t bytes = early->bytes().size();
-  ADDEND_RETURN_IF_ERROR(Take(std::move(early)));
-  return bytes;
+  const Bytes data = early->bytes();
+  const bool empty = early->empty();
+  ADDEND_RETURN_IF_ERROR(Take(data, empty, std::move(early)));
+  return data.size();
+}
+
+absl::Status Partition::Take(Bytes data, bool empty, std::unique_ptr<EarlyContribution> owner) {
+  if (spec_.op == ReduceOp::kBroadcast) {
+    ADDEND_RETURN_IF_ERROR(TakeBroadcast(data, empty));
+  } else if (!empty) {
+    sum_.Add(collector_.turn(), data, std::move(owner), Slot());
+  }
+  has_data_ = has_data_ || !empty;
+  collector_.Summed();
+  return absl::OkStatus();
 }
 
 void Partition::Settle(Round* sealed) {

@@ -144,7 +144,7 @@ class Partition : public std::enable_shared_from_this<Partition> {
   void ForgetOpenRound();
   uint32_t divisor() const { return spec_.ranks * collector_.contributors(); }
   absl::Status TakeBroadcast(Bytes data, bool empty);
-  absl::Status Take(std::unique_ptr<EarlyContribution> contribution);
+  absl::Status Take(Bytes data, bool empty, std::unique_ptr<EarlyContribution> owner);
   // The next round is `next`, or a later one that this server has reached itself.
   void GoOnWith(Round next);
   void GoOnWithNewest();

@@ -8,24 +8,13 @@
 
 namespace addend {
 
-std::unique_ptr<EarlyContribution> EarlyContribution::TakeBuffer(EarlyBuffers* buffers,
-                                                                 size_t bytes) {
-  EarlyBuffers::Buffer buffer = buffers->Take(bytes);
-  if (buffer.memory().empty()) return nullptr;
-  return std::unique_ptr<EarlyContribution>(new EarlyContribution(std::move(buffer)));
-}
-
-void RoundSum::Add(Bytes data, const Memory& memory) {
+void RoundSum::Add(NodeId node, Bytes data, std::unique_ptr<EarlyContribution> owner,
+                   const Memory& memory) {
   if (data.data() == memory.accumulator) {
     started_ = true;
   } else {
-    terms_.push_back({data, NodeId(), nullptr});
+    terms_.push_back({data, node, std::move(owner)});
   }
-}
-
-void RoundSum::Add(NodeId node, std::unique_ptr<EarlyContribution> contribution) {
-  const Bytes data = contribution->bytes();
-  terms_.push_back({data, node, std::move(contribution)});
 }
 
 std::vector<const void*> RoundSum::Pointers() const {

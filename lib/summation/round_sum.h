@@ -12,30 +12,8 @@
 #include "lib/base/ids.h"
 #include "lib/base/types.h"
 #include "lib/summation/early_buffers.h"
-#include "lib/transport/transport.h"
 
 namespace addend {
-
-// A contribution that came before its turn: a buffer taken from the budget, or a reference to the
-// sender's memory.
-class EarlyContribution {
- public:
-  // Null when the budget has no room.
-  static std::unique_ptr<EarlyContribution> TakeBuffer(EarlyBuffers* buffers, size_t bytes);
-  EarlyContribution(Payload payload, bool empty) : payload_(std::move(payload)), empty_(empty) {}
-
-  MutableBytes room() const { return buffer_.memory(); }
-  Bytes bytes() const { return room().empty() ? payload_.bytes() : Bytes(room()); }
-  bool empty() const { return empty_; }
-  bool by_reference() const { return payload_.by_reference(); }
-
- private:
-  explicit EarlyContribution(EarlyBuffers::Buffer buffer) : buffer_(std::move(buffer)) {}
-
-  EarlyBuffers::Buffer buffer_;
-  Payload payload_;
-  bool empty_ = false;
-};
 
 class RoundSum {
  public:
@@ -50,12 +28,10 @@ class RoundSum {
   RoundSum(DType dtype, ReduceOp op, uint64_t elements)
       : dtype_(dtype), op_(op), elements_(elements) {}
 
-  bool empty() const { return !started_ && terms_.empty(); }
-  // The next one, whose memory is lent until Condense() or Finish(). It may be the accumulator
-  // itself if nothing came before, and elements need no widening.
-  void Add(Bytes data, const Memory& memory);
-  // The next one, with its memory.
-  void Add(NodeId node, std::unique_ptr<EarlyContribution> contribution);
+  // The next one, of `node`, in the memory of `owner`. Without an owner it is lent until Condense()
+  // or Finish(), and may be the accumulator itself if nothing came before and elements need no
+  // widening.
+  void Add(NodeId node, Bytes data, std::unique_ptr<EarlyContribution> owner, const Memory& memory);
   // Lets go of all memory but the accumulator. Returns how many bytes were copied to no purpose but
   // that.
   size_t Condense(const Memory& memory);
