@@ -22,6 +22,8 @@ using Json = nlohmann::ordered_json;
 
 // More would be a slip of the pen, and would take the machine's memory.
 constexpr uint32_t kMaxMachines = 1'000'000;
+// More partitions of one tensor are not simulated: a round takes as good as t_opt then.
+constexpr uint64_t kMaxSimulated = 1'000'000;
 
 absl::Status Check(const PlanQuestion& question) {
   if (question.gpu_nodes == 0) {
@@ -140,7 +142,25 @@ std::string ToText(const PlanQuestion& question, const PlanInput& input, const P
   return absl::StrFormat("%s, %s, %s of gradients per step\n", Machines(question.gpu_nodes, "GPU"),
                          Machines(question.cpu_nodes, "CPU"), FormatSize(input.bytes)) +
          ShareLines(question, input, plan) + TimeLines(plan) + ExplainFloor(plan) + "\n" +
-         (rounds && !rounds->model.empty() ? ToText(*rounds) : "");
+         (rounds ? ToText(*rounds) : "");
+}
+
+// None: the time is not known, or nobody asked for a round of one tensor, or its partitions are too
+// many.
+absl::StatusOr<std::optional<ModelRounds>> Simulate(const PlanQuestion& question,
+                                                    const PlanInput& input, const Plan& plan) {
+  if (!plan.t_opt_s) return std::nullopt;
+  const size_t machines = input.gpu_bps.size() + input.cpu_bps.size();
+  const double slowest = *std::min_element(input.gpu_bps.begin(), input.gpu_bps.end());
+  const uint64_t partition_bytes = question.partition_bytes != 0
+                                       ? question.partition_bytes
+                                       : DefaultPartitionBytes(slowest, machines);
+  const bool alike = question.bandwidths.empty();
+  if (!question.model.empty()) {
+    return SimulateModel(question.model, partition_bytes, input, alike);
+  }
+  if (!question.json || question.bytes / partition_bytes > kMaxSimulated) return std::nullopt;
+  return SimulateOneTensor(partition_bytes, input, alike);
 }
 
 }  // namespace
@@ -155,19 +175,7 @@ absl::StatusOr<std::string> AnswerPlan(const PlanQuestion& question) {
                                      static_cast<double>(bytes), question.bandwidth_bps);
   if (!question.bandwidths.empty()) ADDEND_RETURN_IF_ERROR(ReadBandwidths(question, &input));
   ADDEND_ASSIGN_OR_RETURN(const Plan plan, MakePlan(input));
-  std::optional<ModelRounds> rounds;
-  if (plan.t_opt_s) {
-    const double slowest = *std::min_element(input.gpu_bps.begin(), input.gpu_bps.end());
-    const uint64_t partition_bytes =
-        question.partition_bytes != 0
-            ? question.partition_bytes
-            : DefaultPartitionBytes(slowest, input.gpu_bps.size() + input.cpu_bps.size());
-    const bool alike = question.bandwidths.empty();
-    ADDEND_ASSIGN_OR_RETURN(rounds,
-                            question.model.empty()
-                                ? SimulateOneTensor(partition_bytes, input, alike)
-                                : SimulateModel(question.model, partition_bytes, input, alike));
-  }
+  ADDEND_ASSIGN_OR_RETURN(const auto rounds, Simulate(question, input, plan));
   return question.json ? ToJson(question, plan, rounds) : ToText(question, input, plan, rounds);
 }
 
