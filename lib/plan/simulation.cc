@@ -70,8 +70,8 @@ absl::StatusOr<Simulation> SimulateRound(PlanInput machines, std::span<const Ten
     // A colocated server has one contribution already.
     const double arriving = (gpu ? n - 1 : n) * largest[machine];
     const double leaving = gpu ? first_row - largest[machine] : 0;
-    result.fill_s =
-        std::max(result.fill_s, std::max(arriving, leaving) * kBitsPerByte / bps[machine]);
+    result.fill_s = std::max({result.fill_s, arriving * kBitsPerByte / bps[machine],
+                              leaving * kBitsPerByte / bps[machine]});
   }
   result.imbalance = busiest / result.t_opt_s;
   result.t_s = busiest + result.fill_s;

@@ -5,8 +5,8 @@
 // bandwidth in proportion to what they have to carry, so the machine whose link has the most to
 // carry for its bandwidth sets the pace of all. Its link is full but for the beginning, when a node
 // sends a partition to every server, and each has to be there from all n nodes before its result
-// can leave: nothing comes back yet. Pure and deterministic. bench/optimal compares
-// measured rounds with it.
+// can leave: nothing comes back yet. Pure and deterministic. bench/optimal compares measured rounds
+// with it.
 #pragma once
 
 #include <cstdint>

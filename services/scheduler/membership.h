@@ -197,7 +197,7 @@ class Membership {
 
   // membership_tensors.cc: agreement and plan
   void DeclareOne(Job& job, const Node& node, const v1::TensorDescriptor& descriptor,
-                  std::vector<uint64_t>* ready);
+                  uint64_t partition_bytes, std::vector<uint64_t>* ready);
   void UndeclareOne(Job& job, NodeId node, const std::string& name, std::vector<uint64_t>* ready);
   void Repeat(Job& job, NodeId node, const Tensor& tensor, const v1::TensorDescriptor& descriptor);
   void Evaluate(Job& job, Tensor& tensor, std::vector<uint64_t>* ready);

@@ -45,8 +45,8 @@ Tensor* Membership::FindTensor(Job& job, TensorId id) {
 }
 
 void Membership::DeclareOne(Job& job, const Node& node, const v1::TensorDescriptor& descriptor,
-                            std::vector<uint64_t>* ready) {
-  const absl::Status valid = CheckDescriptor(descriptor, PartitionBytesOf(job));
+                            uint64_t partition_bytes, std::vector<uint64_t>* ready) {
+  const absl::Status valid = CheckDescriptor(descriptor, partition_bytes);
   if (!valid.ok()) {
     *Single(job, node.rank).add_errors() =
         MakeError(descriptor.name(), "mismatch", kExitMismatch, Message(valid));
