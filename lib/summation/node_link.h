@@ -20,8 +20,8 @@ class NodeLink final : public Sink {
  public:
   // `shard` outlives the link. Nothing is allocated for the peer before its HELLO has proved the
   // token.
-  NodeLink(Shard* shard, Link* link, bool by_reference)
-      : shard_(shard), link_(link), by_reference_(by_reference) {}
+  NodeLink(Shard* shard, Link* link, bool by_reference, const SendLimits& limits)
+      : shard_(shard), link_(link), by_reference_(by_reference), outbox_(limits) {}
 
   // After the handshake.
   ShardJob* job() const { return job_; }
@@ -59,7 +59,7 @@ class NodeLink final : public Sink {
   ShardJob* job_ = nullptr;
   NodeId node_;
   Generation generation_;
-  Outbox outbox_{SendLimits()};
+  Outbox outbox_;
 
   // The frame that is being received.
   std::array<std::byte, 256> hello_room_;

@@ -24,6 +24,7 @@ class Convoy {
  public:
   explicit Convoy(const SendLimits& limits) : limits_(limits) {}
   const SendLimits& limits() const { return limits_; }
+  void SetLimits(const SendLimits& limits);
 
   struct Frame {
     uint64_t place = 0;
@@ -39,7 +40,7 @@ class Convoy {
   bool MayLeave(const Outbox* outbox, const Frame& frame) const;
   void ReleaseHeld();
 
-  const SendLimits limits_;
+  SendLimits limits_;
   std::set<std::pair<uint64_t, Outbox*>> order_;  // by place, of those that have a next frame
   std::map<Outbox*, Frame> next_;
   std::set<Outbox*> held_;

@@ -24,9 +24,7 @@ class Outbox {
   // `convoy`, which outlives it, holds back links that copy. `on_waiting` is told when frames begin
   // to wait here, and when none does any more.
   Outbox(Convoy* convoy, WaitingFn on_waiting)
-      : window_bytes_(convoy->limits().window_bytes),
-        convoy_(convoy),
-        on_waiting_(std::move(on_waiting)) {}
+      : convoy_(convoy), on_waiting_(std::move(on_waiting)) {}
   // Frames that were not handed to a link run their Done with CANCELLED.
   ~Outbox() { Clear(absl::CancelledError("not sent")); }
   Outbox(const Outbox&) = delete;
@@ -62,7 +60,7 @@ class Outbox {
   std::optional<Convoy::Frame> NextInConvoy() const;
   void Changed();
 
-  const size_t window_bytes_;
+  const size_t window_bytes_ = 0;  // without a convoy
   Convoy* const convoy_ = nullptr;
   WaitingFn on_waiting_;
   bool waiting_ = false;

@@ -2,12 +2,16 @@
 // more, since what is on its way cannot be overtaken, and lets some links run ahead of others.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 namespace addend {
 
 struct SendLimits {
+  static constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
+
   // Handed to one link that copies, and not yet taken by it. Payloads passed by reference cost
   // nothing in flight and are not limited: a window would let early contributions, which the
   // receiver keeps, block later ones.
@@ -15,6 +19,34 @@ struct SendLimits {
   // How far a link may run ahead of the last one of its convoy (convoy.h). Keeps the buffers of all
   // links filled up to networks of 100 Gbit/s and 80 us.
   uint64_t lead_bytes = 1 << 20;
+  // On its way through all links of the machine together, unacknowledged: each link gets a part of
+  // it in proportion to what it carries (Link::LimitInFlight). Equal parts, which TCP would give
+  // them, let the queues of the network fill with what is not needed yet. Default: no limit.
+  size_t in_flight_bytes = kUnlimited;
+
+  // Of a link with `part` of what the machine sends.
+  size_t InFlight(double part) const {
+    if (in_flight_bytes == kUnlimited) return kUnlimited;
+    return static_cast<size_t>(static_cast<double>(in_flight_bytes) * part);
+  }
 };
+
+// About 0.7 ms of the machine's link for a window, four of these for the lead, and 20 ms in flight,
+// on links where that is less than what is enough anyway: with 400 Mbit/s rounds end 2 to 5 %
+// earlier than with the limits for fast links (docs/performance.md). `bandwidth_bps`: bits per
+// second, each direction; 0: unknown.
+inline SendLimits SendLimitsFor(double bandwidth_bps) {
+  constexpr double kWindowSeconds = 0.7e-3, kInFlightSeconds = 20e-3, kSlowBps = 2e9;
+  SendLimits limits;
+  if (bandwidth_bps <= 0) return limits;
+  const double bytes_per_second = bandwidth_bps / 8;
+  limits.window_bytes = static_cast<size_t>(std::clamp<double>(
+      bytes_per_second * kWindowSeconds, 16 << 10, static_cast<double>(limits.window_bytes)));
+  limits.lead_bytes = 4 * limits.window_bytes;
+  if (bandwidth_bps < kSlowBps) {
+    limits.in_flight_bytes = static_cast<size_t>(bytes_per_second * kInFlightSeconds);
+  }
+  return limits;
+}
 
 }  // namespace addend
