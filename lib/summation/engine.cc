@@ -293,7 +293,8 @@ void Engine::ForgetTensors(HeldJob* job) {
 // Every link gets the part of the machine's link that its results take in a round. A colocated
 // server shares that with its node, which sends all tensors but what is summed right here.
 void Engine::LimitInFlight(JobId id, const HeldJob& job) const {
-  if (options_.send_limits.in_flight_bytes == SendLimits::kUnlimited) return;
+  const size_t limit = options_.send_limits.results_in_flight;
+  if (limit == SendLimits::kUnlimited) return;
   const auto own = static_cast<double>(
       std::accumulate(job.owned_bytes.begin(), job.owned_bytes.end(), uint64_t{0}));
   const double nodes = job.spec.num_nodes;
@@ -304,7 +305,7 @@ void Engine::LimitInFlight(JobId id, const HeldJob& job) const {
   for (size_t i = 0; i < job.owned_bytes.size(); ++i) {
     const double part = static_cast<double>(job.owned_bytes[i]) / sent;
     Shard* const shard = shards_[i].get();
-    shard->loop()->Run([&] { shard->LimitInFlight(id, options_.send_limits.InFlight(part)); });
+    shard->loop()->Run([&] { shard->LimitInFlight(id, PartInFlight(limit, part)); });
   }
 }
 

@@ -40,8 +40,8 @@ void Agent::LimitInFlight() {
     sent += link->server() == colocated_server_ ? (nodes_ - 1) * bytes : bytes;
   }
   if (sent <= 0) return;
-  const SendLimits& limits = convoy_.limits();
-  for (const auto& [link, bytes] : carried) link->LimitInFlight(limits.InFlight(bytes / sent));
+  const size_t limit = convoy_.limits().contributions_in_flight;
+  for (const auto& [link, bytes] : carried) link->LimitInFlight(PartInFlight(limit, bytes / sent));
 }
 
 void Agent::TryStart(const std::shared_ptr<Tensor>& tensor) {
