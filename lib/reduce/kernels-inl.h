@@ -274,13 +274,29 @@ struct MaxOp {
 // ---- The finish: division, canonical NaN ----
 
 template <class D>
-HWY_INLINE hn::Vec<D> FinishFloat(D d, hn::Vec<D> v, uint32_t divisor, bool divide) {
-  using T = hn::TFromD<D>;
+HWY_INLINE hn::Vec<D> WithCanonicalNaN(D d, hn::Vec<D> v) {
   const hn::RebindToUnsigned<D> du;
   constexpr hn::TFromD<decltype(du)> kNan =
-      sizeof(T) == 4 ? 0x7fc00000u : static_cast<hn::TFromD<decltype(du)>>(0x7ff8000000000000u);
-  if (HWY_UNLIKELY(divide)) v = hn::Div(v, hn::Set(d, static_cast<T>(divisor)));
+      sizeof(hn::TFromD<D>) == 4 ? 0x7fc00000u
+                                 : static_cast<hn::TFromD<decltype(du)>>(0x7ff8000000000000u);
   return hn::IfThenElse(hn::IsNaN(v), hn::BitCast(d, hn::Set(du, kNan)), v);
+}
+
+// True if any of them has a NaN; perhaps if some have infinities.
+template <class D, class V>
+HWY_INLINE bool MayHaveNaN(D d, V v0, V v1, V v2, V v3) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  // One instruction looks at two vectors, which Highway has no name for.
+  if constexpr (sizeof(hn::TFromD<D>) == 4) {
+    return (_mm512_cmp_ps_mask(v0.raw, v1.raw, _CMP_UNORD_Q) |
+            _mm512_cmp_ps_mask(v2.raw, v3.raw, _CMP_UNORD_Q)) != 0;
+  } else {
+    return (_mm512_cmp_pd_mask(v0.raw, v1.raw, _CMP_UNORD_Q) |
+            _mm512_cmp_pd_mask(v2.raw, v3.raw, _CMP_UNORD_Q)) != 0;
+  }
+#else
+  return !hn::AllFalse(d, hn::IsNaN(hn::Add(hn::Add(v0, v1), hn::Add(v2, v3))));
+#endif
 }
 
 template <typename T>
@@ -312,16 +328,12 @@ class Loop {
       if (r.from == From::kMemoryPastCaches) {
         i = HWY_MIN(UnalignedElements(r.out), r.elements);
         for (size_t j = 0; j < i; j += lanes) Rest(d, r, j, HWY_MIN(lanes, i - j));
-        for (; i + 4 * lanes <= r.elements; i += 4 * lanes) Four<true, true>(d, r, i, lanes);
+        i = Blocks<true, true>(d, r, i);
         hwy::FlushStream();
       }
     }
-    if (!kManySums || r.from != From::kCache) {
-      for (; i + 4 * lanes <= r.elements; i += 4 * lanes) Four<true, false>(d, r, i, lanes);
-    }
-    if constexpr (kManySums) {
-      for (; i + 4 * lanes <= r.elements; i += 4 * lanes) Four<false, false>(d, r, i, lanes);
-    }
+    if (!kManySums || r.from != From::kCache) i = Blocks<true, false>(d, r, i);
+    if constexpr (kManySums) i = Blocks<false, false>(d, r, i);
     for (; i < r.elements; i += lanes) Rest(d, r, i, HWY_MIN(lanes, r.elements - i));
   }
 
@@ -339,9 +351,48 @@ class Loop {
     return past == 0 ? 0 : (HWY_MAX_BYTES - past) / Out::kBytes;
   }
 
-  static HWY_INLINE V Finished(D d, V v, const Request& r) {
-    if constexpr (kFinish && !kIntegers) v = FinishFloat(d, v, r.divisor, r.divide);
-    return v;
+  // The first few contributions have instructions of their own: a processor foresees what an
+  // instruction loads next from what it has loaded before.
+  static constexpr size_t kNamed = kManySums ? 7 : 1;
+
+  // What the request says, where stores cannot change it: in registers.
+  struct Streams {
+    explicit Streams(const Request& r)
+        : first(r.first),
+          out(r.out),
+          input(r.input),
+          inputs(r.inputs),
+          divide(r.divide),
+          divisor(static_cast<Acc>(r.divisor)) {
+      for (size_t j = 0; j < HWY_MIN(kNamed, inputs); ++j) {
+        named[j] = static_cast<const uint8_t*>(r.input[j]);
+      }
+    }
+    const uint8_t* first;
+    uint8_t* out;
+    const void* const* input;
+    size_t inputs;
+    bool divide;
+    Acc divisor;
+    const uint8_t* named[kNamed];
+  };
+
+  static HWY_INLINE void FinishBlock(D d, const Streams& s, V& v0, V& v1, V& v2, V& v3) {
+    if constexpr (kFinish && !kIntegers) {
+      if (HWY_UNLIKELY(s.divide)) {
+        const V divisor = hn::Set(d, s.divisor);
+        v0 = hn::Div(v0, divisor);
+        v1 = hn::Div(v1, divisor);
+        v2 = hn::Div(v2, divisor);
+        v3 = hn::Div(v3, divisor);
+      }
+      if (HWY_UNLIKELY(MayHaveNaN(d, v0, v1, v2, v3))) {
+        v0 = WithCanonicalNaN(d, v0);
+        v1 = WithCanonicalNaN(d, v1);
+        v2 = WithCanonicalNaN(d, v2);
+        v3 = WithCanonicalNaN(d, v3);
+      }
+    }
   }
   // Integers are divided after they were stored: there is no vector instruction for it.
   static HWY_INLINE void FinishStored(const Request& r, uint8_t* p, size_t elements) {
@@ -351,10 +402,10 @@ class Loop {
   }
 
   template <bool kPrefetch>
-  static HWY_INLINE void Add(D d, const Request& r, size_t j, size_t i, size_t lanes, V& v0, V& v1,
-                             V& v2, V& v3) {
+  static HWY_INLINE void Add(D d, const void* stream, size_t i, size_t lanes, V& v0, V& v1, V& v2,
+                             V& v3) {
     V w0, w1, w2, w3;
-    const uint8_t* p = static_cast<const uint8_t*>(r.input[j]) + i * In::kBytes;
+    const uint8_t* p = static_cast<const uint8_t*>(stream) + i * In::kBytes;
     if constexpr (kPrefetch) PrefetchAhead(p, 4 * lanes * In::kBytes);
     LoadBlock<In>(d, p, w0, w1, w2, w3);
     v0 = Op::Apply(d, v0, w0);
@@ -363,33 +414,38 @@ class Loop {
     v3 = Op::Apply(d, v3, w3);
   }
 
-  // Contributions kFirst and up. The first few have instructions of their own: a processor foresees
-  // what an instruction loads next from what it has loaded before.
+  // Contributions kFirst and up.
   template <bool kPrefetch, size_t kFirst>
-  static HWY_INLINE void AddFrom(D d, const Request& r, size_t i, size_t lanes, V& v0, V& v1, V& v2,
+  static HWY_INLINE void AddFrom(D d, const Streams& s, size_t i, size_t lanes, V& v0, V& v1, V& v2,
                                  V& v3) {
-    if constexpr (kFirst < (kManySums ? 7 : 1)) {
-      if (r.inputs <= kFirst) return;
-      Add<kPrefetch>(d, r, kFirst, i, lanes, v0, v1, v2, v3);
-      AddFrom<kPrefetch, kFirst + 1>(d, r, i, lanes, v0, v1, v2, v3);
+    if constexpr (kFirst < kNamed) {
+      if (s.inputs <= kFirst) return;
+      Add<kPrefetch>(d, s.named[kFirst], i, lanes, v0, v1, v2, v3);
+      AddFrom<kPrefetch, kFirst + 1>(d, s, i, lanes, v0, v1, v2, v3);
     } else {
-      for (size_t j = kFirst; j < r.inputs; ++j) {
-        Add<kPrefetch>(d, r, j, i, lanes, v0, v1, v2, v3);
+      for (size_t j = kFirst; j < s.inputs; ++j) {
+        Add<kPrefetch>(d, s.input[j], i, lanes, v0, v1, v2, v3);
       }
     }
   }
 
+  // All blocks from element i on; returns where the rest begins.
   template <bool kPrefetch, bool kStream>
-  static HWY_INLINE void Four(D d, const Request& r, size_t i, size_t lanes) {
-    V v0, v1, v2, v3;
-    const uint8_t* first = r.first + i * First::kBytes;
-    if constexpr (kPrefetch) PrefetchAhead(first, 4 * lanes * First::kBytes);
-    LoadBlock<First>(d, first, v0, v1, v2, v3);
-    AddFrom<kPrefetch, 0>(d, r, i, lanes, v0, v1, v2, v3);
-    uint8_t* out = r.out + i * Out::kBytes;
-    StoreBlock<Out, kStream>(d, Finished(d, v0, r), Finished(d, v1, r), Finished(d, v2, r),
-                             Finished(d, v3, r), out);
-    FinishStored(r, out, 4 * lanes);
+  static HWY_INLINE size_t Blocks(D d, const Request& r, size_t i) {
+    const Streams s(r);
+    const size_t lanes = hn::Lanes(d);
+    for (; i + 4 * lanes <= r.elements; i += 4 * lanes) {
+      V v0, v1, v2, v3;
+      const uint8_t* first = s.first + i * First::kBytes;
+      if constexpr (kPrefetch) PrefetchAhead(first, 4 * lanes * First::kBytes);
+      LoadBlock<First>(d, first, v0, v1, v2, v3);
+      AddFrom<kPrefetch, 0>(d, s, i, lanes, v0, v1, v2, v3);
+      FinishBlock(d, s, v0, v1, v2, v3);
+      uint8_t* out = s.out + i * Out::kBytes;
+      StoreBlock<Out, kStream>(d, v0, v1, v2, v3, out);
+      FinishStored(r, out, 4 * lanes);
+    }
+    return i;
   }
 
   // At most one vector of elements, through a buffer, so that no byte outside the streams is
@@ -403,7 +459,11 @@ class Loop {
                   count * In::kBytes);
       v = Op::Apply(d, v, In::Load(d, buffer));
     }
-    Out::Store(d, Finished(d, v, r), buffer);
+    if constexpr (kFinish && !kIntegers) {
+      if (r.divide) v = hn::Div(v, hn::Set(d, static_cast<Acc>(r.divisor)));
+      v = WithCanonicalNaN(d, v);
+    }
+    Out::Store(d, v, buffer);
     FinishStored(r, buffer, count);
     std::memcpy(r.out + i * Out::kBytes, buffer, count * Out::kBytes);
   }
