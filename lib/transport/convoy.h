@@ -24,6 +24,7 @@ class Convoy {
  public:
   explicit Convoy(const SendLimits& limits) : limits_(limits) {}
   const SendLimits& limits() const { return limits_; }
+  // From now on; what they held before and do not hold any more leaves at once.
   void SetLimits(const SendLimits& limits);
 
   struct Frame {

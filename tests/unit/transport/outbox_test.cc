@@ -93,6 +93,18 @@ TEST_F(OutboxTest, LinksOfAConvoyCarryTheirPartsSideBySide) {
   EXPECT_EQ(little_link_.sent.size(), 400u) << "held by nobody any more";
 }
 
+TEST_F(OutboxTest, LongerLimitsLetGoOfWhatWasHeld) {
+  much_.Attach(&much_link_, false);
+  little_.Attach(&little_link_, false);
+  for (uint64_t i = 1; i <= 10; ++i) Push(&much_, i * kFrame);
+  Push(&little_, 3 * kMiB);
+  EXPECT_EQ(little_link_.sent.size(), 0u) << "far ahead of what still waits for the other link";
+  SendLimits longer;
+  longer.lead_bytes = 4 * kMiB;
+  convoy_.SetLimits(longer);
+  EXPECT_EQ(little_link_.sent.size(), 1u);
+}
+
 TEST_F(OutboxTest, ALinkWithoutFramesHoldsNobody) {
   much_.Attach(&much_link_, false);
   little_.Attach(&little_link_, false);
