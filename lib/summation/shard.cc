@@ -31,9 +31,8 @@ bool SameToken(Bytes given, const std::string& wanted) {
 
 absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(uint32_t index, MemoryBudget* budget,
                                                      const ServerIdentity* identity,
-                                                     const SendLimits& send_limits,
                                                      std::shared_ptr<InprocNetwork> network) {
-  std::unique_ptr<Shard> shard(new Shard(budget, identity, send_limits));
+  std::unique_ptr<Shard> shard(new Shard(budget, identity));
   ADDEND_ASSIGN_OR_RETURN(shard->loop_, EventLoop::Start(absl::StrFormat("sum-%d", index)));
   shard->tcp_ = MakeTcpTransport(shard->loop_.get());
   if (network != nullptr)
@@ -68,7 +67,7 @@ absl::Status Shard::ListenInproc(const std::string& name) {
 }
 
 Sink* Shard::Accept(Link* link, bool by_reference) {
-  links_.push_back(std::make_unique<NodeLink>(this, link, by_reference, send_limits_));
+  links_.push_back(std::make_unique<NodeLink>(this, link, by_reference));
   return links_.back().get();
 }
 
@@ -168,15 +167,6 @@ void Shard::DropJob(JobId job, const absl::Status& why) {
   }
   node.mapped().reset();
   early_buffers_->DropUnused();
-}
-
-void Shard::LimitInFlight(JobId id, size_t bytes) {
-  const auto job = jobs_.find(id);
-  if (job == jobs_.end()) return;
-  job->second->in_flight_bytes = bytes;
-  for (NodeLink* link : job->second->links) {
-    if (link != nullptr) link->link()->LimitInFlight(bytes);
-  }
 }
 
 void Shard::DropEarly() {

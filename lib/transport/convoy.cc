@@ -28,14 +28,9 @@ void Convoy::Update(Outbox* outbox, std::optional<Frame> next, bool held) {
   if (was_last) ReleaseHeld();
 }
 
-void Convoy::SetLimits(const SendLimits& limits) {
-  limits_ = limits;
-  ReleaseHeld();
-}
-
 bool Convoy::MayLeave(const Outbox* outbox, const Frame& frame) const {
   for (const auto& [place, other] : order_) {
-    if (place + limits_.lead_bytes >= frame.place) return true;
+    if (place + kLeadBytes >= frame.place) return true;
     if (other != outbox && next_.at(other).priority >= frame.priority) return false;
   }
   return true;

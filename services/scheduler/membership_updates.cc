@@ -189,11 +189,6 @@ void Membership::FillState(const Job& job, v1::NodeUpdate* update) const {
   const auto waiting = std::count_if(job.nodes.begin(), job.nodes.end(), [&job](const auto& node) {
     return node.second.idle && node.second.trainers == job.settings.local_size();
   });
-  update->set_servers_reduced(
-      std::any_of(job.plan_servers.begin(), job.plan_servers.end(), [&](ServerId id) {
-        const auto server = servers_.find(id);
-        return server != servers_.end() && server->second.speed < 1;
-      }));
   update->set_waiting_nodes(static_cast<uint32_t>(waiting));
 }
 

@@ -62,7 +62,6 @@ Agent::Agent(Options options, std::shared_ptr<InprocNetwork> network)
       network_(std::move(network)),
       reason_("the agent has not reached the scheduler yet"),
       nodes_(options_.num_nodes),
-      convoy_(SendLimitsFor(options_.bandwidth_bps)),
       ranks_(options_.local_size, nullptr),
       ever_admitted_(options_.local_size, false) {}
 
@@ -118,7 +117,6 @@ void Agent::Apply(const v1::NodeUpdate& update) {
     for (const v1::ServerInfo& server : update.servers()) servers_[server.server_id()] = server;
     CloseDeadLinks();
   }
-  SetLimits(update.servers_reduced());
   NoteChange(update);
   for (const uint32_t removed : update.removed()) ForgetTensor(TensorId(removed));
   for (const v1::TensorPlan& plan : update.tensors()) ApplyPlan(plan);
@@ -209,7 +207,6 @@ void Agent::ApplyPlan(const v1::TensorPlan& plan) {
                               .next_version = PlanVersion()});
   }
   by_id_[tensor->id] = tensor;
-  owners_changed_ = true;
   for (uint32_t partition = 0; partition < tensor->partitions(); ++partition) {
     if (tensor->owners[partition].reported) {
       push_->SendReport(*tensor, partition, FrameType::kRecover);

@@ -62,7 +62,6 @@ class Agent final : private TrainerEvents, private ServerEvents {
     std::string hostname;
     std::string advertise;  // this machine, as others reach it
     std::string socket;
-    double bandwidth_bps = 0;  // of this machine, each direction; 0: unknown
     absl::Duration connect_timeout = absl::Seconds(60);
     absl::Duration stall_timeout = absl::Seconds(300);
   };
@@ -128,8 +127,6 @@ class Agent final : private TrainerEvents, private ServerEvents {
   void MaybeReportIdle(bool waited);
 
   // ServerEvents and rounds (agent_rounds.cc)
-  void SetLimits(bool servers_reduced);
-  void LimitInFlight();
   MutableBytes RoomForResult(const ServerLink* link, const FrameHeader& header) override;
   void OnResult(const ServerLink* link, const FrameHeader& header, Bytes result) override;
   void OnSendAgain(const ServerLink* link, const FrameHeader& header) override;
@@ -207,7 +204,6 @@ class Agent final : private TrainerEvents, private ServerEvents {
   uint32_t waiting_nodes_ = 0;  // for the next one
   PlanVersion plan_version_;
   std::map<uint32_t, v1::ServerInfo> servers_;
-  bool servers_reduced_ = false;
   Convoy convoy_;              // of all links that leave the node
   uint64_t stream_bytes_ = 0;  // pushed so far: where the next tensor begins in it
   std::map<LinkKey, std::unique_ptr<ServerLink>> links_;
@@ -238,7 +234,6 @@ class Agent final : private TrainerEvents, private ServerEvents {
   std::map<uint32_t, std::shared_ptr<Tensor>> by_number_;
   std::map<std::string, Instances> by_name_;
   absl::flat_hash_map<TensorId, std::shared_ptr<Tensor>> by_id_;
-  bool owners_changed_ = false;  // since LimitInFlight()
   PullStage* pull_ = nullptr;
   PushStage* push_ = nullptr;
   std::unique_ptr<Pipeline> pipeline_;
