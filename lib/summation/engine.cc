@@ -1,6 +1,7 @@
 #include "lib/summation/engine.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -58,8 +59,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Options options) {
   if (options.shards == 0) return absl::InvalidArgumentError("--shards must be at least 1");
   std::unique_ptr<Engine> engine(new Engine(std::move(options)));
   for (uint32_t i = 0; i < engine->options_.shards; ++i) {
-    ADDEND_ASSIGN_OR_RETURN(auto shard, Shard::Create(i, &engine->budget_, &engine->identity_,
-                                                      engine->options_.network));
+    ADDEND_ASSIGN_OR_RETURN(auto shard,
+                            Shard::Create(i, &engine->budget_, &engine->identity_,
+                                          engine->options_.send_limits, engine->options_.network));
     engine->shards_.push_back(std::move(shard));
   }
   return engine;
@@ -157,7 +159,8 @@ absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(
     const MutableBytes part(own, OwnBytes(tensor, index, external.has_value()));
     PartitionMemory memory = Layout(tensor, index, own, external);
     own += part.size();
-    (*held)[index] = {part.size(), tensor.shards[i]};
+    (*held)[index] = {part.size(), tensor.ElementsOf(index) * SizeOf(tensor.dtype),
+                      tensor.shards[i]};
     memory.keep_alive = KeepAlive(*arena, part, external);
     partitions.push_back(
         std::make_shared<Partition>(Partition::Spec{.id = PartitionId(tensor.id, index),
@@ -227,7 +230,12 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
       }
     });
   }
+  held.owned_bytes.resize(shards_.size());
+  for (const auto& [index, one] : reserved) held.owned_bytes[one.shard] += one.payload;
   held.tensors[tensor.id].merge(reserved);
+  const uint64_t bytes = tensor.elements * SizeOf(tensor.dtype);
+  if (held.tensor_bytes.emplace(tensor.id, bytes).second) held.all_bytes += bytes;
+  LimitInFlight(job, held);
   if (budget_.over_limit()) OnShards([](Shard* shard) { shard->DropEarly(); });
   return absl::OkStatus();
 }
@@ -261,9 +269,15 @@ void Engine::Drop(JobId job, TensorId tensor, const std::set<uint32_t>& partitio
     const auto partition = there->second.find(index);
     if (partition == there->second.end()) continue;
     budget_.Release(partition->second.bytes);
+    held->owned_bytes[partition->second.shard] -= partition->second.payload;
     there->second.erase(partition);
   }
-  if (there->second.empty()) held->tensors.erase(there);
+  if (there->second.empty()) {
+    held->tensors.erase(there);
+    held->all_bytes -= held->tensor_bytes[tensor];
+    held->tensor_bytes.erase(tensor);
+  }
+  LimitInFlight(job, *held);
 }
 
 void Engine::ForgetTensors(HeldJob* job) {
@@ -271,6 +285,28 @@ void Engine::ForgetTensors(HeldJob* job) {
     for (const auto& [index, partition] : tensor) budget_.Release(partition.bytes);
   }
   job->tensors.clear();
+  job->tensor_bytes.clear();
+  job->all_bytes = 0;
+  job->owned_bytes.clear();
+}
+
+// Every link gets the part of the machine's link that its results take in a round. A colocated
+// server shares that with its node, which sends all tensors but what is summed right here.
+void Engine::LimitInFlight(JobId id, const HeldJob& job) const {
+  const size_t limit = options_.send_limits.results_in_flight;
+  if (limit == SendLimits::kUnlimited) return;
+  const auto own = static_cast<double>(
+      std::accumulate(job.owned_bytes.begin(), job.owned_bytes.end(), uint64_t{0}));
+  const double nodes = job.spec.num_nodes;
+  const bool colocated = options_.network != nullptr;
+  const double sent =
+      colocated ? static_cast<double>(job.all_bytes) + (nodes - 2) * own : nodes * own;
+  if (sent <= 0) return;
+  for (size_t i = 0; i < job.owned_bytes.size(); ++i) {
+    const double part = static_cast<double>(job.owned_bytes[i]) / sent;
+    Shard* const shard = shards_[i].get();
+    shard->loop()->Run([&] { shard->LimitInFlight(id, PartInFlight(limit, part)); });
+  }
 }
 
 void Engine::ReleaseJob(JobId job) {

@@ -40,6 +40,7 @@ class Engine {
     uint32_t shards = 1;
     uint64_t memory_limit_bytes = 0;  // 0: none
     Incarnation incarnation;
+    SendLimits send_limits;                  // for the machine's link
     std::shared_ptr<InprocNetwork> network;  // null: no in-process links
     ExternalSlotsFn external_slots;          // null: all results in the engine's own memory
   };
@@ -82,12 +83,16 @@ class Engine {
  private:
   struct HeldPartition {
     uint64_t bytes = 0;  // reserved
+    uint64_t payload = 0;
     uint32_t shard = 0;
   };
   using HeldTensor = std::map<uint32_t, HeldPartition>;
   struct HeldJob {
     JobSpec spec;
     std::map<TensorId, HeldTensor> tensors;
+    std::map<TensorId, uint64_t> tensor_bytes;  // of these, whole
+    uint64_t all_bytes = 0;                     // of these together
+    std::vector<uint64_t> owned_bytes;          // payload on each shard
   };
 
   explicit Engine(Options options);
@@ -97,6 +102,7 @@ class Engine {
                                                                          HeldTensor* held);
   void Drop(JobId job, TensorId tensor, const std::set<uint32_t>& partitions, HeldJob* held)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void LimitInFlight(JobId id, const HeldJob& job) const;
   void ForgetTensors(HeldJob* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnShards(absl::FunctionRef<void(Shard*)> task) const;
 

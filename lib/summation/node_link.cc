@@ -98,6 +98,7 @@ absl::Status NodeLink::OnHello(const FrameHeader& header, Bytes token) {
   reply.partition = header.partition;
   shard_->Sign(&reply);
   link_->Send(reply, {}, nullptr);
+  link_->LimitInFlight(job_->in_flight_bytes);
   outbox_.Attach(link_, by_reference_);
   return absl::OkStatus();
 }

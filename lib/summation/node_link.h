@@ -20,8 +20,8 @@ class NodeLink final : public Sink {
  public:
   // `shard` outlives the link. Nothing is allocated for the peer before its HELLO has proved the
   // token.
-  NodeLink(Shard* shard, Link* link, bool by_reference)
-      : shard_(shard), link_(link), by_reference_(by_reference) {}
+  NodeLink(Shard* shard, Link* link, bool by_reference, const SendLimits& limits)
+      : shard_(shard), link_(link), by_reference_(by_reference), outbox_(limits) {}
 
   // After the handshake.
   ShardJob* job() const { return job_; }

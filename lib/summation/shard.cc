@@ -31,8 +31,9 @@ bool SameToken(Bytes given, const std::string& wanted) {
 
 absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(uint32_t index, MemoryBudget* budget,
                                                      const ServerIdentity* identity,
+                                                     const SendLimits& send_limits,
                                                      std::shared_ptr<InprocNetwork> network) {
-  std::unique_ptr<Shard> shard(new Shard(budget, identity));
+  std::unique_ptr<Shard> shard(new Shard(budget, identity, send_limits));
   ADDEND_ASSIGN_OR_RETURN(shard->loop_, EventLoop::Start(absl::StrFormat("sum-%d", index)));
   shard->tcp_ = MakeTcpTransport(shard->loop_.get());
   if (network != nullptr)
@@ -67,7 +68,7 @@ absl::Status Shard::ListenInproc(const std::string& name) {
 }
 
 Sink* Shard::Accept(Link* link, bool by_reference) {
-  links_.push_back(std::make_unique<NodeLink>(this, link, by_reference));
+  links_.push_back(std::make_unique<NodeLink>(this, link, by_reference, send_limits_));
   return links_.back().get();
 }
 
@@ -167,6 +168,15 @@ void Shard::DropJob(JobId job, const absl::Status& why) {
   }
   node.mapped().reset();
   early_buffers_->DropUnused();
+}
+
+void Shard::LimitInFlight(JobId id, size_t bytes) {
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end()) return;
+  job->second->in_flight_bytes = bytes;
+  for (NodeLink* link : job->second->links) {
+    if (link != nullptr) link->link()->LimitInFlight(bytes);
+  }
 }
 
 void Shard::DropEarly() {

@@ -40,6 +40,7 @@ struct ShardJob {
   JobSpec spec;
   std::vector<NodeLink*> links;  // by node; null: not connected
   absl::flat_hash_map<PartitionId, std::shared_ptr<Partition>> partitions;
+  size_t in_flight_bytes = SendLimits::kUnlimited;  // of every link, at most
 };
 
 class Shard {
@@ -47,6 +48,7 @@ class Shard {
   // `budget` and `identity` outlive the shard.
   static absl::StatusOr<std::unique_ptr<Shard>> Create(uint32_t index, MemoryBudget* budget,
                                                        const ServerIdentity* identity,
+                                                       const SendLimits& send_limits,
                                                        std::shared_ptr<InprocNetwork> network);
   ~Shard();
 
@@ -71,6 +73,8 @@ class Shard {
   void HandOver(JobId job, TensorId tensor, const std::set<uint32_t>& partitions, PlanVersion next);
   void DropPartitions(JobId job, TensorId tensor, const std::set<uint32_t>& partitions);
   void DropJob(JobId job, const absl::Status& why);
+  // What is on its way through each link of the job, about, at most.
+  void LimitInFlight(JobId job, size_t bytes);
   // Makes room for accumulators: what was kept before its turn is asked for again at its turn.
   void DropEarly();
   void RollCall(JobId job, size_t limit, std::vector<OpenRoundInfo>* out) const;
@@ -103,8 +107,10 @@ class Shard {
   void OnLinkClosed(NodeLink* link, const absl::Status& why);
 
  private:
-  Shard(MemoryBudget* budget, const ServerIdentity* identity)
-      : early_buffers_(EarlyBuffers::Create(budget)), identity_(identity) {}
+  Shard(MemoryBudget* budget, const ServerIdentity* identity, const SendLimits& send_limits)
+      : early_buffers_(EarlyBuffers::Create(budget)),
+        identity_(identity),
+        send_limits_(send_limits) {}
   void NoteRecovery(Partition* partition) const;
   void Abort(ShardJob* job, Partition* partition);
   void Lose(ShardJob* job, NodeId node);
@@ -122,6 +128,7 @@ class Shard {
 
   const std::shared_ptr<EarlyBuffers> early_buffers_;
   const ServerIdentity* const identity_;
+  const SendLimits send_limits_;
   std::unique_ptr<EventLoop> loop_;
   std::shared_ptr<Transport> tcp_;
   std::shared_ptr<Transport> inproc_;

@@ -30,7 +30,7 @@ void Convoy::Update(Outbox* outbox, std::optional<Frame> next, bool held) {
 
 bool Convoy::MayLeave(const Outbox* outbox, const Frame& frame) const {
   for (const auto& [place, other] : order_) {
-    if (place + kLeadBytes >= frame.place) return true;
+    if (place + limits_.lead_bytes >= frame.place) return true;
     if (other != outbox && next_.at(other).priority >= frame.priority) return false;
   }
   return true;

@@ -3,8 +3,7 @@
 // port the same bandwidth: the links with little to carry would be done early, and those with much
 // would end the round alone, no faster than their servers can receive. So every frame has a place
 // in the node's stream of bytes, in which each link's frames are spread evenly, and no link may run
-// more than kLeadBytes ahead of the last one. All then get bandwidth in proportion to what they
-// carry.
+// more than a lead ahead of the last one. All then get bandwidth in proportion to what they carry.
 //
 // More urgent frames never wait for less urgent ones. Belongs to one shard's thread.
 #pragma once
@@ -15,14 +14,16 @@
 #include <set>
 #include <utility>
 
+#include "lib/transport/send_limits.h"
+
 namespace addend {
 
 class Outbox;
 
 class Convoy {
  public:
-  // Keeps the buffers of all links filled up to networks of 100 Gbit/s and 80 us.
-  static constexpr uint64_t kLeadBytes = 1 << 20;
+  explicit Convoy(const SendLimits& limits) : limits_(limits) {}
+  const SendLimits& limits() const { return limits_; }
 
   struct Frame {
     uint64_t place = 0;
@@ -38,6 +39,7 @@ class Convoy {
   bool MayLeave(const Outbox* outbox, const Frame& frame) const;
   void ReleaseHeld();
 
+  const SendLimits limits_;
   std::set<std::pair<uint64_t, Outbox*>> order_;  // by place, of those that have a next frame
   std::map<Outbox*, Frame> next_;
   std::set<Outbox*> held_;

@@ -32,7 +32,10 @@ void Outbox::Clear(const absl::Status& why) {
   Changed();
 }
 
-bool Outbox::HasRoom() const { return by_reference_ || in_flight_bytes_ < kWindowBytes; }
+bool Outbox::HasRoom() const {
+  const size_t window = convoy_ == nullptr ? window_bytes_ : convoy_->limits().window_bytes;
+  return by_reference_ || in_flight_bytes_ < window;
+}
 
 std::optional<Convoy::Frame> Outbox::NextInConvoy() const {
   if (convoy_ == nullptr || link_ == nullptr || by_reference_ || queue_.empty()) {

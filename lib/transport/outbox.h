@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lib/transport/convoy.h"
+#include "lib/transport/send_limits.h"
 #include "lib/transport/transport.h"
 
 namespace addend {
@@ -18,12 +19,8 @@ namespace addend {
 class Outbox {
  public:
   using WaitingFn = absl::AnyInvocable<void(bool waiting)>;
-  // The window of a link that copies. Payloads passed by reference cost nothing in flight and are
-  // not limited: a window would let early contributions, which the receiver keeps, block later
-  // ones.
-  static constexpr size_t kWindowBytes = 256 * 1024;
 
-  Outbox() = default;
+  explicit Outbox(const SendLimits& limits) : window_bytes_(limits.window_bytes) {}
   // `convoy`, which outlives it, holds back links that copy. `on_waiting` is told when frames begin
   // to wait here, and when none does any more.
   Outbox(Convoy* convoy, WaitingFn on_waiting)
@@ -63,6 +60,7 @@ class Outbox {
   std::optional<Convoy::Frame> NextInConvoy() const;
   void Changed();
 
+  const size_t window_bytes_ = 0;  // without a convoy
   Convoy* const convoy_ = nullptr;
   WaitingFn on_waiting_;
   bool waiting_ = false;

@@ -129,6 +129,8 @@ class Link {
   // How long there were bytes that the peer had not acknowledged: how long sending took. With
   // by_reference none is ever.
   virtual absl::Duration sending_time() const = 0;
+  // From now on about so much at most is on its way to the peer, unacknowledged. A hint.
+  virtual void LimitInFlight(size_t bytes) = 0;
 };
 
 // Memory that peers may Put to. Registered as long as it lives.

@@ -243,6 +243,7 @@ class Membership {
   void RaiseSpeeds();
   void FollowPaces(Job& job);
   bool SetSpeed(Server& server, double speed, const std::vector<Server*>& all);
+  bool Try(Server& server, const std::vector<Server*>& all);
 
   // membership_change.cc: planned changes
   void AdvanceChanges();

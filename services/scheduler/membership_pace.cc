@@ -22,6 +22,9 @@ double StepFor(const Server& server, double ratio) {
   return server.speed < 1 ? std::pow(ratio, 0.75) : ratio;
 }
 
+// What one that may do more is tried with: times its speed.
+constexpr double kTrial = 1.5;
+
 // Servers are compared with each other only. False if the fastest did already.
 bool CountFastestInFull(const std::vector<Server*>& servers) {
   double fastest = 0;
@@ -109,6 +112,13 @@ void Membership::FollowPaces(Job& job) {
     for (Server* server : cpu_servers) {
       if (server->id != deviation.server) continue;
       // One at a time: with it, the others' times change.
+      if (deviation.trial) {
+        if (!Try(*server, cpu_servers)) continue;
+        return Say(absl::StrFormat(
+            "%s is not slower than the others with what it has to do for job '%s': it counts "
+            "with %.0f %% of its bandwidth on trial",
+            NameOf(*server), job.name, 100 * server->speed));
+      }
       if (!SetSpeed(*server, server->speed / StepFor(*server, deviation.ratio), cpu_servers))
         continue;
       return Say(
@@ -117,6 +127,15 @@ void Membership::FollowPaces(Job& job) {
                           NameOf(*server), job.name, deviation.ratio, 100 * server->speed));
     }
   }
+}
+
+// As much more as moves something.
+bool Membership::Try(Server& server, const std::vector<Server*>& all) {
+  for (double speed = server.speed; speed < 1;) {
+    speed = std::min(speed * kTrial, 1.0);
+    if (SetSpeed(server, speed, all)) return true;
+  }
+  return false;
 }
 
 // False if nothing would move, because partitions are whole: then all stays as it is.

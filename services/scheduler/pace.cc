@@ -7,15 +7,10 @@
 namespace addend {
 namespace {
 
-// Of the times of all servers but one.
-double MedianWithout(const std::map<ServerId, double>& times, ServerId without) {
-  std::vector<double> others;
-  for (const auto& [server, time] : times) {
-    if (server != without) others.push_back(time);
-  }
-  if (others.empty()) return 0;
-  const auto middle = others.begin() + static_cast<std::ptrdiff_t>(others.size() / 2);
-  std::nth_element(others.begin(), middle, others.end());
+double Median(std::vector<double> times) {
+  if (times.empty()) return 0;
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
   return *middle;
 }
 
@@ -46,12 +41,38 @@ std::map<ServerId, double> Pace::Times(const std::map<ServerId, double>& weights
   return times;
 }
 
+// How little one that does not count in full is at work says nothing about the others.
+double Pace::TimeToCompareWith(ServerId server, const std::map<ServerId, double>& times,
+                               const std::set<ServerId>& reduced) {
+  std::vector<double> others, in_full;
+  for (const auto& [other, time] : times) {
+    if (other == server) continue;
+    others.push_back(time);
+    if (!reduced.contains(other)) in_full.push_back(time);
+  }
+  const bool counts_in_full = !reduced.contains(server);
+  return Median(counts_in_full || !in_full.empty() ? in_full : others);
+}
+
 double Pace::LongestServed() const {
   double longest = 0;
   for (const auto& [node, seen] : window_) {
     for (const auto& [server, service] : seen) longest = std::max(longest, service.seconds);
   }
   return longest;
+}
+
+bool Pace::TrialIsDue(ServerId server, int streak) {
+  Trial& trial = trials_[server];
+  trial.level = streak > 0 ? 0 : trial.level + 1;
+  if (streak >= kWindows && std::exchange(trial.running, false)) {
+    trial.patience = std::min(2 * trial.patience, kMostPatience);
+  }
+  if (trial.running && trial.level >= kPatience) trial.patience = kPatience;  // it was right
+  if (trial.level < trial.patience) return false;
+  trial.running = true;
+  trial.level = 0;
+  return true;
 }
 
 std::optional<std::vector<Pace::Deviation>> Pace::Evaluate(
@@ -73,9 +94,10 @@ std::optional<std::vector<Pace::Deviation>> Pace::Evaluate(
   window_.clear();
   window_began_ = now;
   if (std::exchange(settling_, false)) return std::nullopt;
+  std::erase_if(trials_, [&](const auto& trial) { return !reduced.contains(trial.first); });
   std::vector<Deviation> deviations;
   for (const auto& [server, time] : times) {
-    const double others = MedianWithout(times, server);
+    const double others = TimeToCompareWith(server, times, reduced);
     if (others <= 0 || !matters) {
       streak_.erase(server);
       continue;
@@ -90,7 +112,9 @@ std::optional<std::vector<Pace::Deviation>> Pace::Evaluate(
     } else {
       streak = 0;
     }
-    if (std::abs(streak) >= kWindows) deviations.push_back({server, ratio});
+    const bool deviates = std::abs(streak) >= kWindows;
+    const bool trial = reduced.contains(server) && TrialIsDue(server, streak);
+    if (deviates || trial) deviations.push_back({server, ratio, trial && !deviates});
   }
   std::stable_sort(deviations.begin(), deviations.end(),
                    [](const Deviation& a, const Deviation& b) { return a.ratio > b.ratio; });
@@ -100,6 +124,7 @@ std::optional<std::vector<Pace::Deviation>> Pace::Evaluate(
 void Pace::StartOver(absl::Time now) {
   window_.clear();
   streak_.clear();
+  for (auto& [server, trial] : trials_) trial.level = 0;
   if (window_began_) window_began_ = now;
   settling_ = true;
 }

@@ -39,12 +39,14 @@ absl::Status Serve() {
   ADDEND_ASSIGN_OR_RETURN(const SummationOptions options, ReadSummationOptions());
   ADDEND_RETURN_IF_ERROR(InitLogging("summation", options.log_level));
 
-  ADDEND_ASSIGN_OR_RETURN(const auto engine,
-                          Engine::Create({.shards = options.shards,
-                                          .memory_limit_bytes = options.memory_limit_bytes,
-                                          .incarnation = NewIncarnation(),
-                                          .network = nullptr,
-                                          .external_slots = nullptr}));
+  ADDEND_ASSIGN_OR_RETURN(
+      const auto engine,
+      Engine::Create({.shards = options.shards,
+                      .memory_limit_bytes = options.memory_limit_bytes,
+                      .incarnation = NewIncarnation(),
+                      .send_limits = SendLimitsFor(options.machine.bandwidth_bps),
+                      .network = nullptr,
+                      .external_slots = nullptr}));
   ADDEND_ASSIGN_OR_RETURN(const uint16_t data_port,
                           engine->ListenTcp({options.data_listen.host, options.data_listen.port}));
   SummationService service(engine.get());

@@ -62,6 +62,7 @@ Agent::Agent(Options options, std::shared_ptr<InprocNetwork> network)
       network_(std::move(network)),
       reason_("the agent has not reached the scheduler yet"),
       nodes_(options_.num_nodes),
+      convoy_(SendLimitsFor(options_.bandwidth_bps)),
       ranks_(options_.local_size, nullptr),
       ever_admitted_(options_.local_size, false) {}
 
@@ -207,6 +208,7 @@ void Agent::ApplyPlan(const v1::TensorPlan& plan) {
                               .next_version = PlanVersion()});
   }
   by_id_[tensor->id] = tensor;
+  owners_changed_ = true;
   for (uint32_t partition = 0; partition < tensor->partitions(); ++partition) {
     if (tensor->owners[partition].reported) {
       push_->SendReport(*tensor, partition, FrameType::kRecover);

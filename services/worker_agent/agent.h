@@ -62,6 +62,7 @@ class Agent final : private TrainerEvents, private ServerEvents {
     std::string hostname;
     std::string advertise;  // this machine, as others reach it
     std::string socket;
+    double bandwidth_bps = 0;  // of this machine, each direction; 0: unknown
     absl::Duration connect_timeout = absl::Seconds(60);
     absl::Duration stall_timeout = absl::Seconds(300);
   };
@@ -127,6 +128,7 @@ class Agent final : private TrainerEvents, private ServerEvents {
   void MaybeReportIdle(bool waited);
 
   // ServerEvents and rounds (agent_rounds.cc)
+  void LimitInFlight();
   MutableBytes RoomForResult(const ServerLink* link, const FrameHeader& header) override;
   void OnResult(const ServerLink* link, const FrameHeader& header, Bytes result) override;
   void OnSendAgain(const ServerLink* link, const FrameHeader& header) override;
@@ -234,6 +236,7 @@ class Agent final : private TrainerEvents, private ServerEvents {
   std::map<uint32_t, std::shared_ptr<Tensor>> by_number_;
   std::map<std::string, Instances> by_name_;
   absl::flat_hash_map<TensorId, std::shared_ptr<Tensor>> by_id_;
+  bool owners_changed_ = false;  // since LimitInFlight()
   PullStage* pull_ = nullptr;
   PushStage* push_ = nullptr;
   std::unique_ptr<Pipeline> pipeline_;

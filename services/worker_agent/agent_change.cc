@@ -40,6 +40,7 @@ void Agent::Follow(Tensor* tensor, uint32_t partition, ServerLink* link, PlanVer
   owner.link = link;
   owner.version = version;
   owner.reported = false;
+  owners_changed_ = true;
 }
 
 void Agent::ForgetTensor(TensorId id) {

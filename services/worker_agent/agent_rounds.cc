@@ -16,6 +16,26 @@ constexpr absl::Duration kStallWarnings[] = {absl::Seconds(10), absl::Seconds(60
 
 }  // namespace
 
+// Every link gets the part of the node's link that it carries in a round of all tensors: what the
+// servers elsewhere sum, and the results of the colocated one.
+void Agent::LimitInFlight() {
+  owners_changed_ = false;
+  const size_t limit = convoy_.limits().contributions_in_flight;
+  if (limit == SendLimits::kUnlimited) return;
+  std::map<ServerLink*, double> carried;
+  for (const auto& [id, tensor] : by_id_) {
+    for (uint32_t partition = 0; partition < tensor->partitions(); ++partition) {
+      carried[tensor->owners[partition].link] += static_cast<double>(tensor->BytesOf(partition));
+    }
+  }
+  double sent = 0;
+  for (const auto& [link, bytes] : carried) {
+    sent += link->server() == colocated_server_ ? (nodes_ - 1) * bytes : bytes;
+  }
+  if (sent <= 0) return;
+  for (const auto& [link, bytes] : carried) link->LimitInFlight(PartInFlight(limit, bytes / sent));
+}
+
 void Agent::TryStart(const std::shared_ptr<Tensor>& tensor) {
   TensorRounds& rounds = tensor->rounds;
   if (!tensor->planned() || rounds.running() || !rounds.AllPushed() || !failing_.ok()) return;
@@ -23,6 +43,7 @@ void Agent::TryStart(const std::shared_ptr<Tensor>& tensor) {
   if (absl::Status status = tensor->PrepareContribution(); !status.ok()) {
     return FailJob(status, "mismatch", /*report=*/true);
   }
+  if (owners_changed_) LimitInFlight();
   rounds.Start(tensor->partitions());
   if (tensor->partitions() == 0) return Complete(tensor.get());
   const std::vector<uint64_t> places = tensor->PlacesSideBySide();

@@ -77,6 +77,7 @@ class AgentProcess {
                                            .hostname = Hostname(),
                                            .advertise = options_.machine.advertise,
                                            .socket = options_.socket,
+                                           .bandwidth_bps = options_.machine.bandwidth_bps,
                                            .connect_timeout = options_.machine.connect_timeout,
                                            .stall_timeout = options_.stall_timeout},
                                           network_));
@@ -113,6 +114,7 @@ class AgentProcess {
     Engine::Options engine{.shards = options_.shards,
                            .memory_limit_bytes = options_.memory_limit_bytes,
                            .incarnation = incarnation_,
+                           .send_limits = SendLimitsFor(options_.machine.bandwidth_bps),
                            .network = network_,
                            .external_slots = nullptr};
     engine.external_slots = [slots = agent_->result_slots()](JobId, Generation generation,

@@ -22,6 +22,7 @@ void ServerLink::Connect(const Address& address, absl::Duration timeout) {
       return Lose(link.status());
     }
     link_ = *link;
+    link_->LimitInFlight(in_flight_bytes_);
     if (leaving_) return link_->Close(absl::CancelledError("the generation is over"));
     SayHello();
   });
@@ -63,6 +64,12 @@ absl::Duration ServerLink::served() const {
   const absl::Time now = absl::Now();
   const absl::Duration sending = link_ == nullptr ? absl::ZeroDuration() : link_->sending_time();
   return sending_ + sending + summing_ + (now - std::min(now, summing_since_));
+}
+
+void ServerLink::LimitInFlight(size_t bytes) {
+  if (bytes == in_flight_bytes_) return;
+  in_flight_bytes_ = bytes;
+  if (link_ != nullptr) link_->LimitInFlight(bytes);
 }
 
 void ServerLink::SayHello() {

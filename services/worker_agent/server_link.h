@@ -88,6 +88,8 @@ class ServerLink final : public Sink {
   const std::string& where() const { return where_; }
   uint32_t shard() const { return shard_; }
   size_t queued() const { return outbox_.queued(); }
+  // What is on its way to the server, about, at most.
+  void LimitInFlight(size_t bytes);
   std::string transport() const { return transport_->traits().name; }
 
   absl::StatusOr<MutableBytes> Place(const FrameHeader& header) override;
@@ -109,6 +111,7 @@ class ServerLink final : public Sink {
   const std::string where_;
   const uint32_t shard_;
   Link* link_ = nullptr;
+  size_t in_flight_bytes_ = SendLimits::kUnlimited;
   std::string token_;     // lent to the HELLO
   bool open_ = false;     // the server has admitted this node
   bool leaving_ = false;  // Close() was called

@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -93,6 +94,13 @@ void Tune(int fd, int unsent_bytes_max) {
   SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, 5);
   SetOption(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, unsent_bytes_max);
+}
+
+void LimitUnacknowledged(int fd, size_t bytes) {
+  constexpr size_t kLeast = 32 << 10;
+  // The kernel takes twice the value, for what it needs beside the payload: that is little here.
+  SetOption(fd, SOL_SOCKET, SO_SNDBUF,
+            static_cast<int>(std::clamp(bytes, kLeast, kUnacknowledgedMost) / 2));
 }
 
 std::string PeerName(int fd) {

@@ -16,6 +16,11 @@ absl::StatusOr<UniqueFd> StartConnect(const Address& peer);
 absl::Status ConnectResult(int fd, const Address& peer);
 // No Nagle, keep-alive, bounded unsent bytes.
 void Tune(int fd, int unsent_bytes_max);
+// Of what is written to it, at most so much waits in the kernel to be sent or acknowledged, and
+// never more than kUnacknowledgedMost, where many kernels draw the line (net.core.wmem_max); from
+// then on the kernel does not choose by itself any more, which would know no such line.
+inline constexpr size_t kUnacknowledgedMost = 416 << 10;
+void LimitUnacknowledged(int fd, size_t bytes);
 std::string PeerName(int fd);
 // How long the kernel had bytes to send that were not acknowledged yet.
 absl::Duration BusyTime(int fd);

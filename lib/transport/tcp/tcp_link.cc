@@ -108,6 +108,12 @@ void TcpLink::Close(absl::Status why) {
 
 absl::Duration TcpLink::sending_time() const { return BusyTime(fd_.get()); }
 
+void TcpLink::LimitInFlight(size_t bytes) {
+  if (bytes > kUnacknowledgedMost && !limited_) return;  // the kernel chooses better
+  limited_ = true;
+  LimitUnacknowledged(fd_.get(), bytes);
+}
+
 // Best effort: what the socket takes at once. A peer that does not get it sees the connection end.
 void TcpLink::SayGoodbye(const absl::Status& why) {
   FrameHeader header;

@@ -32,6 +32,7 @@ class TcpLink final : public Link, private FdHandler {
   void Close(absl::Status why) override;
   std::string peer() const override { return peer_; }
   absl::Duration sending_time() const override;
+  void LimitInFlight(size_t bytes) override;
 
  private:
   struct Outgoing {
@@ -72,6 +73,7 @@ class TcpLink final : public Link, private FdHandler {
   bool scheduled_ = false;
   bool want_write_ = false;
   bool closing_ = false;
+  bool limited_ = false;
   absl::Status why_;
   std::string goodbye_;  // our GOAWAY's text
   std::string reason_;   // the peer's

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "tests/unit/scheduler/cluster_fixture.h"
 
@@ -235,10 +236,14 @@ TEST_F(ChangeTest, AServerThatIsAtWorkLongerThanTheOthersGetsLess) {
   for (int i = 0; i < 40 && speeds()[slow.id] == 1; ++i) Pass(absl::Milliseconds(500));
   EXPECT_NEAR(speeds()[slow.id], 1.0 / 3, 0.01);
   EXPECT_EQ(speeds()[other.id], 1);
-  for (FakeNode* node : nodes_of_) node->busy = {{slow.id, 0.5}, {other.id, 0.5}};
-  Pass(absl::Seconds(10));
-  EXPECT_NEAR(speeds()[slow.id], 1.0 / 3, 0.01) << "the small job has nothing to compare it with";
   EXPECT_LT(PartitionsOf(plan(), slow), before / 2);
+  for (FakeNode* node : nodes_of_) node->busy = {{slow.id, 0.5}, {other.id, 0.5}};
+  for (int i = 0; i < 40 && speeds()[slow.id] < 0.4; ++i) Pass(absl::Milliseconds(500));
+  EXPECT_NEAR(speeds()[slow.id], 0.5, 0.01) << "on trial";
+  for (FakeNode* node : nodes_of_) node->busy = {{slow.id, 0.75}, {other.id, 0.5}};
+  for (int i = 0; i < 40 && speeds()[slow.id] > 0.45; ++i) Pass(absl::Milliseconds(500));
+  EXPECT_NEAR(speeds()[slow.id], 0.5 / std::pow(1.5, 0.75), 0.02) << "that was too much";
+  EXPECT_EQ(speeds()[other.id], 1);
   ExpectInForce();
 
   for (FakeNode* node : nodes_of_) node->busy.clear();

@@ -29,6 +29,17 @@ class PaceTest : public testing::Test {
     return pace_.Evaluate(now_, kNodes, weights_, reduced_)
         .value_or(std::vector<Pace::Deviation>());
   }
+  // The trial included.
+  int LevelWindowsBeforeATrial() {
+    for (int i = 1; i < 1000; ++i) {
+      if (const auto found = Window(0.5, 0.5); !found.empty()) return found[0].trial ? i : -1;
+    }
+    return -1;
+  }
+  void ItWasTooMuch() {
+    Window(0.7, 0.5);
+    EXPECT_FALSE(Window(0.7, 0.5).at(0).trial);
+  }
   void SetUp() override { EXPECT_TRUE(Window(0.1, 0.1).empty()) << "nothing to compare with yet"; }
 
   Pace pace_;
@@ -67,9 +78,51 @@ TEST_F(PaceTest, OneThatDoesNotCountInFullMustNotBeALittleSlow) {
 
 TEST_F(PaceTest, OneThatDoesNotCountInFullMayBeALittleFast) {
   reduced_ = {kSlow};
-  for (int i = 0; i < 5; ++i) EXPECT_TRUE(Window(0.4, 0.5).empty());
-  Window(0.3, 0.5);
-  EXPECT_EQ(Window(0.3, 0.5).size(), 1u);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Window(0.3, 0.5).empty());
+  Window(0.2, 0.5);
+  const auto found = Window(0.2, 0.5);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_FALSE(found[0].trial);
+}
+
+TEST_F(PaceTest, OneThatIsLevelWithoutCountingInFullIsTriedWithMore) {
+  reduced_ = {kSlow};
+  for (int i = 1; i < Pace::kPatience; ++i) EXPECT_TRUE(Window(0.5, 0.5).empty());
+  const auto found = Window(0.5, 0.5);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].server, kSlow);
+  EXPECT_TRUE(found[0].trial);
+}
+
+TEST_F(PaceTest, TrialsThatAreTooMuchBecomeRare) {
+  reduced_ = {kSlow};
+  for (int patience = Pace::kPatience; patience <= 4 * Pace::kPatience; patience *= 2) {
+    EXPECT_EQ(LevelWindowsBeforeATrial(), patience);
+    ItWasTooMuch();
+  }
+}
+
+TEST_F(PaceTest, ATrialThatWasRightIsSoonFollowedByAnother) {
+  reduced_ = {kSlow};
+  for (int i = 0; i < 4; ++i) {
+    LevelWindowsBeforeATrial();
+    ItWasTooMuch();
+  }
+  EXPECT_GT(LevelWindowsBeforeATrial(), Pace::kPatience);
+  EXPECT_EQ(LevelWindowsBeforeATrial(), Pace::kPatience);
+}
+
+TEST_F(PaceTest, OneThatCountsInFullAgainIsNotTried) {
+  reduced_ = {kSlow};
+  for (int i = 1; i < Pace::kPatience; ++i) EXPECT_TRUE(Window(0.5, 0.5).empty());
+  reduced_.clear();
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(Window(0.5, 0.5).empty());
+}
+
+TEST_F(PaceTest, OneThatCountsInFullIsNotSlowBecauseAnotherHasLittleToDo) {
+  weights_ = {{ServerId(1), 1}, {kSlow, 1}};
+  reduced_ = {kSlow};
+  for (int i = 1; i < Pace::kPatience; ++i) EXPECT_TRUE(Window(0.3, 0.5).empty());
 }
 
 TEST_F(PaceTest, AFastServerIsNamedToo) {

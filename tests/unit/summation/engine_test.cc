@@ -185,6 +185,7 @@ class EngineTest : public testing::Test {
     engine_ = *Engine::Create({.shards = shards,
                                .memory_limit_bytes = memory_limit,
                                .incarnation = Incarnation(5),
+                               .send_limits = {},
                                .network = nullptr,
                                .external_slots = nullptr});
     port_ = *engine_->ListenTcp({.host = "127.0.0.1", .port = 0});

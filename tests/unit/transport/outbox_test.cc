@@ -24,6 +24,7 @@ class SlowLink final : public Link {
   void Close(absl::Status) override {}
   std::string peer() const override { return "peer"; }
   absl::Duration sending_time() const override { return absl::ZeroDuration(); }
+  void LimitInFlight(size_t) override {}
   // So many frames have left.
   void Complete(size_t frames) {
     for (; frames > 0 && !pending.empty(); --frames) {
@@ -51,20 +52,20 @@ class OutboxTest : public testing::Test {
 
   const std::vector<std::byte> payload_ = std::vector<std::byte>(kFrame);
   SlowLink much_link_, little_link_;
-  Convoy convoy_;
+  Convoy convoy_{SendLimits()};
   int waiting_changes_ = 0;
   Outbox much_{&convoy_, [this](bool) { ++waiting_changes_; }};
   Outbox little_{&convoy_, [](bool) {}};
 };
 
 TEST_F(OutboxTest, AWindowOfBytesIsHandedToTheLink) {
-  Outbox alone;
+  Outbox alone{SendLimits()};
   SlowLink link;
   alone.Attach(&link, /*by_reference=*/false);
   for (uint64_t i = 0; i < 10; ++i) Push(&alone, 0);
-  EXPECT_EQ(link.sent.size(), Outbox::kWindowBytes / kFrame);
+  EXPECT_EQ(link.sent.size(), SendLimits().window_bytes / kFrame);
   link.Complete(1);
-  EXPECT_EQ(link.sent.size(), Outbox::kWindowBytes / kFrame + 1);
+  EXPECT_EQ(link.sent.size(), SendLimits().window_bytes / kFrame + 1);
 }
 
 TEST_F(OutboxTest, WhatIsUrgentOvertakes) {
@@ -86,7 +87,7 @@ TEST_F(OutboxTest, LinksOfAConvoyCarryTheirPartsSideBySide) {
     little_link_.Complete(1);
     const double ahead = static_cast<double>(little_link_.sent.size()) / 400 -
                          static_cast<double>(much_link_.sent.size()) / 1200;
-    ASSERT_LT(ahead, static_cast<double>(Convoy::kLeadBytes) / bytes + 2.0 / 400);
+    ASSERT_LT(ahead, static_cast<double>(SendLimits().lead_bytes) / bytes + 2.0 / 400);
   }
   little_link_.Complete(400);
   EXPECT_EQ(little_link_.sent.size(), 400u) << "held by nobody any more";
@@ -146,7 +147,7 @@ TEST_F(OutboxTest, NothingWaitsForEver) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   for (int run = 0; run < 50; ++run) {
-    Convoy convoy;
+    Convoy convoy{SendLimits()};
     std::vector<std::unique_ptr<Outbox>> outboxes;
     std::vector<std::unique_ptr<SlowLink>> links;
     for (int i = 0; i < 5; ++i) {
