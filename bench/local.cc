@@ -156,7 +156,7 @@ absl::Status LocalCluster::StartRank(uint32_t node, uint32_t local_rank) {
   bool model = false;
   for (const Workload& workload : options_.workloads) {
     names += (names.empty() ? "" : ",") + workload.name;
-    model = workload.tensor_bytes.size() > 1;
+    model = workload.is_model;
   }
   Words words = {programs_ + "/addend-bench",
                  "push-pull",

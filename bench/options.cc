@@ -4,6 +4,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
@@ -12,7 +13,8 @@
 #include "lib/plan/models.h"
 
 ABSL_FLAG(std::string, sizes, "4KB,64KB,1MB,4MB,64MB",
-          "Bytes of the tensor that is push-pulled, one line of the result for each.");
+          "Bytes of the tensor that is push-pulled, one line of the result for each; 100x4KB are a "
+          "hundred tensors at once.");
 ABSL_FLAG(std::string, model, "",
           "Push-pull all parameters of a model instead: resnet50, vgg16, bert-large or gpt2.");
 ABSL_FLAG(int32_t, iterations, 20, "Measured rounds per size, at least 1.");
@@ -42,16 +44,30 @@ absl::StatusOr<uint32_t> InRange(const char* flag, int32_t value, int32_t least,
       absl::StrFormat("--%s=%d is out of range: it is from %d to %d", flag, value, least, most));
 }
 
+// "4KB", or "100x4KB": the bytes of each tensor.
+absl::StatusOr<std::vector<uint64_t>> ParseTensors(absl::string_view word) {
+  constexpr uint64_t kMostTensors = 10000;
+  uint64_t tensors = 1;
+  const std::vector<absl::string_view> parts = absl::StrSplit(word, absl::MaxSplits('x', 1));
+  if (parts.size() == 2 &&
+      (!absl::SimpleAtoi(parts[0], &tensors) || tensors == 0 || tensors > kMostTensors)) {
+    return absl::InvalidArgumentError("the number of tensors is from 1 to 10000");
+  }
+  ADDEND_ASSIGN_OR_RETURN(const uint64_t bytes, ParseByteSize(std::string(parts.back())));
+  if (bytes == 0 || bytes % 4 != 0) return absl::InvalidArgumentError("not a multiple of 4");
+  return std::vector<uint64_t>(tensors, bytes);
+}
+
 absl::StatusOr<std::vector<Workload>> WorkloadsOfSizes(const std::string& text) {
   std::vector<Workload> workloads;
   for (const absl::string_view word : absl::StrSplit(text, ',')) {
-    const absl::StatusOr<uint64_t> bytes = ParseByteSize(std::string(word));
-    if (!bytes.ok() || *bytes == 0 || *bytes % 4 != 0) {
+    const absl::StatusOr<std::vector<uint64_t>> tensors = ParseTensors(word);
+    if (!tensors.ok()) {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "--sizes=%s: '%s' is no size; give multiples of 4 bytes, as in 4KB,1MB,64MiB", text,
-          word));
+          "--sizes=%s: '%s' is no size; give multiples of 4 bytes, as in 4KB,1MB,64MiB,100x4KB",
+          text, word));
     }
-    workloads.push_back({std::string(word), {*bytes}});
+    workloads.push_back({std::string(word), *tensors, /*is_model=*/false});
   }
   return workloads;
 }
@@ -62,7 +78,7 @@ absl::StatusOr<std::vector<Workload>> WorkloadOfModel(const std::string& model) 
     return absl::InvalidArgumentError(absl::StrFormat(
         "--model=%s is unknown; there are resnet50, vgg16, bert-large and gpt2", model));
   }
-  Workload workload{model, {}};
+  Workload workload{model, {}, /*is_model=*/true};
   for (const ModelTensor& tensor : *tensors) workload.tensor_bytes.push_back(tensor.elements * 4);
   return std::vector<Workload>{workload};
 }

@@ -11,8 +11,9 @@ namespace addend {
 
 // One line of the benchmark: the tensors that every rank pushes in one iteration.
 struct Workload {
-  std::string name;                    // "4KB", "resnet50"
+  std::string name;                    // "4KB", "100x4KB", "resnet50"
   std::vector<uint64_t> tensor_bytes;  // each a multiple of 4: float32
+  bool is_model = false;               // named by --model, not by --sizes
 
   uint64_t bytes() const;
 };

@@ -29,13 +29,17 @@ inline double ProcessSeconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// For each of `sizes` ("4000,64000", in bytes): {"bytes", "p50_s", "cpu_s_per_GB"}, the processor
-// time per 10^9 bytes and rank.
+// For each of `sizes` ("4000,100x4000": bytes of one tensor, or of each of a hundred that are
+// summed one after the other): {"bytes", "p50_s", "cpu_s_per_GB"}, the processor time per 10^9
+// bytes and rank.
 inline void RunPeer(const PeerRank& peer, const std::string& sizes, int iterations, int warm_up) {
   std::string lines;
   std::stringstream words(sizes);
   for (std::string word; std::getline(words, word, ',');) {
-    const size_t elements = std::stoull(word) / sizeof(float);
+    const size_t cross = word.find('x');
+    const size_t tensors = cross == std::string::npos ? 1 : std::stoull(word);
+    const size_t elements =
+        std::stoull(cross == std::string::npos ? word : word.substr(cross + 1)) / sizeof(float);
     std::vector<float> values(elements, 1e-30f);
     std::vector<double> seconds;
     double cpu = 0;
@@ -43,7 +47,9 @@ inline void RunPeer(const PeerRank& peer, const std::string& sizes, int iteratio
       peer.largest(0);
       const double cpu_before = ProcessSeconds();
       const auto start = std::chrono::steady_clock::now();
-      peer.all_reduce(values.data(), elements);
+      for (size_t tensor = 0; tensor < tensors; ++tensor) {
+        peer.all_reduce(values.data(), elements);
+      }
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
       const double used = ProcessSeconds() - cpu_before;
       const double slowest = peer.largest(took.count());
@@ -52,7 +58,7 @@ inline void RunPeer(const PeerRank& peer, const std::string& sizes, int iteratio
       cpu += used;
     }
     std::nth_element(seconds.begin(), seconds.begin() + (iterations - 1) / 2, seconds.end());
-    const double bytes = static_cast<double>(elements * sizeof(float));
+    const double bytes = static_cast<double>(tensors * elements * sizeof(float));
     char line[200];
     std::snprintf(line, sizeof(line), "%s{\"bytes\":%.0f,\"p50_s\":%.9f,\"cpu_s_per_GB\":%.6f}",
                   lines.empty() ? "" : ",", bytes, seconds[static_cast<size_t>(iterations - 1) / 2],

@@ -1,14 +1,19 @@
 #include "lib/summation/node_link.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/summation/shard.h"
 
 namespace addend {
 namespace {
+
+// For the small frames of a bundle.
+constexpr size_t kLeastScratch = 64 << 10;
 
 // Sent when this server was the owner in a former time: the node sends it again when it has heard
 // of the plan that the partition is under.
@@ -29,26 +34,57 @@ absl::StatusOr<MutableBytes> NodeLink::Place(const FrameHeader& header) {
     return absl::UnimplementedError(absl::StrFormat(
         "this summation server does not take a %s frame with a payload", Name(header.type)));
   }
-  ADDEND_ASSIGN_OR_RETURN(receiving_, Find(header));
-  if (receiving_ == nullptr) return MutableBytes();
+  ADDEND_ASSIGN_OR_RETURN(std::shared_ptr<Partition> partition, Find(header));
+  Placed& placed = placed_.emplace_back();
+  placed.partition = std::move(partition);
+  return placed.partition == nullptr ? MutableBytes() : RoomFor(header, &placed);
+}
+
+MutableBytes NodeLink::RoomFor(const FrameHeader& header, Placed* placed) {
+  Partition& partition = *placed->partition;
   if (header.type == FrameType::kResult) {
-    return header.round == receiving_->ownership().newest() ? receiving_->RoomForNewest()
-                                                            : MutableBytes();
+    return header.round == partition.ownership().newest() ? partition.RoomForNewest()
+                                                          : MutableBytes();
   }
-  if (!receiving_->ownership().Sums() || IsOutdated(header, *receiving_)) return MutableBytes();
-  receiving_->Meet(header.round);
-  switch (receiving_->collector().Classify(node_, header.round)) {
-    case Collector::Standing::kItsTurn: {
-      if (const MutableBytes room = receiving_->DirectRoom(); !room.empty()) return room;
-      if (scratch_.size() < header.payload_bytes) scratch_.resize(header.payload_bytes);
-      return MutableBytes(scratch_.data(), header.payload_bytes);
-    }
+  if (!partition.ownership().Sums() || IsOutdated(header, partition)) return {};
+  partition.Meet(header.round);
+  switch (partition.collector().Classify(node_, header.round)) {
+    case Collector::Standing::kItsTurn:
+      if (const MutableBytes room = partition.DirectRoom(); !room.empty()) return room;
+      return ScratchFor(header.payload_bytes, placed);
     case Collector::Standing::kEarly:
-      early_room_ = EarlyContribution::TakeBuffer(shard_->early_buffers(), header.payload_bytes);
-      return early_room_ ? early_room_->room() : MutableBytes();
+      placed->early = EarlyContribution::TakeBuffer(shard_->early_buffers(), header.payload_bytes);
+      return placed->early ? placed->early->room() : MutableBytes();
     default:
-      return MutableBytes();
+      return {};
   }
+}
+
+// It cannot grow while payloads are on their way into it.
+MutableBytes NodeLink::ScratchFor(size_t bytes, Placed* placed) {
+  if (scratch_used_ == 0 && scratch_.size() < bytes)
+    scratch_.resize(std::max(bytes, kLeastScratch));
+  if (scratch_.size() - scratch_used_ < bytes) {
+    placed->own.resize(bytes);
+    return placed->own;
+  }
+  const MutableBytes room = MutableBytes(scratch_).subspan(scratch_used_, bytes);
+  scratch_used_ += bytes;
+  return room;
+}
+
+NodeLink::Placed NodeLink::TakePlaced(const FrameHeader& header) {
+  if (by_reference_ || header.payload_bytes == 0) return {};
+  ADDEND_CHECK(!placed_.empty(), "Place() comes before OnFrame()");
+  Placed placed = std::move(placed_.front());
+  placed_.pop_front();
+  if (placed_.empty()) scratch_used_ = 0;
+  return placed;
+}
+
+bool NodeLink::IsReceiving(const Partition& partition) const {
+  return std::any_of(placed_.begin(), placed_.end(),
+                     [&](const Placed& placed) { return placed.partition.get() == &partition; });
 }
 
 absl::Status NodeLink::OnFrame(const FrameHeader& header, Payload payload) {
@@ -132,18 +168,17 @@ absl::StatusOr<std::shared_ptr<Partition>> NodeLink::Find(const FrameHeader& hea
 }
 
 absl::Status NodeLink::OnContribution(const FrameHeader& header, Payload payload) {
-  std::shared_ptr<Partition> partition = std::move(receiving_);
-  if (partition == nullptr) {  // by reference, or without payload: Place() was not called
+  Placed placed = TakePlaced(header);
+  std::shared_ptr<Partition>& partition = placed.partition;
+  if (partition == nullptr) {
     ADDEND_ASSIGN_OR_RETURN(partition, Find(header));
   }
   // What comes before the reports are complete, or after the partition has gone, is sent again.
   if (partition == nullptr || IsOutdated(header, *partition) ||
       partition->ownership().state() == Ownership::State::kRecovering) {
-    early_room_.reset();
     return absl::OkStatus();
   }
   if (partition->ownership().state() == Ownership::State::kClosed) {
-    early_room_.reset();
     if (partition->Holds(header.round)) {
       shard_->SendResult(this, *partition);
     } else if (partition->aborted()) {
@@ -153,23 +188,22 @@ absl::Status NodeLink::OnContribution(const FrameHeader& header, Payload payload
     }
     return absl::OkStatus();
   }
-  const absl::Status taken = TakeContribution(partition.get(), header, std::move(payload));
+  const absl::Status taken =
+      TakeContribution(partition.get(), header, std::move(payload), std::move(placed.early));
   shard_->CloseIfDue(job_, partition.get());
   return taken;
 }
 
 absl::Status NodeLink::TakeContribution(Partition* partition, const FrameHeader& header,
-                                        Payload payload) {
+                                        Payload payload, std::unique_ptr<EarlyContribution> early) {
   partition->Meet(header.round);
   if (partition->aborted() && header.round == partition->collector().round()) {
-    early_room_.reset();
     shard_->SendAborted(this, *partition);
     return absl::OkStatus();
   }
   partition->Touch(absl::Now(), header.priority);
   switch (partition->collector().Classify(node_, header.round)) {
     case Collector::Standing::kItsTurn: {
-      const auto early = std::move(early_room_);
       // Its turn came while it was received, but there had been no room for it.
       if (payload.bytes().size() != header.payload_bytes) {
         partition->collector().Drop(node_);
@@ -178,7 +212,7 @@ absl::Status NodeLink::TakeContribution(Partition* partition, const FrameHeader&
       return OnItsTurn(partition, header, std::move(payload));
     }
     case Collector::Standing::kEarly:
-      return OnEarly(partition, header, std::move(payload));
+      return OnEarly(partition, header, std::move(payload), std::move(early));
     case Collector::Standing::kSealed:
       // Else it is on its way from a node that holds it.
       if (partition->Holds(header.round)) shard_->SendResult(this, *partition);
@@ -225,7 +259,7 @@ absl::Status NodeLink::OnSync(const FrameHeader& header) {
 }
 
 absl::Status NodeLink::OnSupplied(const FrameHeader& header, Payload payload) {
-  std::shared_ptr<Partition> partition = std::move(receiving_);
+  std::shared_ptr<Partition> partition = TakePlaced(header).partition;
   if (partition == nullptr) {
     ADDEND_ASSIGN_OR_RETURN(partition, Find(header));
   }
@@ -244,10 +278,11 @@ absl::Status NodeLink::OnItsTurn(Partition* partition, const FrameHeader& header
   return shard_->Take(job_, partition, std::move(payload), empty);
 }
 
-absl::Status NodeLink::OnEarly(Partition* partition, const FrameHeader& header, Payload payload) {
+absl::Status NodeLink::OnEarly(Partition* partition, const FrameHeader& header, Payload payload,
+                               std::unique_ptr<EarlyContribution> early) {
   const bool empty = header.flags & kFlagEmpty;
-  if (early_room_ != nullptr) {
-    partition->KeepEarly(node_, std::move(early_room_));
+  if (early != nullptr) {
+    partition->KeepEarly(node_, std::move(early));
   } else if (empty || payload.by_reference()) {
     partition->KeepEarly(node_, std::make_unique<EarlyContribution>(std::move(payload), empty));
   } else {

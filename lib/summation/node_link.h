@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -29,7 +30,7 @@ class NodeLink final : public Sink {
   Generation generation() const { return generation_; }
   Link* link() const { return link_; }
   // A payload for this partition is being received.
-  bool IsReceiving(const Partition& partition) const { return receiving_.get() == &partition; }
+  bool IsReceiving(const Partition& partition) const;
   Outbox& outbox() { return outbox_; }
 
   // The job is forgotten or starts over: the link must close.
@@ -41,14 +42,27 @@ class NodeLink final : public Sink {
   void OnClosed(absl::Status why) override;
 
  private:
+  // A payload that is being received.
+  struct Placed {
+    std::shared_ptr<Partition> partition;      // keeps the accumulator that is read into
+    std::unique_ptr<EarlyContribution> early;  // its buffer, when it comes early
+    std::vector<std::byte> own;                // or where else it lands, if not in `scratch_`
+  };
+  MutableBytes RoomFor(const FrameHeader& header, Placed* placed);
+  MutableBytes ScratchFor(size_t bytes, Placed* placed);
+  // Of the frame that has arrived; nothing if Place() was not called for it.
+  Placed TakePlaced(const FrameHeader& header);
+
   absl::Status OnHello(const FrameHeader& header, Bytes token);
   absl::Status OnContribution(const FrameHeader& header, Payload payload);
-  absl::Status TakeContribution(Partition* partition, const FrameHeader& header, Payload payload);
+  absl::Status TakeContribution(Partition* partition, const FrameHeader& header, Payload payload,
+                                std::unique_ptr<EarlyContribution> early);
   absl::Status OnReport(const FrameHeader& header);
   absl::Status OnSync(const FrameHeader& header);
   absl::Status OnSupplied(const FrameHeader& header, Payload payload);
   absl::Status OnItsTurn(Partition* partition, const FrameHeader& header, Payload payload);
-  absl::Status OnEarly(Partition* partition, const FrameHeader& header, Payload payload);
+  absl::Status OnEarly(Partition* partition, const FrameHeader& header, Payload payload,
+                       std::unique_ptr<EarlyContribution> early);
   // The partition that a node's frame is about, after all that can be wrong with the header has
   // been checked. Null: it is not here (any more); the node will learn who has it.
   absl::StatusOr<std::shared_ptr<Partition>> Find(const FrameHeader& header) const;
@@ -61,11 +75,11 @@ class NodeLink final : public Sink {
   Generation generation_;
   Outbox outbox_;
 
-  // The frame that is being received.
+  // What is being received: one frame, or those of a bundle, in their order.
   std::array<std::byte, 256> hello_room_;
-  std::vector<std::byte> scratch_;  // one partition, for a contribution whose turn it is
-  std::unique_ptr<EarlyContribution> early_room_;  // or its buffer, when it came early
-  std::shared_ptr<Partition> receiving_;           // keeps the accumulator that is read into
+  std::deque<Placed> placed_;
+  std::vector<std::byte> scratch_;  // for contributions whose turn it is
+  size_t scratch_used_ = 0;
 };
 
 }  // namespace addend

@@ -96,8 +96,9 @@ class Sink {
   virtual ~Sink() = default;
   // The payload of this frame is about to be copied in. Returns exactly payload_bytes of memory,
   // valid until OnFrame or OnClosed; or an empty span to drop it: then OnFrame comes with an empty
-  // payload. An error closes the link. Not called by by_reference transports, nor for frames
-  // without payload.
+  // payload. An error closes the link. Small frames may come together: then Place() is called for
+  // each before the first OnFrame, in the order of these, all about different partitions. Not
+  // called by by_reference transports, nor for frames without payload.
   virtual absl::StatusOr<MutableBytes> Place(const FrameHeader& header) = 0;
   // An error closes the link with it.
   virtual absl::Status OnFrame(const FrameHeader& header, Payload payload) = 0;

@@ -15,7 +15,7 @@
 namespace addend {
 
 inline constexpr uint32_t kFrameMagic = 0x444E4441;  // "ADND" on the wire
-inline constexpr uint16_t kWireVersion = 1;
+inline constexpr uint16_t kWireVersion = 2;
 inline constexpr size_t kFrameHeaderBytes = 96;
 // Upper limit of a payload; a header that announces more is malformed.
 inline constexpr uint32_t kMaxPayloadBytes = 1u << 30;
@@ -36,8 +36,20 @@ enum class FrameType : uint8_t {
   kGoaway =
       9,  // the link closes on purpose; detail = status code and exit status, payload = the reason
   kPing = 10,  // answered by a kPing with kFlagReply
+  kBundle =
+      11,  // detail = so many frames in one: the payload is their headers, then their payloads
 };
 std::string_view Name(FrameType type);
+
+// Of a bundle: so many frames and so many bytes of their payloads together, at most; and of one
+// payload. The frames are about different partitions.
+inline constexpr size_t kMaxBundleFrames = 32;
+inline constexpr size_t kMaxBundlePayloadBytes = 128 << 10;
+inline constexpr size_t kMaxBundledBytes = 16 << 10;
+inline constexpr bool MayBeBundled(FrameType type, size_t payload_bytes) {
+  return type != FrameType::kHello && type != FrameType::kGoaway && type != FrameType::kBundle &&
+         payload_bytes <= kMaxBundledBytes;
+}
 
 inline constexpr uint16_t kFlagEmpty = 1;       // a contribution without data: counts, adds nothing
 inline constexpr uint16_t kFlagPayloadCrc = 2;  // payload_crc32c is set
@@ -67,7 +79,7 @@ struct FrameHeader {
   uint32_t payload_bytes = 0;
   uint32_t uncompressed_bytes = 0;
   uint32_t payload_crc32c = 0;
-  uint32_t detail = 0;  // kGoaway: status code, exit status << 8
+  uint32_t detail = 0;  // kGoaway: status code, exit status << 8; kBundle: frames
 };
 
 using EncodedHeader = std::array<std::byte, kFrameHeaderBytes>;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -35,8 +36,8 @@ class RecordingSink : public Sink {
   absl::StatusOr<MutableBytes> Place(const FrameHeader& header) override {
     if (!place_error.ok()) return place_error;
     if (drop_payloads) return MutableBytes();
-    room.resize(header.payload_bytes);
-    return MutableBytes(room);
+    rooms.emplace_back(header.payload_bytes);
+    return MutableBytes(rooms.back());
   }
   absl::Status OnFrame(const FrameHeader& header, Payload payload) override {
     EXPECT_FALSE(closed) << "a frame after OnClosed";
@@ -44,6 +45,7 @@ class RecordingSink : public Sink {
     MutexLock lock(&mu);
     frames.push_back(
         {header, std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())});
+    if (!rooms.empty() && !bytes.empty() && bytes.data() == rooms.front().data()) rooms.pop_front();
     if (hold_payloads) held.push_back(std::move(payload));
     cv.NotifyAll();
     return frame_error;
@@ -81,7 +83,7 @@ class RecordingSink : public Sink {
   absl::Status frame_error;
   bool drop_payloads = false;
   bool hold_payloads = false;
-  std::vector<std::byte> room;
+  std::deque<std::vector<std::byte>> rooms;  // of payloads that are on their way
   Mutex mu;
   CondVar cv;
   std::vector<Frame> frames;
@@ -137,6 +139,7 @@ class TransportConformance : public testing::TestWithParam<WorldFactory> {
     FrameHeader header;
     header.type = FrameType::kContribution;
     header.round = Round(round);
+    header.partition = PartitionId(round);
     inside_send_ = true;
     link->Send(header, std::as_bytes(std::span<const char>(*payloads_.back())),
                [this, sink](absl::Status status) {
@@ -172,6 +175,21 @@ TEST_P(TransportConformance, FramesArriveCompleteOnceAndInOrder) {
     EXPECT_EQ(accepted_.frames[i + 1].header.round, Round(i));
     EXPECT_EQ(accepted_.frames[i + 1].payload, std::string(sizes[i], 'a' + i)) << "frame " << i;
   }
+}
+
+TEST_P(TransportConformance, ManySmallFramesAtOnceArriveCompleteOnceAndInOrder) {
+  Connect();
+  const auto text = [](size_t i) { return std::string(i * 37 % 5000, static_cast<char>(i)); };
+  constexpr size_t kFrames = 1000;
+  here_->Run([&] {
+    for (size_t i = 0; i < kFrames; ++i) Send(link_, &connected_, text(i), i);
+  });
+  ASSERT_TRUE(accepted_.WaitFor([&] { return accepted_.frames.size() == kFrames + 1; }));
+  for (size_t i = 0; i < kFrames; ++i) {
+    EXPECT_EQ(accepted_.frames[i + 1].header.round, Round(i));
+    EXPECT_EQ(accepted_.frames[i + 1].payload, text(i)) << "frame " << i;
+  }
+  ASSERT_TRUE(connected_.WaitFor([&] { return connected_.dones == kFrames + 1; }));
 }
 
 TEST_P(TransportConformance, EverySendHasOneDone) {

@@ -53,7 +53,7 @@ TEST_P(TcpRawPeer, BytesThatAreNoFrameCloseTheLinkWithDataLoss) {
 TEST_P(TcpRawPeer, AnotherWireVersionIsToldSo) {
   EncodedHeader bytes;
   EncodeHeader(FrameHeader{}, &bytes);
-  bytes[4] = std::byte{2};
+  bytes[4] = std::byte{1};
   Write(bytes.data(), bytes.size());
   ASSERT_TRUE(accepted_.WaitFor([&] { return accepted_.closed; }));
   EXPECT_EQ(ExitCodeOf(accepted_.close_reason), kExitVersion);

@@ -18,17 +18,10 @@
 namespace addend::tcp {
 namespace {
 
-constexpr int kVectorsPerWrite = 64;
+constexpr int kVectorsPerWrite = FrameWriter::kVectors;
 // One turn of the loop reads at most so much from one link, so that no peer starves the others.
 constexpr size_t kBytesPerTurn = 4 << 20;
-constexpr size_t kDropBytes = 64 << 10;
 constexpr size_t kReasonBytesMax = 4096;
-
-// Payloads that nobody wants are read to here; one per thread, never looked at.
-MutableBytes DropBuffer() {
-  thread_local std::vector<std::byte> buffer(kDropBytes);
-  return MutableBytes(buffer);
-}
 
 // A GOAWAY's `detail`: the status code below, the exit code above.
 uint32_t GoawayDetail(const absl::Status& why) {
@@ -57,7 +50,8 @@ TcpLink::TcpLink(EventLoop* loop, UniqueFd fd, const Traits* traits, TransportSt
       traits_(traits),
       stats_(stats),
       peer_(PeerName(fd_.get())),
-      gone_(std::move(gone)) {}
+      gone_(std::move(gone)),
+      incoming_(fd_.get(), peer_, this) {}
 
 TcpLink::~TcpLink() {
   if (fd_.valid()) loop_->Unwatch(fd_.get());
@@ -77,14 +71,7 @@ void TcpLink::Abandon(absl::Status why) {
 }
 
 void TcpLink::Send(const FrameHeader& header, Bytes payload, Done done) {
-  Outgoing frame;
-  FrameHeader complete = header;
-  complete.payload_bytes = static_cast<uint32_t>(payload.size());
-  if (complete.flags & kFlagPayloadCrc) complete.payload_crc32c = Crc32c(payload);
-  EncodeHeader(complete, &frame.header);
-  frame.payload = payload;
-  frame.done = std::move(done);
-  outgoing_.push_back(std::move(frame));
+  outgoing_.Push(header, payload, std::move(done));
   if (closing_) return;  // Finish() runs the Done with the reason
   if (outgoing_.size() > traits_->in_flight_max) {
     return Fail(absl::ResourceExhaustedError(
@@ -120,11 +107,7 @@ void TcpLink::SayGoodbye(const absl::Status& why) {
   header.type = FrameType::kGoaway;
   header.detail = GoawayDetail(why);
   goodbye_ = Message(why).substr(0, kReasonBytesMax);
-  header.payload_bytes = static_cast<uint32_t>(goodbye_.size());
-  Outgoing frame;
-  EncodeHeader(header, &frame.header);
-  frame.payload = std::as_bytes(std::span<const char>(goodbye_));
-  outgoing_.push_back(std::move(frame));
+  outgoing_.Push(header, std::as_bytes(std::span<const char>(goodbye_)), nullptr);
   Flush();
 }
 
@@ -148,29 +131,12 @@ void TcpLink::Turn() {
   if (closing_) Finish();
 }
 
-int TcpLink::GatherOutgoing(iovec* vectors, int limit) const {
-  int count = 0;
-  size_t skip = head_sent_;
-  for (const Outgoing& frame : outgoing_) {
-    if (count + 2 > limit) break;
-    for (const Bytes part : {Bytes(frame.header), frame.payload}) {
-      if (skip >= part.size()) {
-        skip -= part.size();
-        continue;
-      }
-      vectors[count++] = {const_cast<std::byte*>(part.data()) + skip, part.size() - skip};
-      skip = 0;
-    }
-  }
-  return count;
-}
-
 void TcpLink::Flush() {
   while (!outgoing_.empty()) {
     iovec vectors[kVectorsPerWrite];
     msghdr message{};
     message.msg_iov = vectors;
-    message.msg_iovlen = GatherOutgoing(vectors, kVectorsPerWrite);
+    message.msg_iovlen = static_cast<size_t>(outgoing_.Gather(vectors, kVectorsPerWrite));
     const ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0) {
       if (errno == EINTR) continue;
@@ -178,25 +144,16 @@ void TcpLink::Flush() {
       return Fail(absl::UnavailableError(
           absl::StrFormat("the connection to %s broke: %s", peer_, std::strerror(errno))));
     }
-    Sent(static_cast<size_t>(sent));
+    const auto bytes = static_cast<size_t>(sent);
+    stats_->bytes_sent.fetch_add(bytes, std::memory_order_relaxed);
+    stats_->frames_sent.fetch_add(outgoing_.Sent(bytes, &completed_), std::memory_order_relaxed);
+    if (!completed_.empty()) Schedule();
   }
   const bool want_write = !outgoing_.empty();
   if (want_write != want_write_) {
     want_write_ = want_write;
     loop_->Modify(fd_.get(), want_write ? EPOLLIN | EPOLLOUT : EPOLLIN);
   }
-}
-
-void TcpLink::Sent(size_t bytes) {
-  stats_->bytes_sent.fetch_add(bytes, std::memory_order_relaxed);
-  head_sent_ += bytes;
-  while (!outgoing_.empty() && head_sent_ >= outgoing_.front().size()) {
-    head_sent_ -= outgoing_.front().size();
-    stats_->frames_sent.fetch_add(1, std::memory_order_relaxed);
-    if (outgoing_.front().done) completed_.push_back(std::move(outgoing_.front().done));
-    outgoing_.pop_front();
-  }
-  if (!completed_.empty()) Schedule();
 }
 
 void TcpLink::OnReady(uint32_t events) {
@@ -210,95 +167,32 @@ void TcpLink::OnReady(uint32_t events) {
 }
 
 absl::Status TcpLink::ReadSome() {
-  size_t total = 0;
-  for (bool more = true; more && total < kBytesPerTurn && !closing_;) {
-    size_t got = 0;
-    ADDEND_RETURN_IF_ERROR(ReadOnce(&got, &more));
-    total += got;
-  }
-  stats_->bytes_received.fetch_add(total, std::memory_order_relaxed);
-  return absl::OkStatus();
+  size_t got = 0;
+  const absl::Status status = incoming_.Read(kBytesPerTurn, &got);
+  stats_->bytes_received.fetch_add(got, std::memory_order_relaxed);
+  return status;
 }
 
-absl::Status TcpLink::ReadError(ssize_t got) const {
-  if (got == 0) return absl::UnavailableError(absl::StrFormat("%s closed the connection", peer_));
-  return absl::UnavailableError(
-      absl::StrFormat("the connection to %s broke: %s", peer_, std::strerror(errno)));
+absl::StatusOr<MutableBytes> TcpLink::Place(const FrameHeader& header) {
+  if (header.type != FrameType::kGoaway) return sink_->Place(header);
+  if (header.payload_bytes > kReasonBytesMax) {
+    return absl::InvalidArgumentError("a GOAWAY is too long");
+  }
+  reason_.resize(header.payload_bytes);
+  return std::as_writable_bytes(std::span<char>(reason_));
 }
 
-// One system call reads the rest of a payload and the next header together: about one call for each
-// frame. `more`: there may be more to read, since it got all it asked for.
-absl::Status TcpLink::ReadOnce(size_t* got, bool* more) {
-  iovec vectors[2];
-  int count = 0;
-  size_t payload_left = 0;
-  if (in_payload_) {
-    payload_left = header_.payload_bytes - payload_got_;
-    if (payload_.empty()) {
-      const MutableBytes drop = DropBuffer();
-      payload_left = std::min(payload_left, drop.size());
-      vectors[count++] = {drop.data(), payload_left};
-    } else {
-      vectors[count++] = {payload_.data() + payload_got_, payload_left};
-    }
-  }
-  // Behind a dropped payload that is larger than the drop buffer more payload comes, no header.
-  const bool header_follows = !in_payload_ || payload_got_ + payload_left == header_.payload_bytes;
-  if (header_follows) {
-    vectors[count++] = {header_bytes_.data() + header_got_, kFrameHeaderBytes - header_got_};
-  }
-  const size_t asked = vectors[0].iov_len + (count > 1 ? vectors[1].iov_len : 0);
-  const ssize_t result = ::readv(fd_.get(), vectors, count);
-  *more = false;
-  if (result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
-    return absl::OkStatus();
-  if (result <= 0) return ReadError(result);
-  *got = static_cast<size_t>(result);
-  *more = *got == asked;
-  size_t rest = *got;
-  if (in_payload_) {
-    const size_t part = std::min(rest, payload_left);
-    payload_got_ += part;
-    rest -= part;
-    if (payload_got_ == header_.payload_bytes) ADDEND_RETURN_IF_ERROR(DeliverFrame());
-  }
-  header_got_ += rest;
-  if (!closing_ && header_got_ == kFrameHeaderBytes) ADDEND_RETURN_IF_ERROR(OnHeader());
-  return absl::OkStatus();
-}
-
-absl::Status TcpLink::OnHeader() {
-  header_got_ = 0;
-  ADDEND_ASSIGN_OR_RETURN(header_, DecodeHeader(header_bytes_));
-  payload_got_ = 0;
-  payload_ = {};
-  if (header_.payload_bytes == 0) return DeliverFrame();
-  in_payload_ = true;
-  if (header_.type == FrameType::kGoaway) {
-    if (header_.payload_bytes > kReasonBytesMax)
-      return absl::InvalidArgumentError("a GOAWAY is too long");
-    reason_.resize(header_.payload_bytes);
-    payload_ = std::as_writable_bytes(std::span<char>(reason_));
-    return absl::OkStatus();
-  }
-  ADDEND_ASSIGN_OR_RETURN(payload_, sink_->Place(header_));
-  ADDEND_CHECK(payload_.empty() || payload_.size() == header_.payload_bytes,
-               "Place() must return room for the payload, or none");
-  return absl::OkStatus();
-}
-
-absl::Status TcpLink::DeliverFrame() {
-  in_payload_ = false;
+absl::Status TcpLink::Take(const FrameHeader& header, MutableBytes payload) {
   stats_->frames_received.fetch_add(1, std::memory_order_relaxed);
-  if ((header_.flags & kFlagPayloadCrc) && !payload_.empty() &&
-      Crc32c(payload_) != header_.payload_crc32c) {
+  if ((header.flags & kFlagPayloadCrc) && !payload.empty() &&
+      Crc32c(payload) != header.payload_crc32c) {
     return absl::DataLossError(absl::StrFormat("a payload from %s has a wrong checksum", peer_));
   }
-  if (header_.type == FrameType::kGoaway) {
-    Fail(FromGoaway(header_.detail, reason_));
+  if (header.type == FrameType::kGoaway) {
+    Fail(FromGoaway(header.detail, reason_));
     return absl::OkStatus();
   }
-  return sink_->OnFrame(header_, Payload(payload_));
+  return sink_->OnFrame(header, Payload(payload));
 }
 
 void TcpLink::Fail(absl::Status why) {
@@ -319,11 +213,7 @@ void TcpLink::Finish() {
   fd_.Reset();
   for (Done& done : completed_) done(absl::OkStatus());
   completed_.clear();
-  while (!outgoing_.empty()) {
-    Done done = std::move(outgoing_.front().done);
-    outgoing_.pop_front();
-    if (done) done(why_);
-  }
+  for (Done& done : outgoing_.TakeAll()) done(why_);
   if (sink_ != nullptr) sink_->OnClosed(why_);
   if (gone_) gone_(this);
 }

@@ -1,21 +1,20 @@
 // One TCP connection.
 #pragma once
 
-#include <sys/uio.h>
-
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "lib/base/fd.h"
 #include "lib/shard/event_loop.h"
+#include "lib/transport/tcp/frame_reader.h"
+#include "lib/transport/tcp/frame_writer.h"
 #include "lib/transport/transport.h"
 
 namespace addend::tcp {
 
-class TcpLink final : public Link, private FdHandler {
+class TcpLink final : public Link, private FdHandler, private FrameTaker {
  public:
   // `gone` is called last, after the sink's OnClosed, and deletes the link. `stats` outlives it.
   TcpLink(EventLoop* loop, UniqueFd fd, const Traits* traits, TransportStats* stats,
@@ -35,24 +34,14 @@ class TcpLink final : public Link, private FdHandler {
   void LimitInFlight(size_t bytes) override;
 
  private:
-  struct Outgoing {
-    EncodedHeader header;
-    Bytes payload;
-    Done done;
-    size_t size() const { return header.size() + payload.size(); }
-  };
-
   void OnReady(uint32_t events) override;
   void Schedule();
   void Turn();
   void Flush();
-  int GatherOutgoing(iovec* vectors, int limit) const;
-  void Sent(size_t bytes);
   absl::Status ReadSome();
-  absl::Status ReadOnce(size_t* got, bool* more);
-  absl::Status OnHeader();
-  absl::Status DeliverFrame();
-  absl::Status ReadError(ssize_t got) const;
+  absl::StatusOr<MutableBytes> Place(const FrameHeader& header) override;
+  absl::Status Take(const FrameHeader& header, MutableBytes payload) override;
+  bool closing() const override { return closing_; }
   void SayGoodbye(const absl::Status& why);
   void Fail(absl::Status why);
   void Finish();
@@ -67,8 +56,8 @@ class TcpLink final : public Link, private FdHandler {
 
   // Owned by the loop's thread.
   Sink* sink_ = nullptr;
-  std::deque<Outgoing> outgoing_;
-  size_t head_sent_ = 0;         // bytes of outgoing_.front() already written
+  FrameWriter outgoing_;
+  FrameReader incoming_;
   std::vector<Done> completed_;  // written to the kernel; run at the end of the turn
   bool scheduled_ = false;
   bool want_write_ = false;
@@ -77,13 +66,6 @@ class TcpLink final : public Link, private FdHandler {
   absl::Status why_;
   std::string goodbye_;  // our GOAWAY's text
   std::string reason_;   // the peer's
-
-  EncodedHeader header_bytes_;
-  size_t header_got_ = 0;
-  FrameHeader header_;
-  bool in_payload_ = false;
-  MutableBytes payload_;  // where it lands; empty while it is dropped
-  size_t payload_got_ = 0;
 
   // Expires with the link: a deferred turn must not outlive it.
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -1,0 +1,171 @@
+#include "lib/transport/tcp/frame_reader.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/log.h"
+#include "lib/base/status_macros.h"
+
+namespace addend::tcp {
+namespace {
+
+constexpr size_t kDropBytes = 64 << 10;
+static_assert(kMaxBundledBytes <= kDropBytes, "a dropped payload of a bundle is read at once");
+
+// Payloads that nobody wants are read to here; one per thread, never looked at.
+MutableBytes DropBuffer() {
+  thread_local std::vector<std::byte> buffer(kDropBytes);
+  return MutableBytes(buffer);
+}
+
+}  // namespace
+
+absl::Status FrameReader::Read(size_t most, size_t* got) {
+  size_t total = 0;
+  for (bool more = true; more && total < most && !taker_->closing();) {
+    size_t once = 0;
+    ADDEND_RETURN_IF_ERROR(ReadOnce(&once, &more));
+    total += once;
+    *got += once;
+  }
+  return absl::OkStatus();
+}
+
+// What is left of the payloads, and the next header behind them. Behind a bundle's headers come
+// payloads whose places are not known yet, and behind a dropped payload that is larger than the
+// drop buffer more of it: no header.
+int FrameReader::Gather(iovec* vectors) {
+  if (index_got_ < index_.size()) {
+    vectors[0] = {index_.data() + index_got_, index_.size() - index_got_};
+    return 1;
+  }
+  int count = 0;
+  for (size_t i = next_; i < frames_.size(); ++i) {
+    const size_t got = i == next_ ? next_got_ : 0;
+    const size_t left = frames_[i].header.payload_bytes - got;
+    if (left == 0) continue;
+    if (!frames_[i].room.empty()) {
+      vectors[count++] = {frames_[i].room.data() + got, left};
+      continue;
+    }
+    const MutableBytes drop = DropBuffer();
+    vectors[count++] = {drop.data(), std::min(left, drop.size())};
+    if (left > drop.size()) return count;
+  }
+  vectors[count++] = {header_bytes_.data() + header_got_, kFrameHeaderBytes - header_got_};
+  return count;
+}
+
+// `more`: there may be more to read, since it got all it asked for.
+absl::Status FrameReader::ReadOnce(size_t* got, bool* more) {
+  iovec vectors[kMaxBundleFrames + 1];
+  const int count = Gather(vectors);
+  size_t asked = 0;
+  for (int i = 0; i < count; ++i) asked += vectors[i].iov_len;
+  const ssize_t result = ::readv(fd_, vectors, count);
+  *more = false;
+  if (result == 0)
+    return absl::UnavailableError(absl::StrFormat("%s closed the connection", peer_));
+  if (result < 0) {
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return absl::OkStatus();
+    return absl::UnavailableError(
+        absl::StrFormat("the connection to %s broke: %s", peer_, std::strerror(errno)));
+  }
+  *got = static_cast<size_t>(result);
+  *more = *got == asked;
+  return Distribute(*got);
+}
+
+absl::Status FrameReader::Distribute(size_t bytes) {
+  if (index_got_ < index_.size()) {
+    index_got_ += bytes;
+    return index_got_ == index_.size() ? OnIndex() : absl::OkStatus();
+  }
+  while (bytes > 0 && next_ < frames_.size()) {
+    const size_t part = std::min(bytes, frames_[next_].header.payload_bytes - next_got_);
+    next_got_ += part;
+    bytes -= part;
+    ADDEND_RETURN_IF_ERROR(TakeComplete());
+    if (taker_->closing()) return absl::OkStatus();
+  }
+  header_got_ += bytes;
+  return header_got_ == kFrameHeaderBytes ? OnHeader() : absl::OkStatus();
+}
+
+absl::Status FrameReader::TakeComplete() {
+  while (next_ < frames_.size() && next_got_ == frames_[next_].header.payload_bytes) {
+    const Frame frame = frames_[next_];
+    ++next_;
+    next_got_ = 0;
+    ADDEND_RETURN_IF_ERROR(taker_->Take(frame.header, frame.room));
+    if (taker_->closing()) return absl::OkStatus();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FrameReader::OnHeader() {
+  header_got_ = 0;
+  frames_.clear();
+  next_ = 0;
+  ADDEND_ASSIGN_OR_RETURN(const FrameHeader header, DecodeHeader(header_bytes_));
+  if (header.type == FrameType::kBundle) return OnBundle(header);
+  ADDEND_RETURN_IF_ERROR(AddFrame(header));
+  return TakeComplete();
+}
+
+absl::Status FrameReader::AddFrame(const FrameHeader& header) {
+  MutableBytes room;
+  if (header.payload_bytes > 0) {
+    ADDEND_ASSIGN_OR_RETURN(room, taker_->Place(header));
+    ADDEND_CHECK(room.empty() || room.size() == header.payload_bytes,
+                 "Place() must return room for the payload, or none");
+  }
+  frames_.push_back({header, room});
+  return absl::OkStatus();
+}
+
+absl::Status FrameReader::OnBundle(const FrameHeader& header) {
+  const size_t index_bytes = size_t{header.detail} * kFrameHeaderBytes;
+  if (header.detail == 0 || header.detail > kMaxBundleFrames ||
+      header.payload_bytes < index_bytes ||
+      header.payload_bytes - index_bytes > kMaxBundlePayloadBytes) {
+    return absl::InvalidArgumentError(absl::StrFormat("a bundle of %d frames cannot have %d bytes",
+                                                      header.detail, header.payload_bytes));
+  }
+  index_.resize(index_bytes);
+  index_got_ = 0;
+  bundle_payload_bytes_ = header.payload_bytes - index_bytes;
+  return absl::OkStatus();
+}
+
+absl::Status FrameReader::OnIndex() {
+  const size_t count = index_.size() / kFrameHeaderBytes;
+  size_t payload_bytes = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const std::span<const std::byte, kFrameHeaderBytes> bytes(index_.data() + i * kFrameHeaderBytes,
+                                                              kFrameHeaderBytes);
+    ADDEND_ASSIGN_OR_RETURN(const FrameHeader header, DecodeHeader(bytes));
+    const auto same = [&](const Frame& other) {
+      return other.header.partition == header.partition;
+    };
+    if (!MayBeBundled(header.type, header.payload_bytes) ||
+        std::any_of(frames_.begin(), frames_.end(), same)) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("a %s frame of %d bytes, or a second one about the same partition, does "
+                          "not belong into a bundle",
+                          Name(header.type), header.payload_bytes));
+    }
+    payload_bytes += header.payload_bytes;
+    ADDEND_RETURN_IF_ERROR(AddFrame(header));
+  }
+  if (payload_bytes != bundle_payload_bytes_) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the frames of a bundle have %d bytes instead of %d", payload_bytes,
+                        bundle_payload_bytes_));
+  }
+  return TakeComplete();
+}
+
+}  // namespace addend::tcp

@@ -1,0 +1,70 @@
+// Reads frames from a socket, straight to where their payloads belong: about one system call for
+// each frame, two for a bundle of small ones.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lib/base/bytes.h"
+#include "lib/wire/frame.h"
+
+namespace addend::tcp {
+
+// Whose frames are read.
+class FrameTaker {
+ public:
+  virtual ~FrameTaker() = default;
+  // As Sink::Place().
+  virtual absl::StatusOr<MutableBytes> Place(const FrameHeader& header) = 0;
+  // `payload`: what Place() returned.
+  virtual absl::Status Take(const FrameHeader& header, MutableBytes payload) = 0;
+  // Nothing is to be read any more.
+  virtual bool closing() const = 0;
+};
+
+class FrameReader {
+ public:
+  // `taker` outlives it, `fd` stays open. `peer`: its name, for errors.
+  FrameReader(int fd, std::string peer, FrameTaker* taker)
+      : fd_(fd), peer_(std::move(peer)), taker_(taker) {}
+
+  // Reads what is there, up to about `most` bytes, and adds their number to `got`. UNAVAILABLE: the
+  // connection has ended.
+  absl::Status Read(size_t most, size_t* got);
+
+ private:
+  struct Frame {
+    FrameHeader header;
+    MutableBytes room;  // empty while the payload is dropped
+  };
+  absl::Status ReadOnce(size_t* got, bool* more);
+  int Gather(iovec* vectors);
+  absl::Status Distribute(size_t bytes);
+  absl::Status OnHeader();
+  absl::Status OnBundle(const FrameHeader& header);
+  absl::Status OnIndex();
+  absl::Status AddFrame(const FrameHeader& header);
+  absl::Status TakeComplete();
+
+  const int fd_;
+  const std::string peer_;
+  FrameTaker* const taker_;
+  EncodedHeader header_bytes_;
+  size_t header_got_ = 0;
+  // The headers of a bundle, while they are read.
+  std::vector<std::byte> index_;
+  size_t index_got_ = 0;
+  size_t bundle_payload_bytes_ = 0;
+  // Whose payloads come next, and how much of the first is there.
+  std::vector<Frame> frames_;
+  size_t next_ = 0;
+  size_t next_got_ = 0;
+};
+
+}  // namespace addend::tcp
