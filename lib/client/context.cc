@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "lib/client/copy.h"
 #include "lib/client/ipc.h"
 #include "lib/client/objects.h"
 
@@ -161,7 +162,7 @@ void Context::StartPush(const std::shared_ptr<Operation>& operation) {
   if (in != nullptr && in != tensor.contribution->data() && tensor.bytes > 0) {
     operation->copying_in = true;
     lock.unlock();
-    std::memcpy(tensor.contribution->data(), in, tensor.bytes);
+    Copy(tensor.contribution->data(), in, tensor.bytes);
     copied_in_bytes_.fetch_add(tensor.bytes, std::memory_order_relaxed);
     lock.lock();
     operation->copying_in = false;

@@ -2,10 +2,10 @@
 #include <pthread.h>
 #include <signal.h>
 
-#include <cstring>
 #include <utility>
 
 #include "lib/client/context.h"
+#include "lib/client/copy.h"
 #include "lib/client/ipc.h"
 
 namespace addend::client {
@@ -127,7 +127,7 @@ Error Context::OnResult(const Packet& packet) {
     if (out != nullptr && tensor->bytes > 0) {
       operation->copying_out = true;
       lock.unlock();
-      std::memcpy(out, operation->result, tensor->bytes);
+      Copy(out, operation->result, tensor->bytes);
       copied_out_bytes_.fetch_add(tensor->bytes, std::memory_order_relaxed);
       lock.lock();
       operation->copying_out = false;
