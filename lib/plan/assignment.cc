@@ -34,20 +34,20 @@ struct Candidate {
   }
 };
 
-absl::Status Validate(std::span<const TensorSize> tensors, uint64_t partition_bytes,
+absl::Status Validate(std::span<const TensorSize> tensors, const PartitionSize& partition_size,
                       std::span<const ServerLoad> servers) {
-  if (partition_bytes == 0) {
+  if (partition_size.least() == 0) {
     return absl::InvalidArgumentError("The partition size must be at least 1 byte, not 0.");
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
     const TensorSize& t = tensors[i];
-    const uint64_t partition_elements = PartitionElements(t.dtype, partition_bytes);
+    const uint64_t partition_elements = PartitionElements(t, partition_size);
     if (t.elements > kMaxElements ||
         PartitionCount(t.elements, partition_elements) > kMaxPartitions) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "A tensor of %d %s elements is too large for partitions of %d bytes: raise "
           "--partition-bytes or split the tensor.",
-          t.elements, Name(t.dtype), partition_bytes));
+          t.elements, Name(t.dtype), partition_elements * SizeOf(t.dtype)));
     }
   }
   double shares = 0;
@@ -207,19 +207,33 @@ void ForEachPartition(const TensorSize& tensor, const TensorAssignment& a,
 
 }  // namespace
 
-uint64_t DefaultPartitionBytes(double slowest_bps, size_t servers) {
-  constexpr uint64_t kLeast = 16 << 10, kMost = 128 << 10;
-  constexpr double kSeconds = 11e-3;
-  if (slowest_bps <= 0 || servers == 0) return kMost;
-  const double bytes = slowest_bps / 8 * kSeconds / static_cast<double>(servers);
-  return std::bit_floor(static_cast<uint64_t>(
-      std::clamp(bytes, static_cast<double>(kLeast), static_cast<double>(kMost))));
+PartitionSize PartitionSize::Auto(double slowest_bps, size_t servers) {
+  constexpr double kLeast = 16 << 10, kUsual = 128 << 10, kMost = 512 << 10;
+  constexpr double kSeconds = 11e-3, kLargeSeconds = 1e-3;
+  constexpr uint64_t kPerServer = 24;
+  const double count = static_cast<double>(std::max<size_t>(servers, 1));
+  const double bytes_per_second = slowest_bps > 0 ? slowest_bps / 8 / count : 1e18;
+  const auto power = [](double bytes) { return std::bit_floor(static_cast<uint64_t>(bytes)); };
+  PartitionSize size(power(std::clamp(bytes_per_second * kSeconds, kLeast, kUsual)));
+  size.most_ =
+      power(std::clamp(bytes_per_second * kLargeSeconds, static_cast<double>(size.least_), kMost));
+  size.per_tensor_ = kPerServer * std::max<size_t>(servers, 1);
+  return size;
+}
+
+uint64_t PartitionSize::ForTensor(uint64_t tensor_bytes) const {
+  return std::clamp(std::bit_floor(tensor_bytes / per_tensor_), least_, most_);
 }
 
 uint64_t PartitionElements(DType dtype, uint64_t partition_bytes) {
   const uint64_t elements = partition_bytes / SizeOf(dtype);
   if (elements >= 64) return elements / 64 * 64;
   return std::max<uint64_t>(elements, 1);
+}
+
+uint64_t PartitionElements(const TensorSize& tensor, const PartitionSize& partition_size) {
+  const uint64_t bytes = tensor.elements * SizeOf(tensor.dtype);
+  return PartitionElements(tensor.dtype, partition_size.ForTensor(bytes));
 }
 
 uint64_t PartitionCount(uint64_t elements, uint64_t partition_elements) {
@@ -235,13 +249,13 @@ uint64_t AccumulatorBytes(DType dtype, uint64_t elements) {
 }
 
 absl::StatusOr<std::vector<TensorAssignment>> Assign(std::span<const TensorSize> tensors,
-                                                     uint64_t partition_bytes,
+                                                     PartitionSize partition_size,
                                                      std::vector<ServerLoad>* servers) {
-  ADDEND_RETURN_IF_ERROR(Validate(tensors, partition_bytes, *servers));
+  ADDEND_RETURN_IF_ERROR(Validate(tensors, partition_size, *servers));
   std::vector<TensorAssignment> assignments(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     TensorAssignment& a = assignments[i];
-    a.partition_elements = PartitionElements(tensors[i].dtype, partition_bytes);
+    a.partition_elements = PartitionElements(tensors[i], partition_size);
     const uint64_t count = PartitionCount(tensors[i].elements, a.partition_elements);
     a.servers.resize(count);
     a.shards.resize(count);

@@ -43,15 +43,30 @@ struct TensorAssignment {
   std::vector<uint32_t> shards;
 };
 
-// The partition size for a job whose slowest link carries so many bits per second (0: unknown),
-// with so many servers. A node sends to all servers at once, so nothing comes back before the time
-// of one partition for each, and as long takes the end of a round: 11 ms and less. Small partitions
-// cost processor time instead, which slow links leave. Measured: docs/performance.md.
-uint64_t DefaultPartitionBytes(double slowest_bps, size_t servers);
+// How many bytes a tensor's partitions have. A node sends to all servers at once, so nothing comes
+// back before the time of one partition for each, and as long takes the end of a round. Small
+// partitions cost processor time instead, which slow links leave. Measured: docs/performance.md.
+class PartitionSize {
+ public:
+  // The same for all tensors.
+  PartitionSize(uint64_t bytes) : least_(bytes), most_(bytes) {}
+  // For a job whose slowest link carries so many bits per second (0: unknown), with so many
+  // servers: partitions for all servers take 11 ms or less; large ones of large tensors 1 ms or
+  // less, and a server gets 24 of each or more.
+  static PartitionSize Auto(double slowest_bps, size_t servers);
+
+  uint64_t ForTensor(uint64_t tensor_bytes) const;
+  uint64_t least() const { return least_; }
+
+ private:
+  uint64_t least_, most_;
+  uint64_t per_tensor_ = 1;  // partitions of a tensor, at least, if they are not the smallest
+};
 
 // Elements of every partition but the last: what fits into partition_bytes, a multiple of 64 from
 // 64 on, at least 1.
 uint64_t PartitionElements(DType dtype, uint64_t partition_bytes);
+uint64_t PartitionElements(const TensorSize& tensor, const PartitionSize& partition_size);
 // 0 for a tensor without elements.
 uint64_t PartitionCount(uint64_t elements, uint64_t partition_elements);
 // Elements of partition `index`; the last may be shorter.
@@ -64,7 +79,7 @@ uint64_t AccumulatorBytes(DType dtype, uint64_t elements);
 // On an error `servers` is unchanged: INVALID_ARGUMENT for bad sizes, FAILED_PRECONDITION without
 // servers, RESOURCE_EXHAUSTED when a partition fits on no server (the message has the numbers).
 absl::StatusOr<std::vector<TensorAssignment>> Assign(std::span<const TensorSize> tensors,
-                                                     uint64_t partition_bytes,
+                                                     PartitionSize partition_size,
                                                      std::vector<ServerLoad>* servers);
 
 // Adds the loads of an assignment made earlier (read from a store) ...

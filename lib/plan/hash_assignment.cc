@@ -7,7 +7,7 @@
 
 namespace addend {
 absl::StatusOr<std::vector<TensorAssignment>> AssignByHash(std::span<const TensorSize> tensors,
-                                                           uint64_t partition_bytes, size_t n,
+                                                           PartitionSize partition_size, size_t n,
                                                            size_t k) {
   if (n == 0 || k > n) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -15,7 +15,7 @@ absl::StatusOr<std::vector<TensorAssignment>> AssignByHash(std::span<const Tenso
         "machines, not for %d and %d.",
         n, k));
   }
-  if (partition_bytes == 0) {
+  if (partition_size.least() == 0) {
     return absl::InvalidArgumentError("The partition size must be at least 1 byte, not 0.");
   }
   // With one GPU machine and k = 1 the range is empty: the CPU machine's share is 0.
@@ -25,7 +25,7 @@ absl::StatusOr<std::vector<TensorAssignment>> AssignByHash(std::span<const Tenso
   uint64_t number = 0;
   for (const TensorSize& tensor : tensors) {
     TensorAssignment a;
-    a.partition_elements = PartitionElements(tensor.dtype, partition_bytes);
+    a.partition_elements = PartitionElements(tensor, partition_size);
     const uint64_t count = PartitionCount(tensor.elements, a.partition_elements);
     for (uint64_t i = 0; i < count; ++i) {
       // The paper does not name its hash.

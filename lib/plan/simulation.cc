@@ -18,10 +18,10 @@ std::vector<double> SharesOf(const Plan& plan) {
 }
 
 absl::StatusOr<std::vector<TensorAssignment>> AssignAll(std::span<const TensorSize> tensors,
-                                                        uint64_t partition_bytes,
+                                                        PartitionSize partition_size,
                                                         AssignmentKind kind, const Plan& plan) {
   if (kind == AssignmentKind::kHash) {
-    return AssignByHash(tensors, partition_bytes, plan.gpu_shares.size(), plan.cpu_shares.size());
+    return AssignByHash(tensors, partition_size, plan.gpu_shares.size(), plan.cpu_shares.size());
   }
   std::vector<ServerLoad> servers;
   for (const double share : SharesOf(plan)) {
@@ -29,20 +29,20 @@ absl::StatusOr<std::vector<TensorAssignment>> AssignAll(std::span<const TensorSi
     server.share = share;
     servers.push_back(server);
   }
-  return Assign(tensors, partition_bytes, &servers);
+  return Assign(tensors, partition_size, &servers);
 }
 
 }  // namespace
 
 absl::StatusOr<Simulation> SimulateRound(PlanInput machines, std::span<const TensorSize> tensors,
-                                         uint64_t partition_bytes, AssignmentKind kind) {
+                                         PartitionSize partition_size, AssignmentKind kind) {
   double total = 0;
   for (const TensorSize& tensor : tensors) {
     total += static_cast<double>(tensor.elements * SizeOf(tensor.dtype));
   }
   machines.bytes = total;
   ADDEND_ASSIGN_OR_RETURN(const Plan plan, MakePlan(machines));
-  ADDEND_ASSIGN_OR_RETURN(const auto assignments, AssignAll(tensors, partition_bytes, kind, plan));
+  ADDEND_ASSIGN_OR_RETURN(const auto assignments, AssignAll(tensors, partition_size, kind, plan));
   const double n = static_cast<double>(machines.gpu_bps.size());
   std::vector<double> bps = machines.gpu_bps;
   bps.insert(bps.end(), machines.cpu_bps.begin(), machines.cpu_bps.end());

@@ -304,10 +304,10 @@ absl::Status Membership::Declare(absl::Time now, const v1::DeclareRequest& reque
   ADDEND_ASSIGN_OR_RETURN(Node* const node, Reporter(request, &job));
   if (node == nullptr) return absl::OkStatus();
   if (job->state != v1::READY || !job->TakesPart(*node)) return absl::OkStatus();
-  const uint64_t partition_bytes = PartitionBytesOf(*job);
+  const PartitionSize partition_size = PartitionSizeOf(*job);
   std::vector<uint64_t> ready;
   for (const v1::TensorDescriptor& tensor : request.tensors()) {
-    DeclareOne(*job, *node, tensor, partition_bytes, &ready);
+    DeclareOne(*job, *node, tensor, partition_size, &ready);
   }
   PlanAll(*job, ready);
   return absl::OkStatus();

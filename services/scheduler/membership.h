@@ -197,7 +197,7 @@ class Membership {
 
   // membership_tensors.cc: agreement and plan
   void DeclareOne(Job& job, const Node& node, const v1::TensorDescriptor& descriptor,
-                  uint64_t partition_bytes, std::vector<uint64_t>* ready);
+                  const PartitionSize& partition_size, std::vector<uint64_t>* ready);
   void UndeclareOne(Job& job, NodeId node, const std::string& name, std::vector<uint64_t>* ready);
   void Repeat(Job& job, NodeId node, const Tensor& tensor, const v1::TensorDescriptor& descriptor);
   void Evaluate(Job& job, Tensor& tensor, std::vector<uint64_t>* ready);
@@ -221,7 +221,7 @@ class Membership {
   void NoteRefusal(const Server& server, Job& job, Tensor& tensor, const std::string& reason);
   Tensor* FindTensor(Job& job, TensorId id);
   // What was set, or fits the slowest node's link.
-  uint64_t PartitionBytesOf(const Job& job) const;
+  PartitionSize PartitionSizeOf(const Job& job) const;
   PlannerJob ViewOf(const Job& job) const;
 
   // membership_recovery.cc: new owners

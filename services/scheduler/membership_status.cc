@@ -78,7 +78,7 @@ v1::JobStatus Membership::StatusOfJob(const Job& job, absl::Time now) const {
                           absl::ToDoubleSeconds(now - job.forming_since));
   }
   *status.mutable_settings() = job.settings;
-  status.mutable_settings()->set_partition_bytes(PartitionBytesOf(job));
+  status.mutable_settings()->set_partition_bytes(PartitionSizeOf(job).least());
   status.set_plan_version(job.plan_version.value());
   status.set_uptime_s(absl::ToDoubleSeconds(now - job.created));
   for (const auto& [rank, node] : job.nodes) *status.add_nodes() = StatusOf(node, now);

@@ -45,8 +45,8 @@ Tensor* Membership::FindTensor(Job& job, TensorId id) {
 }
 
 void Membership::DeclareOne(Job& job, const Node& node, const v1::TensorDescriptor& descriptor,
-                            uint64_t partition_bytes, std::vector<uint64_t>* ready) {
-  const absl::Status valid = CheckDescriptor(descriptor, partition_bytes);
+                            const PartitionSize& partition_size, std::vector<uint64_t>* ready) {
+  const absl::Status valid = CheckDescriptor(descriptor, partition_size);
   if (!valid.ok()) {
     *Single(job, node.rank).add_errors() =
         MakeError(descriptor.name(), "mismatch", kExitMismatch, Message(valid));
@@ -136,14 +136,14 @@ void Membership::Refuse(Job& job, Tensor& tensor, std::string kind, uint32_t exi
   Say(absl::StrFormat("job '%s': %s", job.name, tensor.error.message()));
 }
 
-uint64_t Membership::PartitionBytesOf(const Job& job) const {
+PartitionSize Membership::PartitionSizeOf(const Job& job) const {
   if (job.settings.partition_bytes() != 0) return job.settings.partition_bytes();
   double slowest = 0;
   for (const auto& [rank, node] : job.nodes) {
     const double bps = node.info.bandwidth_bps();
     if (bps > 0 && (slowest == 0 || bps < slowest)) slowest = bps;
   }
-  return DefaultPartitionBytes(slowest, EligibleServers(job).size());
+  return PartitionSize::Auto(slowest, EligibleServers(job).size());
 }
 
 PlannerJob Membership::ViewOf(const Job& job) const {
@@ -187,7 +187,7 @@ void Membership::PlanAll(Job& job, const std::vector<uint64_t>& ready) {
   for (const uint64_t agreement : ready) {
     descriptors.push_back(&job.tensors.at(agreement).descriptor);
   }
-  auto plans = PlanTensors(descriptors, PartitionBytesOf(job), &view);
+  auto plans = PlanTensors(descriptors, PartitionSizeOf(job), &view);
   if (!plans.ok()) {
     // One by one it comes out which of them is at fault.
     for (const uint64_t agreement : ready) PlanOne(job, job.tensors.at(agreement));
@@ -216,12 +216,12 @@ void Membership::PlanOne(Job& job, Tensor& tensor) {
       server.load.free_bytes = std::min(server.load.free_bytes, limit->second);
     }
   }
-  const uint64_t partition_bytes = PartitionBytesOf(job);
+  const PartitionSize partition_size = PartitionSizeOf(job);
   const v1::TensorDescriptor* descriptor = &tensor.descriptor;
-  auto plans = PlanTensors({&descriptor, 1}, partition_bytes, &view);
+  auto plans = PlanTensors({&descriptor, 1}, partition_size, &view);
   if (!plans.ok()) {
     const absl::Status why = absl::IsResourceExhausted(plans.status())
-                                 ? NoRoom(tensor.descriptor, partition_bytes, view)
+                                 ? NoRoom(tensor.descriptor, partition_size, view)
                                  : plans.status();
     return Refuse(job, tensor, "resources", kExitBadConfiguration, Message(why));
   }

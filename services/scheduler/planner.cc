@@ -126,13 +126,13 @@ void KeepLoads(std::vector<ServerLoad> loads, PlannerJob* job) {
 }  // namespace
 
 absl::StatusOr<std::vector<v1::TensorPlan>> PlanTensors(
-    std::span<const v1::TensorDescriptor* const> tensors, uint64_t partition_bytes,
+    std::span<const v1::TensorDescriptor* const> tensors, const PartitionSize& partition_size,
     PlannerJob* job) {
   double bytes = 0;
   for (const v1::TensorDescriptor* tensor : tensors) bytes += static_cast<double>(BytesOf(*tensor));
   ADDEND_ASSIGN_OR_RETURN(std::vector<ServerLoad> loads, LoadsWithShares(*job, bytes));
   ADDEND_ASSIGN_OR_RETURN(const std::vector<TensorAssignment> assignments,
-                          Assign(SizesOf(tensors), partition_bytes, &loads));
+                          Assign(SizesOf(tensors), partition_size, &loads));
   std::vector<v1::TensorPlan> plans;
   for (size_t i = 0; i < tensors.size(); ++i) {
     plans.push_back(ToPlan(*tensors[i], assignments[i], *job));
@@ -181,7 +181,7 @@ absl::StatusOr<std::vector<PlannedMove>> PlanMoves(std::span<const PlannedPartit
   return moves;
 }
 
-absl::Status NoRoom(const v1::TensorDescriptor& tensor, uint64_t partition_bytes,
+absl::Status NoRoom(const v1::TensorDescriptor& tensor, const PartitionSize& partition_size,
                     const PlannerJob& job) {
   const DType dtype = DTypeOf(tensor);
   const uint64_t elements = ElementsOf(tensor);
@@ -199,12 +199,13 @@ absl::Status NoRoom(const v1::TensorDescriptor& tensor, uint64_t partition_bytes
       "tensor '%s' needs %s for its accumulators, in partitions of up to %s, but the summation "
       "servers have no room for it: %s; raise --memory-limit or start another addend-summation",
       tensor.name(), FormatByteSize(AccumulatorBytes(dtype, elements)),
-      FormatByteSize(
-          AccumulatorBytes(dtype, std::min(elements, PartitionElements(dtype, partition_bytes)))),
+      FormatByteSize(AccumulatorBytes(
+          dtype, std::min(elements, PartitionElements({elements, dtype}, partition_size)))),
       absl::StrJoin(free, ", ")));
 }
 
-absl::Status CheckDescriptor(const v1::TensorDescriptor& tensor, uint64_t partition_bytes) {
+absl::Status CheckDescriptor(const v1::TensorDescriptor& tensor,
+                             const PartitionSize& partition_size) {
   const auto refuse = [&tensor](const std::string& why) {
     return absl::InvalidArgumentError(
         absl::StrFormat("tensor '%s' cannot be summed: %s", tensor.name().substr(0, 200), why));
@@ -230,7 +231,7 @@ absl::Status CheckDescriptor(const v1::TensorDescriptor& tensor, uint64_t partit
   const std::optional<uint64_t> elements = CountElements(tensor);
   if (!elements) return refuse(absl::StrFormat("its shape is %s", Describe(tensor)));
   const uint64_t partitions =
-      PartitionCount(*elements, PartitionElements(DTypeOf(tensor), partition_bytes));
+      PartitionCount(*elements, PartitionElements({*elements, DTypeOf(tensor)}, partition_size));
   if (partitions > kMaxPartitions) {
     return refuse(
         absl::StrFormat("it would have %d partitions, more than %d: raise "

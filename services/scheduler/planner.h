@@ -45,7 +45,7 @@ absl::StatusOr<Targets> TargetShares(const PlannerJob& job, double bytes);
 // `job`. On an error `job` is unchanged; RESOURCE_EXHAUSTED when the servers' memory does not
 // suffice for all of them together.
 absl::StatusOr<std::vector<v1::TensorPlan>> PlanTensors(
-    std::span<const v1::TensorDescriptor* const> tensors, uint64_t partition_bytes,
+    std::span<const v1::TensorDescriptor* const> tensors, const PartitionSize& partition_size,
     PlannerJob* job);
 
 // A partition of a plan: who sums it, and what it costs there.
@@ -94,11 +94,12 @@ absl::StatusOr<std::vector<PlannedMove>> PlanMoves(std::span<const PlannedPartit
 
 // Why a tensor that PlanTensors refused has no room: its name, what it needs, what every server
 // has.
-absl::Status NoRoom(const v1::TensorDescriptor& tensor, uint64_t partition_bytes,
+absl::Status NoRoom(const v1::TensorDescriptor& tensor, const PartitionSize& partition_size,
                     const PlannerJob& job);
 
 // Whether the descriptor can be planned at all; INVALID_ARGUMENT names the tensor.
-absl::Status CheckDescriptor(const v1::TensorDescriptor& tensor, uint64_t partition_bytes);
+absl::Status CheckDescriptor(const v1::TensorDescriptor& tensor,
+                             const PartitionSize& partition_size);
 
 DType DTypeOf(const v1::TensorDescriptor& tensor);
 uint64_t ElementsOf(const v1::TensorDescriptor& tensor);

@@ -38,25 +38,29 @@ uint64_t BytesOf(const std::vector<TensorSize>& tensors) {
 
 absl::StatusOr<ModelRounds> Simulate(const std::string& model,
                                      const std::vector<TensorSize>& tensors,
-                                     uint64_t partition_bytes, const PlanInput& input, bool alike) {
+                                     const PartitionSize& partition_size, const PlanInput& input,
+                                     bool alike) {
   ModelRounds rounds;
   rounds.model = model;
   rounds.tensors = tensors.size();
   rounds.bytes = BytesOf(tensors);
-  rounds.partition_bytes = partition_bytes;
-  ADDEND_ASSIGN_OR_RETURN(
-      rounds.balanced, SimulateRound(input, tensors, partition_bytes, AssignmentKind::kBalanced));
+  for (const TensorSize& tensor : tensors) {
+    const uint64_t bytes = partition_size.ForTensor(tensor.elements * SizeOf(tensor.dtype));
+    rounds.partition_bytes = std::max(rounds.partition_bytes, bytes);
+  }
+  ADDEND_ASSIGN_OR_RETURN(rounds.balanced,
+                          SimulateRound(input, tensors, partition_size, AssignmentKind::kBalanced));
   const size_t n = input.gpu_bps.size(), k = input.cpu_bps.size();
   if (alike && k <= n) {
     ADDEND_ASSIGN_OR_RETURN(rounds.hash,
-                            SimulateRound(input, tensors, partition_bytes, AssignmentKind::kHash));
+                            SimulateRound(input, tensors, partition_size, AssignmentKind::kHash));
   }
   PlanInput more = input;
   for (size_t step = 1; alike && k + step <= n; step *= 2) {
     more.cpu_bps.assign(k + step, input.gpu_bps.front());
     ADDEND_ASSIGN_OR_RETURN(
         const Simulation simulation,
-        SimulateRound(more, tensors, partition_bytes, AssignmentKind::kBalanced));
+        SimulateRound(more, tensors, partition_size, AssignmentKind::kBalanced));
     rounds.further.push_back({k + step, simulation.t_s});
   }
   return rounds;
@@ -69,16 +73,17 @@ absl::StatusOr<uint64_t> BytesOfModel(const std::string& model) {
   return BytesOf(tensors);
 }
 
-absl::StatusOr<ModelRounds> SimulateModel(const std::string& model, uint64_t partition_bytes,
+absl::StatusOr<ModelRounds> SimulateModel(const std::string& model,
+                                          const PartitionSize& partition_size,
                                           const PlanInput& input, bool alike) {
   ADDEND_ASSIGN_OR_RETURN(const std::vector<TensorSize> tensors, TensorsOf(model));
-  return Simulate(model, tensors, partition_bytes, input, alike);
+  return Simulate(model, tensors, partition_size, input, alike);
 }
 
-absl::StatusOr<ModelRounds> SimulateOneTensor(uint64_t partition_bytes, const PlanInput& input,
-                                              bool alike) {
+absl::StatusOr<ModelRounds> SimulateOneTensor(const PartitionSize& partition_size,
+                                              const PlanInput& input, bool alike) {
   const auto elements = static_cast<uint64_t>(input.bytes) / SizeOf(DType::kFloat32);
-  return Simulate("", {{std::max<uint64_t>(elements, 1), DType::kFloat32}}, partition_bytes, input,
+  return Simulate("", {{std::max<uint64_t>(elements, 1), DType::kFloat32}}, partition_size, input,
                   alike);
 }
 

@@ -18,7 +18,7 @@ struct ModelRounds {
   std::string model;  // empty: one tensor
   size_t tensors = 0;
   uint64_t bytes = 0;
-  uint64_t partition_bytes = 0;
+  uint64_t partition_bytes = 0;  // the largest
   Simulation balanced;
   std::optional<Simulation> hash;  // where the paper's formula has a value
   struct WithCpuNodes {
@@ -32,11 +32,12 @@ struct ModelRounds {
 // The bytes of all of a model's tensors. InvalidArgument for an unknown model.
 absl::StatusOr<uint64_t> BytesOfModel(const std::string& model);
 // `input`: machines with known bandwidths; `alike`: further machines may be added to them.
-absl::StatusOr<ModelRounds> SimulateModel(const std::string& model, uint64_t partition_bytes,
+absl::StatusOr<ModelRounds> SimulateModel(const std::string& model,
+                                          const PartitionSize& partition_size,
                                           const PlanInput& input, bool alike);
 // The same for a single tensor of input.bytes.
-absl::StatusOr<ModelRounds> SimulateOneTensor(uint64_t partition_bytes, const PlanInput& input,
-                                              bool alike);
+absl::StatusOr<ModelRounds> SimulateOneTensor(const PartitionSize& partition_size,
+                                              const PlanInput& input, bool alike);
 
 nlohmann::ordered_json ToJson(const ModelRounds& rounds);
 std::string ToText(const ModelRounds& rounds);

@@ -22,7 +22,7 @@ using Json = nlohmann::ordered_json;
 
 // More would be a slip of the pen, and would take the machine's memory.
 constexpr uint32_t kMaxMachines = 1'000'000;
-// More partitions of one tensor are not simulated: a round takes as good as t_opt then.
+// More partitions of one tensor are not simulated: with so many a round takes t_opt, near enough.
 constexpr uint64_t kMaxSimulated = 1'000'000;
 
 absl::Status Check(const PlanQuestion& question) {
@@ -152,15 +152,16 @@ absl::StatusOr<std::optional<ModelRounds>> Simulate(const PlanQuestion& question
   if (!plan.t_opt_s) return std::nullopt;
   const size_t machines = input.gpu_bps.size() + input.cpu_bps.size();
   const double slowest = *std::min_element(input.gpu_bps.begin(), input.gpu_bps.end());
-  const uint64_t partition_bytes = question.partition_bytes != 0
-                                       ? question.partition_bytes
-                                       : DefaultPartitionBytes(slowest, machines);
+  const PartitionSize partition_size = question.partition_bytes != 0
+                                           ? PartitionSize(question.partition_bytes)
+                                           : PartitionSize::Auto(slowest, machines);
   const bool alike = question.bandwidths.empty();
   if (!question.model.empty()) {
-    return SimulateModel(question.model, partition_bytes, input, alike);
+    return SimulateModel(question.model, partition_size, input, alike);
   }
-  if (!question.json || question.bytes / partition_bytes > kMaxSimulated) return std::nullopt;
-  return SimulateOneTensor(partition_bytes, input, alike);
+  const uint64_t partitions = question.bytes / partition_size.ForTensor(question.bytes);
+  if (!question.json || partitions > kMaxSimulated) return std::nullopt;
+  return SimulateOneTensor(partition_size, input, alike);
 }
 
 }  // namespace

@@ -93,12 +93,29 @@ TEST(AssignmentTest, PartitionsAreCutAtMultiplesOf64Elements) {
 }
 
 TEST(AssignmentTest, PartitionsForEveryServerTakeAFewMillisecondsOfASlowLink) {
-  EXPECT_EQ(DefaultPartitionBytes(0, 6), 128u << 10) << "unknown";
-  EXPECT_EQ(DefaultPartitionBytes(25e9, 12), 128u << 10);
-  EXPECT_EQ(DefaultPartitionBytes(400e6, 6), 64u << 10);
-  EXPECT_EQ(DefaultPartitionBytes(400e6, 16), 32u << 10);
-  EXPECT_EQ(DefaultPartitionBytes(25e9, 1536), 16u << 10);
-  EXPECT_EQ(DefaultPartitionBytes(1e6, 6), 16u << 10) << "none is smaller";
+  const auto least = [](double bps, size_t servers) {
+    return PartitionSize::Auto(bps, servers).least();
+  };
+  EXPECT_EQ(least(0, 6), 128u << 10) << "unknown";
+  EXPECT_EQ(least(25e9, 12), 128u << 10);
+  EXPECT_EQ(least(400e6, 6), 64u << 10);
+  EXPECT_EQ(least(400e6, 16), 32u << 10);
+  EXPECT_EQ(least(25e9, 1536), 16u << 10);
+  EXPECT_EQ(least(1e6, 6), 16u << 10) << "none is smaller";
+}
+
+TEST(AssignmentTest, LargeTensorsHaveLargerPartitionsOnFastLinks) {
+  const PartitionSize unknown = PartitionSize::Auto(0, 4);
+  EXPECT_EQ(unknown.ForTensor(0), 128u << 10);
+  EXPECT_EQ(unknown.ForTensor(4 << 20), 128u << 10);
+  EXPECT_EQ(unknown.ForTensor(32'000'000), 256u << 10);
+  EXPECT_EQ(unknown.ForTensor(64'000'000), 512u << 10);
+  EXPECT_EQ(unknown.ForTensor(uint64_t{1} << 40), 512u << 10) << "none is larger";
+  EXPECT_EQ(PartitionSize::Auto(0, 8).ForTensor(64'000'000), 256u << 10) << "24 for each server";
+  EXPECT_EQ(PartitionSize::Auto(10e9, 4).ForTensor(64 << 20), 256u << 10) << "1 ms";
+  EXPECT_EQ(PartitionSize::Auto(10e9, 16).ForTensor(64 << 20), 128u << 10);
+  EXPECT_EQ(PartitionSize::Auto(400e6, 6).ForTensor(64 << 20), 64u << 10);
+  EXPECT_EQ(PartitionSize(1000).ForTensor(64 << 20), 1000u) << "as given";
 }
 
 TEST(AssignmentTest, RealModelsExceedNoShareByMoreThanOnePartition) {
