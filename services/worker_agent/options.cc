@@ -30,7 +30,8 @@ ABSL_FLAG(bool, colocated_summation, true,
 ABSL_FLAG(uint32_t, shards, 1, "threads of the colocated summation server");
 ABSL_FLAG(addend::ByteSize, memory_limit, {}, "of the colocated summation server; default: none");
 ABSL_FLAG(addend::AutoByteSize, partition_bytes, {},
-          "job setting: upper limit of a partition; auto: by the bandwidth of the slowest node");
+          "job setting: upper limit of a partition; auto: by the bandwidth of the slowest node and "
+          "the tensor");
 ABSL_FLAG(
     std::string, on_node_loss, "fail",
     "job setting, when a trainer or an agent is lost: fail, or shrink (the other nodes go on)");
