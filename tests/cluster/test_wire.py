@@ -31,6 +31,7 @@ BAD_FRAMES = {
     "a wrong token": (HELLO, "token"),
     "a contribution before the hello": (
         wire.encode(type=wire.CONTRIBUTION, job=1, generation=1, payload_bytes=4) + bytes(4), "HELLO"),
+    "a bundle before the hello": (wire.encode(type=wire.BUNDLE, detail=1, payload_bytes=96) + HELLO[:96], "HELLO"),
 }
 
 
@@ -68,7 +69,7 @@ def cluster_behind_proxy(tmp_path, rewrite, nodes=2):
 
 def test_server_of_another_version_is_an_error_on_every_rank(tmp_path):
     def rewrite(to_server, fields, frame):
-        return frame if to_server else frame[:4] + struct.pack("<H", 2) + frame[6:]
+        return frame if to_server else frame[:4] + struct.pack("<H", wire.VERSION + 1) + frame[6:]
 
     with cluster_behind_proxy(tmp_path, rewrite) as cluster:
         for outcome in cluster.run_ranks("attempt.py", timeout=10):

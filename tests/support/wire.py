@@ -5,8 +5,8 @@ import threading
 
 HEADER = struct.Struct("<IHBBBBHIQIIQQQQiIIII8xI")
 assert HEADER.size == 96
-MAGIC, VERSION = 0x444E4441, 1
-HELLO, CONTRIBUTION, RESULT, ACK, GOAWAY, PING = 1, 2, 3, 4, 9, 10
+MAGIC, VERSION = 0x444E4441, 2
+HELLO, CONTRIBUTION, RESULT, ACK, GOAWAY, PING, BUNDLE = 1, 2, 3, 4, 9, 10, 11
 _FIELDS = ("magic", "version", "type", "dtype", "op", "encoding", "flags", "sender", "job", "generation", "contributors",
            "incarnation", "plan_version", "partition", "round", "priority", "payload_bytes", "uncompressed_bytes",
            "payload_crc", "detail", "crc")
@@ -46,10 +46,23 @@ def receive_exactly(connection, size):
     return bytes(data)
 
 
+def frames_of(fields, frame):
+    """The frame as (fields, bytes); of a bundle, the frames in it."""
+    if fields["type"] != BUNDLE:
+        return [(fields, frame)]
+    frames, end = [], HEADER.size * (1 + fields["detail"])
+    for start in range(HEADER.size, HEADER.size * (1 + fields["detail"]), HEADER.size):
+        header = frame[start:start + HEADER.size]
+        own = decode(header)
+        frames.append((own, header + frame[end:end + own["payload_bytes"]]))
+        end += own["payload_bytes"]
+    return frames
+
+
 class Proxy:
     """Stands between agents and a summation server: listens on (host, port) and forwards to `target`.
 
-    `rewrite(to_server, fields, frame)` is called for each frame and returns the bytes to pass on instead of `frame`.
+    `rewrite(to_server, fields, frame)` is called for each frame, those of a bundle too, and returns the bytes to pass on instead of `frame`.
     """
 
     def __init__(self, host, port, target, rewrite):
@@ -74,7 +87,8 @@ class Proxy:
             while len(header := receive_exactly(source, HEADER.size)) == HEADER.size:
                 fields = decode(header)
                 payload = receive_exactly(source, fields["payload_bytes"])
-                sink.sendall(self._rewrite(to_server, fields, header + payload))
+                for own, frame in frames_of(fields, header + payload):
+                    sink.sendall(self._rewrite(to_server, own, frame))
         except OSError:
             pass
         for connection in (source, sink):
