@@ -69,7 +69,13 @@ template <class D, class V>
 HWY_INLINE bool MayHaveNaN(D d, V v0, V v1, V v2, V v3) {
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
   // One instruction looks at two vectors, which Highway has no name for.
-  if constexpr (sizeof(hn::TFromD<D>) == 4) {
+  if constexpr (sizeof(v0.raw) == 32 && sizeof(hn::TFromD<D>) == 4) {
+    return (_mm256_cmp_ps_mask(v0.raw, v1.raw, _CMP_UNORD_Q) |
+            _mm256_cmp_ps_mask(v2.raw, v3.raw, _CMP_UNORD_Q)) != 0;
+  } else if constexpr (sizeof(v0.raw) == 32) {
+    return (_mm256_cmp_pd_mask(v0.raw, v1.raw, _CMP_UNORD_Q) |
+            _mm256_cmp_pd_mask(v2.raw, v3.raw, _CMP_UNORD_Q)) != 0;
+  } else if constexpr (sizeof(hn::TFromD<D>) == 4) {
     return (_mm512_cmp_ps_mask(v0.raw, v1.raw, _CMP_UNORD_Q) |
             _mm512_cmp_ps_mask(v2.raw, v3.raw, _CMP_UNORD_Q)) != 0;
   } else {
@@ -95,15 +101,20 @@ HWY_NOINLINE void DivideIntegers(uint8_t* p, size_t elements, uint32_t divisor) 
 // out = finish(first op inputs[0] op inputs[1] ...): `First` and `In` say how these lie in memory,
 // `Out` the result. A block is read from all streams before it is written, which is what allows
 // `out` to be one of them.
-template <class First, class In, class Out, class Op, bool kFinish>
+template <class First, class In, class Out, class Op, bool kFinish,
+          class D = hn::ScalableTag<typename In::Acc>>
 class Loop {
   using Acc = typename In::Acc;
-  using D = hn::ScalableTag<Acc>;
   using V = hn::Vec<D>;
 
  public:
   static void Run(const Request& r) {
     const D d;
+    if constexpr (kNarrowPairs) {
+      if (r.inputs == 1 && r.from == From::kCache) {
+        return Loop<First, In, Out, Op, kFinish, Narrow>::Run(r);
+      }
+    }
     const size_t lanes = hn::Lanes(d);
     size_t i = 0;
     if constexpr (kMayStream) {
@@ -124,6 +135,11 @@ class Loop {
   // Sums of many contributions at once are what training does; the rest is compiled for size.
   static constexpr bool kManySums =
       kFinish && std::is_same_v<First, Out> && std::is_same_v<Op, SumOp>;
+  // Two contributions in the second-level cache: loads of whole lines leave its prefetching nothing
+  // to hide behind.
+  using Narrow = hn::CappedTag<Acc, 32 / sizeof(Acc)>;
+  static constexpr bool kNarrowPairs = kManySums && !kIntegers && In::kBytes == sizeof(Acc) &&
+                                       HWY_ARCH_X86 && hn::MaxLanes(D()) > hn::MaxLanes(Narrow());
   // Integers' results are read again to be divided.
   static constexpr bool kMayStream = kManySums && Out::kCanStream && !kIntegers;
 
