@@ -1,6 +1,7 @@
 #include "bench/options.h"
 
 #include <numeric>
+#include <optional>
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
@@ -44,25 +45,25 @@ absl::StatusOr<uint32_t> InRange(const char* flag, int32_t value, int32_t least,
       absl::StrFormat("--%s=%d is out of range: it is from %d to %d", flag, value, least, most));
 }
 
-// "4KB", or "100x4KB": the bytes of each tensor.
-absl::StatusOr<std::vector<uint64_t>> ParseTensors(absl::string_view word) {
+// "4KB", or "100x4KB": the bytes of each tensor. None if it is neither.
+std::optional<std::vector<uint64_t>> ParseTensors(absl::string_view word) {
   constexpr uint64_t kMostTensors = 10000;
   uint64_t tensors = 1;
   const std::vector<absl::string_view> parts = absl::StrSplit(word, absl::MaxSplits('x', 1));
   if (parts.size() == 2 &&
       (!absl::SimpleAtoi(parts[0], &tensors) || tensors == 0 || tensors > kMostTensors)) {
-    return absl::InvalidArgumentError("the number of tensors is from 1 to 10000");
+    return std::nullopt;
   }
-  ADDEND_ASSIGN_OR_RETURN(const uint64_t bytes, ParseByteSize(std::string(parts.back())));
-  if (bytes == 0 || bytes % 4 != 0) return absl::InvalidArgumentError("not a multiple of 4");
-  return std::vector<uint64_t>(tensors, bytes);
+  const absl::StatusOr<uint64_t> bytes = ParseByteSize(std::string(parts.back()));
+  if (!bytes.ok() || *bytes == 0 || *bytes % 4 != 0) return std::nullopt;
+  return std::vector<uint64_t>(tensors, *bytes);
 }
 
 absl::StatusOr<std::vector<Workload>> WorkloadsOfSizes(const std::string& text) {
   std::vector<Workload> workloads;
   for (const absl::string_view word : absl::StrSplit(text, ',')) {
-    const absl::StatusOr<std::vector<uint64_t>> tensors = ParseTensors(word);
-    if (!tensors.ok()) {
+    const auto tensors = ParseTensors(word);
+    if (!tensors) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "--sizes=%s: '%s' is no size; give multiples of 4 bytes, as in 4KB,1MB,64MiB,100x4KB",
           text, word));

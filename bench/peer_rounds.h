@@ -36,10 +36,9 @@ inline void RunPeer(const PeerRank& peer, const std::string& sizes, int iteratio
   std::string lines;
   std::stringstream words(sizes);
   for (std::string word; std::getline(words, word, ',');) {
-    const size_t cross = word.find('x');
-    const size_t tensors = cross == std::string::npos ? 1 : std::stoull(word);
-    const size_t elements =
-        std::stoull(cross == std::string::npos ? word : word.substr(cross + 1)) / sizeof(float);
+    const size_t each = word.find('x') + 1;  // 0 where there is none
+    const size_t tensors = each == 0 ? 1 : std::stoull(word);
+    const size_t elements = std::stoull(word.substr(each)) / sizeof(float);
     std::vector<float> values(elements, 1e-30f);
     std::vector<double> seconds;
     double cpu = 0;

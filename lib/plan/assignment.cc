@@ -249,7 +249,7 @@ uint64_t AccumulatorBytes(DType dtype, uint64_t elements) {
 }
 
 absl::StatusOr<std::vector<TensorAssignment>> Assign(std::span<const TensorSize> tensors,
-                                                     PartitionSize partition_size,
+                                                     const PartitionSize& partition_size,
                                                      std::vector<ServerLoad>* servers) {
   ADDEND_RETURN_IF_ERROR(Validate(tensors, partition_size, *servers));
   std::vector<TensorAssignment> assignments(tensors.size());

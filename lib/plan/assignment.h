@@ -79,7 +79,7 @@ uint64_t AccumulatorBytes(DType dtype, uint64_t elements);
 // On an error `servers` is unchanged: INVALID_ARGUMENT for bad sizes, FAILED_PRECONDITION without
 // servers, RESOURCE_EXHAUSTED when a partition fits on no server (the message has the numbers).
 absl::StatusOr<std::vector<TensorAssignment>> Assign(std::span<const TensorSize> tensors,
-                                                     PartitionSize partition_size,
+                                                     const PartitionSize& partition_size,
                                                      std::vector<ServerLoad>* servers);
 
 // Adds the loads of an assignment made earlier (read from a store) ...

@@ -7,8 +7,8 @@
 
 namespace addend {
 absl::StatusOr<std::vector<TensorAssignment>> AssignByHash(std::span<const TensorSize> tensors,
-                                                           PartitionSize partition_size, size_t n,
-                                                           size_t k) {
+                                                           const PartitionSize& partition_size,
+                                                           size_t n, size_t k) {
   if (n == 0 || k > n) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "The paper's hash assignment is for 1 or more GPU machines and at most as many CPU "

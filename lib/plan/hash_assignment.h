@@ -16,7 +16,7 @@ namespace addend {
 // Servers are numbered GPU machines first, then CPU machines; all shards are 0. INVALID_ARGUMENT
 // for n = 0 or bad sizes, and for k > n, which the formula does not know.
 absl::StatusOr<std::vector<TensorAssignment>> AssignByHash(std::span<const TensorSize> tensors,
-                                                           PartitionSize partition_size,
+                                                           const PartitionSize& partition_size,
                                                            size_t gpu_nodes, size_t cpu_nodes);
 
 }  // namespace addend

@@ -18,7 +18,7 @@ std::vector<double> SharesOf(const Plan& plan) {
 }
 
 absl::StatusOr<std::vector<TensorAssignment>> AssignAll(std::span<const TensorSize> tensors,
-                                                        PartitionSize partition_size,
+                                                        const PartitionSize& partition_size,
                                                         AssignmentKind kind, const Plan& plan) {
   if (kind == AssignmentKind::kHash) {
     return AssignByHash(tensors, partition_size, plan.gpu_shares.size(), plan.cpu_shares.size());
@@ -35,7 +35,7 @@ absl::StatusOr<std::vector<TensorAssignment>> AssignAll(std::span<const TensorSi
 }  // namespace
 
 absl::StatusOr<Simulation> SimulateRound(PlanInput machines, std::span<const TensorSize> tensors,
-                                         PartitionSize partition_size, AssignmentKind kind) {
+                                         const PartitionSize& partition_size, AssignmentKind kind) {
   double total = 0;
   for (const TensorSize& tensor : tensors) {
     total += static_cast<double>(tensor.elements * SizeOf(tensor.dtype));

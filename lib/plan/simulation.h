@@ -33,6 +33,6 @@ struct Simulation {
 // in what TCP carries as payload; its `bytes` are not used. The errors are those of MakePlan,
 // Assign and AssignByHash.
 absl::StatusOr<Simulation> SimulateRound(PlanInput machines, std::span<const TensorSize> tensors,
-                                         PartitionSize partition_size, AssignmentKind kind);
+                                         const PartitionSize& partition_size, AssignmentKind kind);
 
 }  // namespace addend

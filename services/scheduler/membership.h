@@ -242,6 +242,8 @@ class Membership {
   std::map<ServerId, double> PaceWeights(const Job& job) const;
   void RaiseSpeeds();
   void FollowPaces(Job& job);
+  bool FollowPace(const Job& job, const Pace::Deviation& deviation,
+                  const std::vector<Server*>& all);
   bool SetSpeed(Server& server, double speed, const std::vector<Server*>& all);
   bool Try(Server& server, const std::vector<Server*>& all);
 

@@ -108,25 +108,33 @@ void Membership::FollowPaces(Job& job) {
   }
   const auto deviations = job.pace.Evaluate(event_.now, nodes, PaceWeights(job), reduced);
   if (!deviations) return;
+  // One at a time: with it, the others' times change.
   for (const Pace::Deviation& deviation : *deviations) {
-    for (Server* server : cpu_servers) {
-      if (server->id != deviation.server) continue;
-      // One at a time: with it, the others' times change.
-      if (deviation.trial) {
-        if (!Try(*server, cpu_servers)) continue;
-        return Say(absl::StrFormat(
-            "%s is not slower than the others with what it has to do for job '%s': it counts "
-            "with %.0f %% of its bandwidth on trial",
-            NameOf(*server), job.name, 100 * server->speed));
-      }
-      if (!SetSpeed(*server, server->speed / StepFor(*server, deviation.ratio), cpu_servers))
-        continue;
-      return Say(
-          absl::StrFormat("%s is at work for job '%s' %.2f times as long as the others: it counts "
-                          "with %.0f %% of its bandwidth from now on",
-                          NameOf(*server), job.name, deviation.ratio, 100 * server->speed));
-    }
+    if (FollowPace(job, deviation, cpu_servers)) return;
   }
+}
+
+// False if nothing has changed.
+bool Membership::FollowPace(const Job& job, const Pace::Deviation& deviation,
+                            const std::vector<Server*>& all) {
+  const auto found = std::find_if(
+      all.begin(), all.end(), [&](const Server* server) { return server->id == deviation.server; });
+  if (found == all.end()) return false;
+  Server& server = **found;
+  if (deviation.trial) {
+    if (!Try(server, all)) return false;
+    Say(
+        absl::StrFormat("%s is not slower than the others with what it has to do for job '%s': it "
+                        "counts with %.0f %% of its bandwidth on trial",
+                        NameOf(server), job.name, 100 * server.speed));
+    return true;
+  }
+  if (!SetSpeed(server, server.speed / StepFor(server, deviation.ratio), all)) return false;
+  Say(
+      absl::StrFormat("%s is at work for job '%s' %.2f times as long as the others: it counts with "
+                      "%.0f %% of its bandwidth from now on",
+                      NameOf(server), job.name, deviation.ratio, 100 * server.speed));
+  return true;
 }
 
 // As much more as moves something.

@@ -51,7 +51,7 @@ def frames_of(fields, frame):
     if fields["type"] != BUNDLE:
         return [(fields, frame)]
     frames, end = [], HEADER.size * (1 + fields["detail"])
-    for start in range(HEADER.size, HEADER.size * (1 + fields["detail"]), HEADER.size):
+    for start in range(HEADER.size, end, HEADER.size):
         header = frame[start:start + HEADER.size]
         own = decode(header)
         frames.append((own, header + frame[end:end + own["payload_bytes"]]))

@@ -70,7 +70,7 @@ void FrameWriter::BeginBundle() {
   bundle_bytes_ = bundle_header_.size() + bytes;
 }
 
-int FrameWriter::Gather(iovec* vectors, int limit) {
+int FrameWriter::Gather(iovec (&vectors)[kVectors]) {
   if (sent_ == 0 && bundled_ == 0) BeginBundle();
   Vectors gathered(vectors, sent_);
   if (bundled_ > 0) {
@@ -79,7 +79,7 @@ int FrameWriter::Gather(iovec* vectors, int limit) {
     for (size_t i = 0; i < bundled_; ++i) gathered.Add(queue_[i].payload);
     return gathered.count();
   }
-  for (size_t i = 0; i < queue_.size() && gathered.count() + 2 <= limit; ++i) {
+  for (size_t i = 0; i < queue_.size() && gathered.count() + 2 <= kVectors; ++i) {
     if (i > 0 && BundleFrom(i) > 0) break;
     gathered.Add(queue_[i].header);
     gathered.Add(queue_[i].payload);

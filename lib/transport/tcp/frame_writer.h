@@ -16,8 +16,7 @@ namespace addend::tcp {
 
 class FrameWriter {
  public:
-  // What Gather() needs at least.
-  static constexpr int kVectors = 2 * kMaxBundleFrames + 1;
+  static constexpr int kVectors = 2 * kMaxBundleFrames + 1;  // of a whole bundle
   // With fewer, a bundle saves nothing.
   static constexpr size_t kLeastBundle = 4;
 
@@ -25,9 +24,8 @@ class FrameWriter {
   void Push(const FrameHeader& header, Bytes payload, Done done);
   bool empty() const { return queue_.empty(); }
   size_t size() const { return queue_.size(); }
-  // The next bytes to be written, in at most `limit` vectors (kVectors or more); returns how many.
-  // They stay valid until Sent().
-  int Gather(iovec* vectors, int limit);
+  // The next bytes to be written; returns in how many vectors. They stay valid until Sent().
+  int Gather(iovec (&vectors)[kVectors]);
   // So many of these bytes have been written. Adds the Dones of frames that have left to
   // `completed`; returns how many frames that were.
   size_t Sent(size_t bytes, std::vector<Done>* completed);

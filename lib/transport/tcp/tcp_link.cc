@@ -18,7 +18,6 @@
 namespace addend::tcp {
 namespace {
 
-constexpr int kVectorsPerWrite = FrameWriter::kVectors;
 // One turn of the loop reads at most so much from one link, so that no peer starves the others.
 constexpr size_t kBytesPerTurn = 4 << 20;
 constexpr size_t kReasonBytesMax = 4096;
@@ -133,10 +132,10 @@ void TcpLink::Turn() {
 
 void TcpLink::Flush() {
   while (!outgoing_.empty()) {
-    iovec vectors[kVectorsPerWrite];
+    iovec vectors[FrameWriter::kVectors];
     msghdr message{};
     message.msg_iov = vectors;
-    message.msg_iovlen = static_cast<size_t>(outgoing_.Gather(vectors, kVectorsPerWrite));
+    message.msg_iovlen = static_cast<size_t>(outgoing_.Gather(vectors));
     const ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0) {
       if (errno == EINTR) continue;

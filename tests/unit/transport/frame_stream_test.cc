@@ -39,7 +39,7 @@ std::string WriteAll(FrameWriter* writer, auto take) {
   std::vector<Done> dones;
   while (!writer->empty()) {
     iovec vectors[FrameWriter::kVectors];
-    const int count = writer->Gather(vectors, FrameWriter::kVectors);
+    const int count = writer->Gather(vectors);
     std::string gathered;
     for (int i = 0; i < count; ++i) {
       gathered.append(static_cast<const char*>(vectors[i].iov_base), vectors[i].iov_len);
@@ -189,7 +189,7 @@ TEST_F(FrameStreamTest, NothingIsTakenAfterTheEndInTheMiddleOfABundle) {
 TEST_F(FrameStreamTest, WhatHasNotLeftIsGivenBack) {
   for (uint64_t i = 0; i < 10; ++i) Push({i, "payload"});
   iovec vectors[FrameWriter::kVectors];
-  writer_.Gather(vectors, FrameWriter::kVectors);
+  writer_.Gather(vectors);
   std::vector<Done> dones;
   EXPECT_EQ(writer_.Sent(500, &dones), 0u) << "a bundle leaves as a whole";
   EXPECT_EQ(writer_.TakeAll().size(), 10u);
