@@ -10,6 +10,7 @@ find_package(SQLite3 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)
 pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)
+pkg_check_modules(IBVERBS REQUIRED IMPORTED_TARGET libibverbs)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 
 find_program(CCACHE ccache)

@@ -1,4 +1,5 @@
-// Private page-aligned memory whose pages cost nothing until they are touched.
+// Private page-aligned memory whose pages cost nothing until they are touched. Large arenas lie in
+// huge pages: those that the machine has set aside (vm.nr_hugepages), else transparent ones.
 #pragma once
 
 #include <cstddef>
@@ -19,11 +20,13 @@ class Arena {
 
   MutableBytes memory() const { return memory_; }
   // Gives the whole pages of a part that nobody uses any more back to the machine; they read as
-  // zeros then.
+  // zeros then. What a transport has registered, and huge pages that the part does not fill, stay
+  // until the arena goes.
   static void Discard(MutableBytes part);
 
  private:
-  explicit Arena(MutableBytes memory) : memory_(memory) {}
+  Arena(MutableBytes mapping, size_t bytes);
+  const MutableBytes mapping_;  // whole pages
   const MutableBytes memory_;
 };
 

@@ -5,9 +5,11 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "lib/base/units.h"
+#include "lib/memory/mappings.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -45,6 +47,13 @@ absl::StatusOr<std::shared_ptr<Segment>> Segment::Create(const std::string& name
       new Segment(std::move(fd), MutableBytes(static_cast<std::byte*>(memory), bytes)));
 }
 
-Segment::~Segment() { ::munmap(memory_.data(), memory_.size()); }
+Segment::Segment(UniqueFd fd, MutableBytes memory) : fd_(std::move(fd)), memory_(memory) {
+  AddMapping(memory_);
+}
+
+Segment::~Segment() {
+  RemoveMapping(memory_);
+  ::munmap(memory_.data(), memory_.size());
+}
 
 }  // namespace addend

@@ -38,7 +38,7 @@ class Segment {
   std::atomic<uint64_t>* reads() { return &reads_; }
 
  private:
-  Segment(UniqueFd fd, MutableBytes memory) : fd_(std::move(fd)), memory_(memory) {}
+  Segment(UniqueFd fd, MutableBytes memory);
   UniqueFd fd_;
   const MutableBytes memory_;
   std::atomic<uint64_t> reads_{0};

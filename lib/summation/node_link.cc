@@ -37,16 +37,17 @@ absl::StatusOr<MutableBytes> NodeLink::Place(const FrameHeader& header) {
   ADDEND_ASSIGN_OR_RETURN(std::shared_ptr<Partition> partition, Find(header));
   Placed& placed = placed_.emplace_back();
   placed.partition = std::move(partition);
-  return placed.partition == nullptr ? MutableBytes() : RoomFor(header, &placed);
+  if (placed.partition == nullptr) return MutableBytes();
+  return RoomFor(header, &placed);
 }
 
-MutableBytes NodeLink::RoomFor(const FrameHeader& header, Placed* placed) {
+absl::StatusOr<MutableBytes> NodeLink::RoomFor(const FrameHeader& header, Placed* placed) {
   Partition& partition = *placed->partition;
   if (header.type == FrameType::kResult) {
     return header.round == partition.ownership().newest() ? partition.RoomForNewest()
                                                           : MutableBytes();
   }
-  if (!partition.ownership().Sums() || IsOutdated(header, partition)) return {};
+  if (!partition.ownership().Sums() || IsOutdated(header, partition)) return MutableBytes();
   partition.Meet(header.round);
   switch (partition.collector().Classify(node_, header.round)) {
     case Collector::Standing::kItsTurn:
@@ -56,25 +57,36 @@ MutableBytes NodeLink::RoomFor(const FrameHeader& header, Placed* placed) {
       placed->early = EarlyContribution::TakeBuffer(shard_->early_buffers(), header.payload_bytes);
       return placed->early ? placed->early->room() : MutableBytes();
     default:
-      return {};
+      return MutableBytes();
   }
 }
 
 // It cannot grow while payloads are on their way into it.
-MutableBytes NodeLink::ScratchFor(size_t bytes, Placed* placed) {
-  if (scratch_used_ == 0 && scratch_.size() < bytes)
-    scratch_.resize(std::max(bytes, kLeastScratch));
-  if (scratch_.size() - scratch_used_ < bytes) {
-    placed->own.resize(bytes);
-    return placed->own;
+absl::StatusOr<MutableBytes> NodeLink::ScratchFor(size_t bytes, Placed* placed) {
+  if (scratch_used_ == 0 && (scratch_ == nullptr || scratch_->memory().size() < bytes)) {
+    ADDEND_ASSIGN_OR_RETURN(scratch_, Arena::Create(std::max(bytes, kLeastScratch)));
   }
-  const MutableBytes room = MutableBytes(scratch_).subspan(scratch_used_, bytes);
+  if (scratch_->memory().size() - scratch_used_ < bytes) {
+    ADDEND_ASSIGN_OR_RETURN(placed->own, TakeSpare(bytes));
+    return placed->own->memory().first(bytes);
+  }
+  const MutableBytes room = scratch_->memory().subspan(scratch_used_, bytes);
   scratch_used_ += bytes;
   return room;
 }
 
+absl::StatusOr<std::shared_ptr<Arena>> NodeLink::TakeSpare(size_t bytes) {
+  const auto large_enough = std::find_if(spare_.begin(), spare_.end(), [bytes](const auto& arena) {
+    return arena->memory().size() >= bytes;
+  });
+  if (large_enough == spare_.end()) return Arena::Create(bytes);
+  std::shared_ptr<Arena> arena = std::move(*large_enough);
+  spare_.erase(large_enough);
+  return arena;
+}
+
 NodeLink::Placed NodeLink::TakePlaced(const FrameHeader& header) {
-  if (by_reference_ || header.payload_bytes == 0) return {};
+  if (traits_->by_reference || header.payload_bytes == 0) return {};
   ADDEND_CHECK(!placed_.empty(), "Place() comes before OnFrame()");
   Placed placed = std::move(placed_.front());
   placed_.pop_front();
@@ -111,10 +123,6 @@ absl::Status NodeLink::OnFrame(const FrameHeader& header, Payload payload) {
   }
 }
 
-void NodeLink::OnPut(uint32_t, uint32_t) {
-  link_->Close(absl::UnimplementedError("no region was granted"));
-}
-
 void NodeLink::OnClosed(absl::Status why) {
   outbox_.Detach();
   outbox_.Clear(why);
@@ -135,7 +143,7 @@ absl::Status NodeLink::OnHello(const FrameHeader& header, Bytes token) {
   shard_->Sign(&reply);
   link_->Send(reply, {}, nullptr);
   link_->LimitInFlight(job_->in_flight_bytes);
-  outbox_.Attach(link_, by_reference_);
+  outbox_.Attach(link_, *traits_);
   return absl::OkStatus();
 }
 
@@ -190,6 +198,7 @@ absl::Status NodeLink::OnContribution(const FrameHeader& header, Payload payload
   }
   const absl::Status taken =
       TakeContribution(partition.get(), header, std::move(payload), std::move(placed.early));
+  if (placed.own != nullptr) spare_.push_back(std::move(placed.own));
   shard_->CloseIfDue(job_, partition.get());
   return taken;
 }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "lib/memory/arena.h"
 #include "lib/summation/partition.h"
 #include "lib/transport/outbox.h"
 #include "lib/transport/transport.h"
@@ -19,10 +20,10 @@ struct ShardJob;
 
 class NodeLink final : public Sink {
  public:
-  // `shard` outlives the link. Nothing is allocated for the peer before its HELLO has proved the
-  // token.
-  NodeLink(Shard* shard, Link* link, bool by_reference, const SendLimits& limits)
-      : shard_(shard), link_(link), by_reference_(by_reference), outbox_(limits) {}
+  // `shard` and `traits` outlive the link. Nothing is allocated for the peer before its HELLO has
+  // proved the token.
+  NodeLink(Shard* shard, Link* link, const Traits* traits, const SendLimits& limits)
+      : shard_(shard), link_(link), traits_(traits), outbox_(limits) {}
 
   // After the handshake.
   ShardJob* job() const { return job_; }
@@ -38,7 +39,6 @@ class NodeLink final : public Sink {
 
   absl::StatusOr<MutableBytes> Place(const FrameHeader& header) override;
   absl::Status OnFrame(const FrameHeader& header, Payload payload) override;
-  void OnPut(uint32_t immediate, uint32_t bytes) override;
   void OnClosed(absl::Status why) override;
 
  private:
@@ -46,10 +46,11 @@ class NodeLink final : public Sink {
   struct Placed {
     std::shared_ptr<Partition> partition;      // keeps the accumulator that is read into
     std::unique_ptr<EarlyContribution> early;  // its buffer, when it comes early
-    std::vector<std::byte> own;                // or where else it lands, if not in `scratch_`
+    std::shared_ptr<Arena> own;                // or where else it lands, if not in `scratch_`
   };
-  MutableBytes RoomFor(const FrameHeader& header, Placed* placed);
-  MutableBytes ScratchFor(size_t bytes, Placed* placed);
+  absl::StatusOr<MutableBytes> RoomFor(const FrameHeader& header, Placed* placed);
+  absl::StatusOr<MutableBytes> ScratchFor(size_t bytes, Placed* placed);
+  absl::StatusOr<std::shared_ptr<Arena>> TakeSpare(size_t bytes);
   // Of the frame that has arrived; nothing if Place() was not called for it.
   Placed TakePlaced(const FrameHeader& header);
 
@@ -69,17 +70,18 @@ class NodeLink final : public Sink {
 
   Shard* const shard_;
   Link* const link_;
-  const bool by_reference_;
+  const Traits* const traits_;  // of its transport
   ShardJob* job_ = nullptr;
   NodeId node_;
   Generation generation_;
   Outbox outbox_;
 
-  // What is being received: one frame, or those of a bundle, in their order.
+  // What is being received: one frame or several, in their order.
   std::array<std::byte, 256> hello_room_;
   std::deque<Placed> placed_;
-  std::vector<std::byte> scratch_;  // for contributions whose turn it is
+  std::shared_ptr<Arena> scratch_;  // for contributions whose turn it is
   size_t scratch_used_ = 0;
+  std::vector<std::shared_ptr<Arena>> spare_;  // for more of them
 };
 
 }  // namespace addend

@@ -1,12 +1,14 @@
 #include "lib/transport/outbox.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace addend {
 
-void Outbox::Attach(Link* link, bool by_reference) {
+void Outbox::Attach(Link* link, const Traits& traits) {
   link_ = link;
-  by_reference_ = by_reference;
+  by_reference_ = traits.by_reference;
+  window_of_link_ = traits.window_bytes;
   in_flight_bytes_ = 0;
   self_ = std::make_shared<Outbox*>(this);
   Pump();
@@ -34,7 +36,7 @@ void Outbox::Clear(const absl::Status& why) {
 
 bool Outbox::HasRoom() const {
   const size_t window = convoy_ == nullptr ? window_bytes_ : convoy_->limits().window_bytes;
-  return by_reference_ || in_flight_bytes_ < window;
+  return by_reference_ || in_flight_bytes_ < std::max(window, window_of_link_);
 }
 
 std::optional<Convoy::Frame> Outbox::NextInConvoy() const {

@@ -30,8 +30,9 @@ class Outbox {
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
 
-  // Starts sending through `link`, which must stay open until Detach().
-  void Attach(Link* link, bool by_reference);
+  // Starts sending through `link` of a transport with these traits, which must stay open until
+  // Detach().
+  void Attach(Link* link, const Traits& traits);
   void Detach();
   // `payload` is lent until `done`. May be called before Attach(). `place`: in the stream of the
   // convoy; 0: the frame belongs to none.
@@ -66,6 +67,7 @@ class Outbox {
   bool waiting_ = false;
   Link* link_ = nullptr;
   bool by_reference_ = false;
+  size_t window_of_link_ = 0;
   size_t in_flight_bytes_ = 0;
   uint64_t next_sequence_ = 0;
   std::priority_queue<std::unique_ptr<Item>, std::vector<std::unique_ptr<Item>>, Later> queue_;

@@ -7,14 +7,14 @@
 //   Sink       the owner's end of a link: where payloads land and what happens then
 //
 // Contract
-//  1. Every Send and Put runs its Done exactly once, never from inside Send or Put; in the order of
-//  sending, unless
-//     traits().by_reference, where the receiver decides when it lets go of a payload.
+//  1. Every Send runs its Done exactly once, never from inside Send; in the order of sending,
+//  unless traits().by_reference, where the receiver decides when it lets go of a payload.
 //  2. Frames arrive complete, once, in the order of sending.
 //  3. OnClosed is the last call a sink receives, and comes exactly once for every link that was
 //  handed out; the Link
 //     is gone when it returns. It is never called from inside a method of the link.
-//  4. When a link closes, every pending Done runs with the reason before OnClosed does.
+//  4. When a link closes, every pending Done runs with the reason before OnClosed does. From
+//  Close() on the peer writes nothing more to this process's memory.
 //  5. A peer that dies shows as OnClosed(UNAVAILABLE). Malformed bytes close the link with
 //  DATA_LOSS, INVALID_ARGUMENT
 //     or FAILED_PRECONDITION, and touch no other link. GOAWAY frames are the transport's own: sinks
@@ -39,12 +39,13 @@ namespace addend {
 // Fixed facts of a transport. Two transports of the same name and reach can connect.
 struct Traits {
   std::string name;           // "inproc", "tcp", "rdma"
-  std::string reach;          // inproc: the process; tcp: "ip"
-  bool one_sided = false;     // Put works
+  std::string reach;          // inproc: the process; tcp: "ip"; rdma: "fabric"
   bool by_reference = false;  // payloads are pointers into the sender's memory: no copy, and no
                               // limit on what is in flight
   uint32_t in_flight_max =
       0;  // Sends without Done; a link with more is closed with RESOURCE_EXHAUSTED
+  // What has to be in flight through a link for its full speed; 0: what SendLimits say.
+  size_t window_bytes = 0;
 };
 
 // Counted by the transports, read by anyone.
@@ -94,24 +95,15 @@ class Payload {
 class Sink {
  public:
   virtual ~Sink() = default;
-  // The payload of this frame is about to be copied in. Returns exactly payload_bytes of memory,
-  // valid until OnFrame or OnClosed; or an empty span to drop it: then OnFrame comes with an empty
-  // payload. An error closes the link. Small frames may come together: then Place() is called for
-  // each before the first OnFrame, in the order of these, all about different partitions. Not
-  // called by by_reference transports, nor for frames without payload.
+  // The payload of this frame is about to be copied in, or written by the peer. Returns exactly
+  // payload_bytes of memory, valid until OnFrame or OnClosed; or an empty span to drop it: then
+  // OnFrame comes with an empty payload. An error closes the link. Several frames may be under way:
+  // then Place() is called for each before the first OnFrame, in the order of these, all about
+  // different partitions. Not called by by_reference transports, nor for frames without payload.
   virtual absl::StatusOr<MutableBytes> Place(const FrameHeader& header) = 0;
   // An error closes the link with it.
   virtual absl::Status OnFrame(const FrameHeader& header, Payload payload) = 0;
-  // A peer's Put has landed in a registered region. Only one-sided transports.
-  virtual void OnPut(uint32_t immediate, uint32_t bytes) = 0;
   virtual void OnClosed(absl::Status why) = 0;
-};
-
-// Names registered memory of a peer; travels over gRPC.
-struct RemoteSlice {
-  uint64_t address = 0;
-  uint64_t key = 0;
-  uint32_t bytes = 0;
 };
 
 class Link {
@@ -119,9 +111,6 @@ class Link {
   virtual ~Link() = default;
   // header.payload_bytes is set from the payload, which is lent until Done.
   virtual void Send(const FrameHeader& header, Bytes payload, Done done) = 0;
-  // Writes into the peer's registered memory and tells its sink the immediate. Only if
-  // traits().one_sided, else the Done runs with UNIMPLEMENTED.
-  virtual void Put(Bytes from, RemoteSlice to, uint32_t immediate, Done done) = 0;
   // Closes on purpose and tells the peer why (GOAWAY): its OnClosed gets the same code and message,
   // CANCELLED for OK. Idempotent. OnClosed follows.
   virtual void Close(absl::Status why) = 0;
@@ -132,13 +121,6 @@ class Link {
   virtual absl::Duration sending_time() const = 0;
   // From now on about so much at most is on its way to the peer, unacknowledged. A hint.
   virtual void LimitInFlight(size_t bytes) = 0;
-};
-
-// Memory that peers may Put to. Registered as long as it lives.
-class Region {
- public:
-  virtual ~Region() = default;
-  virtual RemoteSlice Export(size_t offset, uint32_t bytes) const = 0;
 };
 
 struct Address {
@@ -157,8 +139,6 @@ class Transport {
   virtual ~Transport() = default;
   virtual const Traits& traits() const = 0;
   virtual const TransportStats& stats() const = 0;
-  // NOT one-sided: UNIMPLEMENTED.
-  virtual absl::StatusOr<std::unique_ptr<Region>> Register(MutableBytes memory) = 0;
   // Port 0: the kernel's choice. Returns the bound address.
   virtual absl::StatusOr<Address> Listen(const Address& bind, AcceptFn accept) = 0;
   // `shard`: which of the peer's shards is meant. ConnectFn runs exactly once, never from inside

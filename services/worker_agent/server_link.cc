@@ -97,7 +97,7 @@ absl::Status ServerLink::OnFrame(const FrameHeader& header, Payload payload) {
       open_ = true;
       ++times_open_;
       attempts_ = 0;
-      outbox_.Attach(link_, transport_->traits().by_reference);
+      outbox_.Attach(link_, transport_->traits());
       events_->OnLinkOpen(this, header.incarnation);
       return absl::OkStatus();
     case FrameType::kResult:
@@ -124,8 +124,6 @@ absl::Status ServerLink::OnFrame(const FrameHeader& header, Payload payload) {
           absl::StrFormat("this version of the agent does not take %s frames", Name(header.type)));
   }
 }
-
-void ServerLink::OnPut(uint32_t, uint32_t) {}
 
 void ServerLink::OnClosed(absl::Status why) {
   sending_ += link_->sending_time();

@@ -94,7 +94,6 @@ class ServerLink final : public Sink {
 
   absl::StatusOr<MutableBytes> Place(const FrameHeader& header) override;
   absl::Status OnFrame(const FrameHeader& header, Payload payload) override;
-  void OnPut(uint32_t immediate, uint32_t bytes) override;
   void OnClosed(absl::Status why) override;
 
  private:

@@ -15,7 +15,6 @@ class InprocNetwork;
 std::shared_ptr<InprocNetwork> MakeInprocNetwork();
 
 // The transport of one shard. Address.host is any name, unique in the network; port is ignored.
-// Put copies into the peer's region on the sender's thread.
 std::unique_ptr<Transport> MakeInprocTransport(EventLoop* loop,
                                                std::shared_ptr<InprocNetwork> network);
 

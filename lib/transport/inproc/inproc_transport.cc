@@ -44,7 +44,6 @@ class InprocLink final : public Link {
 
   void Open(Sink* sink);
   void Send(const FrameHeader& header, Bytes payload, Done done) override;
-  void Put(Bytes from, RemoteSlice to, uint32_t immediate, Done done) override;
   void Close(absl::Status why) override;
   std::string peer() const override { return peer_name_; }
   absl::Duration sending_time() const override { return absl::ZeroDuration(); }
@@ -52,7 +51,6 @@ class InprocLink final : public Link {
 
   // From the peer's end, on this end's loop.
   void OnFrame(const FrameHeader& header, Payload payload);
-  void OnPut(uint32_t immediate, uint32_t bytes);
   void OnReleased(uint64_t send);
   void OnPeerClosed(const absl::Status& why);
   // From the transport's destructor.
@@ -83,7 +81,6 @@ class InprocTransport final : public Transport {
 
   const Traits& traits() const override { return traits_; }
   const TransportStats& stats() const override { return stats_; }
-  absl::StatusOr<std::unique_ptr<Region>> Register(MutableBytes memory) override;
   absl::StatusOr<Address> Listen(const Address& bind, AcceptFn accept) override;
   void Connect(const Address& peer, uint32_t shard, Sink* sink, absl::Duration timeout,
                ConnectFn connected) override;
@@ -101,25 +98,12 @@ class InprocTransport final : public Transport {
   const std::shared_ptr<InprocNetwork> network_;
   const Traits traits_{.name = "inproc",
                        .reach = absl::StrFormat("pid %d", ::getpid()),
-                       .one_sided = true,
                        .by_reference = true,
                        .in_flight_max = ~0u};
   TransportStats stats_;
   std::string listening_on_;
   AcceptFn accept_;
   std::list<std::unique_ptr<InprocLink>> links_;
-};
-
-class InprocRegion final : public Region {
- public:
-  explicit InprocRegion(MutableBytes memory) : memory_(memory) {}
-  RemoteSlice Export(size_t offset, uint32_t bytes) const override {
-    return {
-        .address = reinterpret_cast<uint64_t>(memory_.data()) + offset, .key = 0, .bytes = bytes};
-  }
-
- private:
-  const MutableBytes memory_;
 };
 
 InprocLink::InprocLink(InprocTransport* transport, std::shared_ptr<End> self,
@@ -165,32 +149,12 @@ void InprocLink::Send(const FrameHeader& header, Bytes payload, Done done) {
       .IgnoreError();
 }
 
-void InprocLink::Put(Bytes from, RemoteSlice to, uint32_t immediate, Done done) {
-  const uint64_t send = Remember(std::move(done));
-  std::memcpy(reinterpret_cast<void*>(to.address), from.data(), from.size());
-  const auto bytes = static_cast<uint32_t>(from.size());
-  peer_->loop
-      ->Post([peer = peer_, immediate, bytes] {
-        if (peer->link != nullptr) peer->link->OnPut(immediate, bytes);
-      })
-      .IgnoreError();
-  self_->loop
-      ->Post([self = self_, send] {
-        if (self->link != nullptr) self->link->OnReleased(send);
-      })
-      .IgnoreError();
-}
-
 void InprocLink::Close(absl::Status why) { Shut(std::move(why)); }
 
 void InprocLink::OnFrame(const FrameHeader& header, Payload payload) {
   if (closing_ || sink_ == nullptr) return;
   transport_->mutable_stats().frames_received.fetch_add(1, std::memory_order_relaxed);
   if (absl::Status status = sink_->OnFrame(header, std::move(payload)); !status.ok()) Shut(status);
-}
-
-void InprocLink::OnPut(uint32_t immediate, uint32_t bytes) {
-  if (!closing_ && sink_ != nullptr) sink_->OnPut(immediate, bytes);
 }
 
 void InprocLink::OnReleased(uint64_t send) {
@@ -252,10 +216,6 @@ InprocTransport::~InprocTransport() {
   std::list<std::unique_ptr<InprocLink>> links;
   links.swap(links_);
   for (auto& link : links) link->Abandon(absl::CancelledError("this process is shutting down"));
-}
-
-absl::StatusOr<std::unique_ptr<Region>> InprocTransport::Register(MutableBytes memory) {
-  return std::make_unique<InprocRegion>(memory);
 }
 
 absl::StatusOr<Address> InprocTransport::Listen(const Address& bind, AcceptFn accept) {

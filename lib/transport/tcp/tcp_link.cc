@@ -12,8 +12,8 @@
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
+#include "lib/transport/link_status.h"
 #include "lib/transport/tcp/socket.h"
-#include "lib/wire/crc32c.h"
 
 namespace addend::tcp {
 namespace {
@@ -33,11 +33,6 @@ absl::Status FromGoaway(uint32_t detail, std::string_view reason) {
     return absl::CancelledError("the peer closed the link on purpose");
   const absl::Status status(code, absl::string_view(reason.data(), reason.size()));
   return WithExitCode(status, static_cast<ExitCode>(detail >> 8 & 0xff));
-}
-
-bool IsMalformed(const absl::Status& status) {
-  return absl::IsDataLoss(status) || absl::IsInvalidArgument(status) ||
-         absl::IsFailedPrecondition(status);
 }
 
 }  // namespace
@@ -77,13 +72,6 @@ void TcpLink::Send(const FrameHeader& header, Bytes payload, Done done) {
         absl::StrFormat("%s does not read: %d frames wait for it", peer_, outgoing_.size())));
   }
   if (!want_write_) Schedule();
-}
-
-void TcpLink::Put(Bytes from, RemoteSlice, uint32_t, Done done) {
-  loop_->Defer([done = std::move(done), bytes = from.size()]() mutable {
-    done(
-        absl::UnimplementedError(absl::StrFormat("TCP has no one-sided writes (%d bytes)", bytes)));
-  });
 }
 
 void TcpLink::Close(absl::Status why) {
@@ -183,10 +171,7 @@ absl::StatusOr<MutableBytes> TcpLink::Place(const FrameHeader& header) {
 
 absl::Status TcpLink::Take(const FrameHeader& header, MutableBytes payload) {
   stats_->frames_received.fetch_add(1, std::memory_order_relaxed);
-  if ((header.flags & kFlagPayloadCrc) && !payload.empty() &&
-      Crc32c(payload) != header.payload_crc32c) {
-    return absl::DataLossError(absl::StrFormat("a payload from %s has a wrong checksum", peer_));
-  }
+  ADDEND_RETURN_IF_ERROR(CheckChecksum(header, payload, peer_));
   if (header.type == FrameType::kGoaway) {
     Fail(FromGoaway(header.detail, reason_));
     return absl::OkStatus();

@@ -27,7 +27,6 @@ class TcpLink final : public Link, private FdHandler, private FrameTaker {
   void Abandon(absl::Status why);
 
   void Send(const FrameHeader& header, Bytes payload, Done done) override;
-  void Put(Bytes from, RemoteSlice to, uint32_t immediate, Done done) override;
   void Close(absl::Status why) override;
   std::string peer() const override { return peer_; }
   absl::Duration sending_time() const override;

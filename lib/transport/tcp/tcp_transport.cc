@@ -97,11 +97,6 @@ TcpTransport::~TcpTransport() {
   for (auto& link : links) link->Abandon(absl::CancelledError("this process is shutting down"));
 }
 
-absl::StatusOr<std::unique_ptr<Region>> TcpTransport::Register(MutableBytes memory) {
-  return absl::UnimplementedError(absl::StrFormat(
-      "TCP has no one-sided writes, so it registers no memory (%d bytes)", memory.size()));
-}
-
 absl::StatusOr<Address> TcpTransport::Listen(const Address& bind, AcceptFn accept) {
   Address bound = bind;
   ADDEND_ASSIGN_OR_RETURN(UniqueFd fd, tcp::ListenOn(bind, &bound.port));

@@ -16,7 +16,6 @@ class TcpTransport final : public Transport {
 
   const Traits& traits() const override { return traits_; }
   const TransportStats& stats() const override { return stats_; }
-  absl::StatusOr<std::unique_ptr<Region>> Register(MutableBytes memory) override;
   absl::StatusOr<Address> Listen(const Address& bind, AcceptFn accept) override;
   void Connect(const Address& peer, uint32_t shard, Sink* sink, absl::Duration timeout,
                ConnectFn connected) override;

@@ -121,7 +121,6 @@ class Node : public Sink {
     cv_.NotifyAll();
     return absl::OkStatus();
   }
-  void OnPut(uint32_t, uint32_t) override {}
   void OnClosed(absl::Status status) override {
     MutexLock lock(&mu_);
     link_ = nullptr;

@@ -20,7 +20,6 @@ class SlowLink final : public Link {
     sent.push_back(header);
     pending.push_back(std::move(done));
   }
-  void Put(Bytes, RemoteSlice, uint32_t, Done) override {}
   void Close(absl::Status) override {}
   std::string peer() const override { return "peer"; }
   absl::Duration sending_time() const override { return absl::ZeroDuration(); }
@@ -61,7 +60,7 @@ class OutboxTest : public testing::Test {
 TEST_F(OutboxTest, AWindowOfBytesIsHandedToTheLink) {
   Outbox alone{SendLimits()};
   SlowLink link;
-  alone.Attach(&link, /*by_reference=*/false);
+  alone.Attach(&link, Traits());
   for (uint64_t i = 0; i < 10; ++i) Push(&alone, 0);
   EXPECT_EQ(link.sent.size(), SendLimits().window_bytes / kFrame);
   link.Complete(1);
@@ -71,13 +70,13 @@ TEST_F(OutboxTest, AWindowOfBytesIsHandedToTheLink) {
 TEST_F(OutboxTest, WhatIsUrgentOvertakes) {
   for (uint64_t i = 1; i <= 3; ++i) Push(&much_, i);
   Push(&much_, 4, /*priority=*/1);
-  much_.Attach(&much_link_, false);
+  much_.Attach(&much_link_, Traits());
   EXPECT_EQ(much_link_.sent.front().round, Round(4));
 }
 
 TEST_F(OutboxTest, LinksOfAConvoyCarryTheirPartsSideBySide) {
-  much_.Attach(&much_link_, false);
-  little_.Attach(&little_link_, false);
+  much_.Attach(&much_link_, Traits());
+  little_.Attach(&little_link_, Traits());
   const uint64_t bytes = 100 * kMiB;
   PushEvenly(&much_, 1200, bytes);
   PushEvenly(&little_, 400, bytes);
@@ -94,16 +93,16 @@ TEST_F(OutboxTest, LinksOfAConvoyCarryTheirPartsSideBySide) {
 }
 
 TEST_F(OutboxTest, ALinkWithoutFramesHoldsNobody) {
-  much_.Attach(&much_link_, false);
-  little_.Attach(&little_link_, false);
+  much_.Attach(&much_link_, Traits());
+  little_.Attach(&little_link_, Traits());
   Push(&little_, 1);
   for (uint64_t i = 1; i <= 4; ++i) Push(&much_, i * 10 * kMiB);
   EXPECT_EQ(much_link_.sent.size(), 4u);
 }
 
 TEST_F(OutboxTest, ALinkThatIsLostHoldsNobody) {
-  much_.Attach(&much_link_, false);
-  little_.Attach(&little_link_, false);
+  much_.Attach(&much_link_, Traits());
+  little_.Attach(&little_link_, Traits());
   for (uint64_t i = 1; i <= 8; ++i) Push(&little_, i);
   Push(&much_, 10 * kMiB);
   EXPECT_TRUE(much_link_.sent.empty()) << "the window of the other is full";
@@ -112,8 +111,8 @@ TEST_F(OutboxTest, ALinkThatIsLostHoldsNobody) {
 }
 
 TEST_F(OutboxTest, UrgentFramesDoNotWaitForLessUrgentOnes) {
-  much_.Attach(&much_link_, false);
-  little_.Attach(&little_link_, false);
+  much_.Attach(&much_link_, Traits());
+  little_.Attach(&little_link_, Traits());
   for (uint64_t i = 1; i <= 8; ++i) Push(&little_, i, /*priority=*/-3);
   Push(&much_, 10 * kMiB, /*priority=*/-3);
   EXPECT_TRUE(much_link_.sent.empty());
@@ -123,8 +122,8 @@ TEST_F(OutboxTest, UrgentFramesDoNotWaitForLessUrgentOnes) {
 }
 
 TEST_F(OutboxTest, FramesWithoutAPlaceNeitherWaitNorHoldUp) {
-  much_.Attach(&much_link_, false);
-  little_.Attach(&little_link_, false);
+  much_.Attach(&much_link_, Traits());
+  little_.Attach(&little_link_, Traits());
   for (uint64_t i = 1; i <= 8; ++i) Push(&little_, 0);
   Push(&much_, 10 * kMiB);
   EXPECT_EQ(much_link_.sent.size(), 1u);
@@ -137,7 +136,7 @@ TEST_F(OutboxTest, FramesWithoutAPlaceNeitherWaitNorHoldUp) {
 TEST_F(OutboxTest, SaysWhenFramesWaitAndWhenNoneDoes) {
   Push(&much_, 1);
   EXPECT_EQ(waiting_changes_, 1) << "there is no link";
-  much_.Attach(&much_link_, false);
+  much_.Attach(&much_link_, Traits());
   EXPECT_EQ(waiting_changes_, 2);
 }
 
@@ -153,7 +152,7 @@ TEST_F(OutboxTest, NothingWaitsForEver) {
     for (int i = 0; i < 5; ++i) {
       outboxes.push_back(std::make_unique<Outbox>(&convoy, [](bool) {}));
       links.push_back(std::make_unique<SlowLink>());
-      outboxes.back()->Attach(links.back().get(), false);
+      outboxes.back()->Attach(links.back().get(), Traits());
     }
     uint64_t place = 1;
     for (int step = 0; step < 400; ++step) {
@@ -166,7 +165,7 @@ TEST_F(OutboxTest, NothingWaitsForEver) {
           links[which] = std::make_unique<SlowLink>();
           break;
         case 1:
-          outbox.Attach(links[which].get(), false);
+          outbox.Attach(links[which].get(), Traits());
           break;
         case 2:
         case 3:
@@ -181,7 +180,7 @@ TEST_F(OutboxTest, NothingWaitsForEver) {
     for (int turn = 0; queued > 0 && turn < 2000; ++turn) {
       queued = 0;
       for (size_t i = 0; i < outboxes.size(); ++i) {
-        if (turn == 0) outboxes[i]->Attach(links[i].get(), false);
+        if (turn == 0) outboxes[i]->Attach(links[i].get(), Traits());
         links[i]->Complete(1);
         queued += outboxes[i]->queued();
       }

@@ -1,0 +1,101 @@
+// The completion queue of one shard on one NIC: polled while there is work and a little longer,
+// asleep on its channel after that. Belongs to the shard's thread.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <memory>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "lib/shard/event_loop.h"
+#include "lib/transport/rdma/device.h"
+
+namespace addend::rdma {
+
+// What a work request says about itself when it is complete: whose it is, and what the owner wants
+// to know of it.
+struct WorkId {
+  static constexpr uint32_t kIndexMax = 0xffffff;
+  enum class Kind : uint8_t { kReceive = 1, kMessage = 2, kWrite = 3 };
+  uint32_t owner = 0;  // as CompletionTable gave it
+  Kind kind = Kind::kReceive;
+  uint32_t index = 0;  // up to kIndexMax
+  uint64_t Pack() const { return uint64_t{owner} << 32 | uint64_t(kind) << 24 | index; }
+  static WorkId Unpack(uint64_t packed) {
+    return {static_cast<uint32_t>(packed >> 32), static_cast<Kind>(packed >> 24 & 0xff),
+            static_cast<uint32_t>(packed & kIndexMax)};
+  }
+};
+
+class CompletionTaker {
+ public:
+  virtual ~CompletionTaker() = default;
+  virtual void OnCompletion(const WorkId& id, const ibv_wc& completion) = 0;
+};
+
+// The owners of work requests, by a number that is never used twice: what completes after its
+// owner has gone is nobody's.
+class CompletionTable {
+ public:
+  uint32_t Add(CompletionTaker* taker) {
+    takers_[++last_] = taker;
+    return last_;
+  }
+  void Remove(uint32_t owner) { takers_.erase(owner); }
+  CompletionTaker* Find(uint32_t owner) const {
+    const auto it = takers_.find(owner);
+    return it == takers_.end() ? nullptr : it->second;
+  }
+
+ private:
+  uint32_t last_ = 0;
+  absl::flat_hash_map<uint32_t, CompletionTaker*> takers_;
+};
+
+class CompletionQueue final : private FdHandler {
+ public:
+  // All outlive it. `spin`: how long it is polled on after the last completion.
+  static absl::StatusOr<std::unique_ptr<CompletionQueue>> Create(EventLoop* loop,
+                                                                 std::shared_ptr<Device> device,
+                                                                 const CompletionTable* table,
+                                                                 absl::Duration spin);
+  ~CompletionQueue() override;
+
+  ibv_cq* get() const { return queue_.get(); }
+  const std::shared_ptr<Device>& device() const { return device_; }
+  // Makes room for so many more completions. RESOURCE_EXHAUSTED: the device has no more.
+  absl::Status Reserve(int completions);
+  void Release(int completions) { reserved_ -= completions; }
+  // Takes what is complete by now.
+  void Poll();
+
+ private:
+  struct Close {
+    void operator()(ibv_comp_channel* channel) const { ibv_destroy_comp_channel(channel); }
+    void operator()(ibv_cq* queue) const { ibv_destroy_cq(queue); }
+  };
+  CompletionQueue(EventLoop* loop, std::shared_ptr<Device> device, const CompletionTable* table,
+                  absl::Duration spin)
+      : loop_(loop), device_(std::move(device)), table_(table), spin_(spin) {}
+  void OnReady(uint32_t events) override;
+  void Schedule();
+  void Turn();
+  int PollOnce();
+  absl::Status Arm();
+
+  EventLoop* const loop_;
+  const std::shared_ptr<Device> device_;
+  const CompletionTable* const table_;
+  const absl::Duration spin_;
+  std::unique_ptr<ibv_comp_channel, Close> channel_;
+  std::unique_ptr<ibv_cq, Close> queue_;
+  int reserved_ = 0;
+  bool scheduled_ = false;
+  absl::Time last_completion_;
+  // Expires with the queue: a deferred turn must not outlive it.
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace addend::rdma

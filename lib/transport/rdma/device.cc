@@ -1,0 +1,310 @@
+#include "lib/transport/rdma/device.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/log.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
+#include "lib/base/units.h"
+#include "lib/memory/arena.h"
+
+namespace addend::rdma {
+namespace {
+
+// What every link needs at least: registered at the start to see whether that is allowed.
+constexpr size_t kProbeBytes = 1 << 20;
+// That are in use, on all ports of a device. The kernel takes no more than 64 KiB for them.
+constexpr size_t kGidEntriesMax = 1024;
+
+std::string LockedMemoryLimit() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_MEMLOCK, &limit);
+  return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : FormatByteSize(limit.rlim_cur);
+}
+
+absl::Status RegistrationError(const std::string& device, size_t bytes, int error) {
+  if (error != ENOMEM && error != EPERM) {
+    return absl::InternalError(absl::StrFormat("%s cannot register %s of memory: %s", device,
+                                               FormatByteSize(bytes), std::strerror(error)));
+  }
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "%s cannot register %s of memory: the limit of locked memory is %s; raise it (ulimit -l "
+      "unlimited) or give the container the capability IPC_LOCK",
+      device, FormatByteSize(bytes), LockedMemoryLimit()));
+}
+
+// The order in which entries of the GID table are preferred; 0: not at all.
+int Preference(const ibv_gid_entry& entry) {
+  Gid gid;
+  std::memcpy(gid.data(), entry.gid.raw, gid.size());
+  const bool ipv4 = FormatGid(gid).find(':') == std::string::npos;
+  const bool link_local = gid[0] == 0xfe && gid[1] == 0x80;
+  switch (entry.gid_type) {
+    case IBV_GID_TYPE_ROCE_V2:
+      return ipv4 ? 5 : link_local ? 3 : 4;
+    case IBV_GID_TYPE_ROCE_V1:
+      return 1;
+    default:
+      return 2;
+  }
+}
+
+Fabric FabricOf(uint32_t gid_type) {
+  switch (gid_type) {
+    case IBV_GID_TYPE_ROCE_V2:
+      return Fabric::kRoceV2;
+    case IBV_GID_TYPE_ROCE_V1:
+      return Fabric::kRoceV1;
+    default:
+      return Fabric::kInfiniBand;
+  }
+}
+
+// "mlx5_0:1" is port 1 of mlx5_0; 0: any port.
+std::pair<std::string, int> SplitName(const std::string& name) {
+  const size_t colon = name.find(':');
+  if (colon == std::string::npos) return {name, 0};
+  return {name.substr(0, colon), std::atoi(name.c_str() + colon + 1)};
+}
+
+struct DeviceList {
+  DeviceList() : devices(ibv_get_device_list(&count)) {}
+  ~DeviceList() {
+    if (devices != nullptr) ibv_free_device_list(devices);
+  }
+  int count = 0;
+  ibv_device** const devices;
+};
+
+// Collects what can be used, and why the rest cannot.
+struct Search {
+  Devices found;
+  std::vector<std::string> reasons;
+  bool denied = false;
+
+  void Take(ibv_device* device, int wanted_port, const DeviceOptions& options) {
+    for (int port = std::max(1, wanted_port);; ++port) {
+      auto opened = Device::Open(device, static_cast<uint8_t>(port), options);
+      if (absl::IsOutOfRange(opened.status())) break;
+      if (opened.ok()) {
+        found.push_back(*std::move(opened));
+      } else {
+        reasons.push_back(Message(opened.status()));
+        denied = denied || absl::IsPermissionDenied(opened.status()) ||
+                 absl::IsResourceExhausted(opened.status());
+        if (absl::IsPermissionDenied(opened.status())) break;
+      }
+      if (wanted_port != 0) break;
+    }
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<Devices> OpenDevices(const DeviceOptions& options) {
+  const DeviceList list;
+  if (list.devices == nullptr || list.count == 0) {
+    return absl::NotFoundError(
+        "this machine has no RDMA device, or its provider library (ibverbs-providers) is missing");
+  }
+  Search search;
+  std::vector<std::string> all;
+  for (int i = 0; i < list.count; ++i) all.push_back(ibv_get_device_name(list.devices[i]));
+  const std::vector<std::string>& wanted = options.names.empty() ? all : options.names;
+  for (const std::string& name : wanted) {
+    const auto [device, port] = SplitName(name);
+    const auto at = std::find(all.begin(), all.end(), device);
+    if (at == all.end()) {
+      search.reasons.push_back(
+          absl::StrFormat("there is no device %s (there is %s)", device, absl::StrJoin(all, ", ")));
+      continue;
+    }
+    search.Take(list.devices[at - all.begin()], port, options);
+  }
+  if (!search.found.empty()) return std::move(search.found);
+  const std::string why = absl::StrJoin(search.reasons, "; ");
+  return search.denied ? absl::PermissionDeniedError(why) : absl::NotFoundError(why);
+}
+
+// OUT_OF_RANGE: the device has no such port.
+absl::StatusOr<std::shared_ptr<Device>> Device::Open(ibv_device* device, uint8_t port,
+                                                     const DeviceOptions& options) {
+  const std::string name = ibv_get_device_name(device);
+  ibv_context* const context = ibv_open_device(device);
+  if (context == nullptr) {
+    return absl::PermissionDeniedError(absl::StrFormat(
+        "%s cannot be opened: %s (a container needs /dev/infiniband, as a device plugin gives it)",
+        name, std::strerror(errno)));
+  }
+  std::shared_ptr<Device> opened(new Device(context, port, options.traffic_class));
+  ibv_port_attr attributes{};
+  if (ibv_query_port(context, port, &attributes) != 0) {
+    return absl::OutOfRangeError(absl::StrFormat("%s has no port %d", name, port));
+  }
+  opened->address_.device = absl::StrFormat("%s:%d", name, port);
+  ADDEND_RETURN_IF_ERROR(opened->ReadPort(attributes));
+  ADDEND_RETURN_IF_ERROR(opened->ChooseGid(options.gid_index));
+  ADDEND_RETURN_IF_ERROR(opened->Begin());
+  ObserveUnmapping(opened);
+  return opened;
+}
+
+absl::Status Device::ReadPort(const ibv_port_attr& attributes) {
+  if (attributes.state != IBV_PORT_ACTIVE) {
+    return absl::UnavailableError(absl::StrFormat("port %s is not active (%s)", name(),
+                                                  ibv_port_state_str(attributes.state)));
+  }
+  mtu_ = attributes.active_mtu;
+  address_.mtu_bytes = 128u << mtu_;
+  address_.lid = attributes.lid;
+  return absl::OkStatus();
+}
+
+absl::Status Device::ChooseGid(int wanted) {
+  std::vector<ibv_gid_entry> entries(kGidEntriesMax);
+  const ssize_t count = ibv_query_gid_table(context_.get(), entries.data(), entries.size(), 0);
+  if (count < 0) {
+    return absl::InternalError(absl::StrFormat("the GID table of %s cannot be read: %s", name(),
+                                               std::strerror(static_cast<int>(-count))));
+  }
+  entries.resize(static_cast<size_t>(count));
+  std::erase_if(entries, [&](const ibv_gid_entry& entry) {
+    return entry.port_num != port_ || (wanted >= 0 && entry.gid_index != uint32_t(wanted));
+  });
+  const auto best =
+      std::max_element(entries.begin(), entries.end(),
+                       [](const auto& a, const auto& b) { return Preference(a) < Preference(b); });
+  if (best == entries.end()) {
+    return absl::NotFoundError(
+        wanted >= 0 ? absl::StrFormat("the GID table of %s has no entry %d", name(), wanted)
+                    : absl::StrFormat("the GID table of %s is empty: its network interface has no "
+                                      "address",
+                                      name()));
+  }
+  gid_index_ = static_cast<uint8_t>(best->gid_index);
+  address_.fabric = FabricOf(best->gid_type);
+  std::memcpy(address_.gid.data(), best->gid.raw, address_.gid.size());
+  return absl::OkStatus();
+}
+
+absl::Status Device::Begin() {
+  domain_.reset(ibv_alloc_pd(context_.get()));
+  if (domain_ == nullptr) {
+    return absl::InternalError(
+        absl::StrFormat("%s has no protection domain left: %s", name(), std::strerror(errno)));
+  }
+  ADDEND_ASSIGN_OR_RETURN(const auto probe, Arena::Create(kProbeBytes));
+  ADDEND_RETURN_IF_ERROR(RegisterRegion(probe->memory(), IBV_ACCESS_LOCAL_WRITE).status());
+  const int fd = context_->async_fd;
+  ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
+  ADDEND_ASSIGN_OR_RETURN(loop_, EventLoop::Start("rdma-events"));
+  absl::Status status;
+  loop_->Run([&] { status = loop_->Watch(fd, EPOLLIN, this); });
+  return status;
+}
+
+Device::~Device() {
+  if (loop_ != nullptr) loop_->Stop();
+  regions_.clear();
+}
+
+absl::StatusOr<Device::Region> Device::RegisterRegion(Bytes memory, int access) const {
+  Region region(
+      ibv_reg_mr(domain_.get(), const_cast<std::byte*>(memory.data()), memory.size(), access));
+  if (region == nullptr) return RegistrationError(name(), memory.size(), errno);
+  return region;
+}
+
+absl::StatusOr<Registered> Device::Register(Bytes memory, Access access) {
+  const Bytes mapping = FindMapping(memory);
+  if (mapping.empty()) {
+    int flags = 0;
+    if (access != Access::kSend) flags |= IBV_ACCESS_LOCAL_WRITE;
+    if (access == Access::kPeerWrites) flags |= IBV_ACCESS_REMOTE_WRITE;
+    ADDEND_ASSIGN_OR_RETURN(Region region, RegisterRegion(memory, flags));
+    const uint32_t local = region->lkey, remote = region->rkey;
+    return Registered{local, remote, std::shared_ptr<ibv_mr>(std::move(region))};
+  }
+  MutexLock lock(&mu_);
+  Region& region = regions_[mapping.data()];
+  if (region == nullptr) {
+    auto made = RegisterRegion(mapping, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    if (!made.ok()) {
+      regions_.erase(mapping.data());
+      return made.status();
+    }
+    region = *std::move(made);
+    registered_bytes_ += mapping.size();
+  }
+  return Registered{region->lkey, region->rkey, nullptr};
+}
+
+void Device::BeforeUnmap(Bytes mapping) {
+  MutexLock lock(&mu_);
+  if (regions_.erase(mapping.data()) > 0) registered_bytes_ -= mapping.size();
+}
+
+std::shared_ptr<Device::TellFn> Device::OnFailure(TellFn tell) {
+  auto handle = std::make_shared<TellFn>(std::move(tell));
+  MutexLock lock(&mu_);
+  std::erase_if(tells_, [](const auto& weak) { return weak.expired(); });
+  tells_.push_back(handle);
+  return handle;
+}
+
+void Device::OnReady(uint32_t) {
+  ibv_async_event event{};
+  while (ibv_get_async_event(context_.get(), &event) == 0) {
+    OnEvent(event);
+    ibv_ack_async_event(&event);
+  }
+}
+
+void Device::OnEvent(const ibv_async_event& event) {
+  uint32_t queue_pair = 0;
+  switch (event.event_type) {
+    case IBV_EVENT_PORT_ACTIVE:
+      if (event.element.port_num != port_) return;
+      active_ = true;
+      return spdlog::info("the RDMA port {} is active again", name());
+    case IBV_EVENT_PORT_ERR:
+      if (event.element.port_num != port_) return;
+      active_ = false;
+      break;
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+      queue_pair = event.element.qp->qp_num;
+      break;
+    case IBV_EVENT_CQ_ERR:
+      break;
+    case IBV_EVENT_DEVICE_FATAL:
+      active_ = false;
+      break;
+    default:
+      return;
+  }
+  const absl::Status why = absl::UnavailableError(
+      absl::StrFormat("%s: %s", name(), ibv_event_type_str(event.event_type)));
+  spdlog::warn("RDMA: {}", Message(why));
+  std::vector<std::shared_ptr<TellFn>> tells;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& weak : tells_) {
+      if (auto tell = weak.lock()) tells.push_back(std::move(tell));
+    }
+  }
+  for (const auto& tell : tells) (*tell)(queue_pair, why);
+}
+
+}  // namespace addend::rdma

@@ -1,0 +1,109 @@
+// A port of an RDMA NIC, with what all shards of the process share of it: the protection domain and
+// the registered memory. Thread-safe.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "lib/base/bytes.h"
+#include "lib/base/mutex.h"
+#include "lib/memory/mappings.h"
+#include "lib/shard/event_loop.h"
+#include "lib/transport/rdma/address.h"
+
+namespace addend::rdma {
+
+struct DeviceOptions {
+  std::vector<std::string> names;  // "mlx5_0" or "mlx5_0:1" (its port); empty: all that are usable
+  int gid_index = -1;         // -1: the RoCEv2 entry of the GID table, of an IPv4 address first
+  uint8_t traffic_class = 0;  // of the IP header: DSCP * 4
+};
+
+class Device;
+using Devices = std::vector<std::shared_ptr<Device>>;
+
+// Those with an active port, in the order of `names`. NOT_FOUND: there is none, and why.
+// PERMISSION_DENIED: there is one, and this process may not use it.
+absl::StatusOr<Devices> OpenDevices(const DeviceOptions& options);
+
+// Memory that the NIC may read and write.
+struct Registered {
+  uint32_t local_key = 0;
+  uint32_t remote_key = 0;
+  // Memory outside of all mappings is registered as long as this lives.
+  std::shared_ptr<void> keep;
+};
+
+class Device final : public UnmapObserver, private FdHandler {
+ public:
+  // What the port is to a queue pair.
+  enum class Access : uint8_t { kSend, kReceive, kPeerWrites };
+
+  static absl::StatusOr<std::shared_ptr<Device>> Open(ibv_device* device, uint8_t port,
+                                                      const DeviceOptions& options);
+  ~Device() override;
+
+  const PortAddress& address() const { return address_; }
+  const std::string& name() const { return address_.device; }
+  uint8_t port() const { return port_; }
+  uint8_t gid_index() const { return gid_index_; }
+  uint8_t traffic_class() const { return traffic_class_; }
+  ibv_mtu mtu() const { return mtu_; }
+  ibv_context* context() const { return context_.get(); }
+  ibv_pd* domain() const { return domain_.get(); }
+  bool active() const { return active_.load(); }
+
+  // The keys of `memory`. All of the mapping that it lies in is registered, once, until it is
+  // unmapped; other memory for this use alone. RESOURCE_EXHAUSTED: the limit of locked memory.
+  absl::StatusOr<Registered> Register(Bytes memory, Access access);
+  uint64_t registered_bytes() const { return registered_bytes_.load(); }
+
+  // Calls `tell` on a thread of the device's when it or a queue pair (0: all of them) has failed,
+  // as long as the returned handle lives.
+  using TellFn = std::function<void(uint32_t queue_pair, const absl::Status& why)>;
+  std::shared_ptr<TellFn> OnFailure(TellFn tell);
+
+ private:
+  struct Close {
+    void operator()(ibv_context* context) const { ibv_close_device(context); }
+    void operator()(ibv_pd* domain) const { ibv_dealloc_pd(domain); }
+    void operator()(ibv_mr* region) const { ibv_dereg_mr(region); }
+  };
+  using Region = std::unique_ptr<ibv_mr, Close>;
+
+  Device(ibv_context* context, uint8_t port, uint8_t traffic_class)
+      : context_(context), port_(port), traffic_class_(traffic_class) {}
+  absl::Status ReadPort(const ibv_port_attr& attributes);
+  absl::Status ChooseGid(int wanted);
+  absl::Status Begin();
+  absl::StatusOr<Region> RegisterRegion(Bytes memory, int access) const;
+  void BeforeUnmap(Bytes mapping) override;
+  void OnReady(uint32_t events) override;
+  void OnEvent(const ibv_async_event& event);
+
+  // Constant after Open().
+  const std::unique_ptr<ibv_context, Close> context_;
+  std::unique_ptr<ibv_pd, Close> domain_;
+  const uint8_t port_;
+  const uint8_t traffic_class_;
+  PortAddress address_;
+  uint8_t gid_index_ = 0;
+  ibv_mtu mtu_ = IBV_MTU_1024;
+  std::unique_ptr<EventLoop> loop_;  // hears of failures
+
+  std::atomic<bool> active_{true};
+  std::atomic<uint64_t> registered_bytes_{0};
+  Mutex mu_;
+  std::map<const std::byte*, Region> regions_ ABSL_GUARDED_BY(mu_);  // of whole mappings
+  std::vector<std::weak_ptr<TellFn>> tells_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace addend::rdma

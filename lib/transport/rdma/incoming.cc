@@ -1,0 +1,103 @@
+#include "lib/transport/rdma/incoming.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/status_macros.h"
+
+namespace addend::rdma {
+
+void IncomingFrames::Add(const FrameHeader& header, Bytes payload, int buffer) {
+  Frame& frame = frames_.emplace_back();
+  frame.header = header;
+  frame.payload = payload;
+  frame.buffer = buffer;
+}
+
+void IncomingFrames::Announce(const FrameHeader& header) { frames_.emplace_back().header = header; }
+
+absl::Status IncomingFrames::Written(uint32_t number, size_t bytes) {
+  const uint32_t index = number - first_;
+  if (index >= placed_ || frames_[index].state != Frame::State::kGranted ||
+      frames_[index].room.size() != bytes) {
+    return absl::DataLossError(absl::StrFormat(
+        "%d bytes were written for frame %d, which were not granted", bytes, number));
+  }
+  Frame& frame = frames_[index];
+  frame.state = Frame::State::kComplete;
+  frame.memory = {};
+  --granted_;
+  granted_bytes_ -= bytes;
+  return absl::OkStatus();
+}
+
+absl::Status IncomingFrames::Advance() {
+  if (advancing_) return absl::OkStatus();  // from inside the sink: the outer call goes on
+  advancing_ = true;
+  absl::Status status;
+  bool again = true;
+  while (again && status.ok() && !host_->closing()) {
+    status = PlaceNext(&again);
+    if (!status.ok() || frames_.empty() || frames_.front().state != Frame::State::kComplete) {
+      continue;
+    }
+    status = TakeFirst();
+    again = true;
+  }
+  advancing_ = false;
+  return status;
+}
+
+// Two payloads of a partition are never under way at once: the sink decides with the first what
+// the second is.
+bool IncomingFrames::MayPlace(const Frame& frame) const {
+  const size_t bytes = frame.header.payload_bytes;
+  if (bytes == 0) return true;
+  if (frame.buffer < 0 && granted_ > 0 && granted_bytes_ + bytes > kGrantedBytesMax) return false;
+  return std::none_of(frames_.begin(), frames_.begin() + static_cast<ptrdiff_t>(placed_),
+                      [&](const Frame& earlier) {
+                        return earlier.header.payload_bytes > 0 &&
+                               earlier.header.partition == frame.header.partition;
+                      });
+}
+
+absl::Status IncomingFrames::PlaceNext(bool* placed) {
+  *placed = placed_ < frames_.size() && MayPlace(frames_[placed_]);
+  if (!*placed) return absl::OkStatus();
+  const uint32_t number = first_ + static_cast<uint32_t>(placed_);
+  return Place(&frames_[placed_++], number);
+}
+
+absl::Status IncomingFrames::Place(Frame* frame, uint32_t number) {
+  const size_t bytes = frame->header.payload_bytes;
+  if (bytes > 0) {
+    ADDEND_ASSIGN_OR_RETURN(frame->room, host_->Place(frame->header));
+    if (!frame->room.empty() && frame->room.size() != bytes) {
+      return absl::InternalError(
+          absl::StrFormat("%d bytes of room for %d of payload", frame->room.size(), bytes));
+    }
+  }
+  frame->state = Frame::State::kComplete;
+  if (frame->buffer >= 0) {
+    if (!frame->room.empty()) std::memcpy(frame->room.data(), frame->payload.data(), bytes);
+    return host_->FreeBuffer(std::exchange(frame->buffer, -1));
+  }
+  if (!frame->room.empty()) {
+    frame->state = Frame::State::kGranted;
+    ++granted_;
+    granted_bytes_ += bytes;
+  }
+  return host_->Grant(number, frame->room, &frame->memory);
+}
+
+absl::Status IncomingFrames::TakeFirst() {
+  const Frame frame = std::move(frames_.front());
+  frames_.pop_front();
+  ++first_;
+  --placed_;
+  return host_->Take(frame.header, frame.room);
+}
+
+}  // namespace addend::rdma

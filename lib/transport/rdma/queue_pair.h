@@ -1,0 +1,60 @@
+// One reliable connected queue pair. What it posts has exactly one scatter-gather entry.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "lib/base/bytes.h"
+#include "lib/transport/rdma/completions.h"
+
+namespace addend::rdma {
+
+class QueuePair {
+ public:
+  // `completions` outlives it. The queue holds so many sends and receives at a time.
+  static absl::StatusOr<std::unique_ptr<QueuePair>> Create(CompletionQueue* completions, int sends,
+                                                           int receives);
+  // From then on no peer writes through it, and nothing is read of what was posted.
+  ~QueuePair();
+  QueuePair(const QueuePair&) = delete;
+  QueuePair& operator=(const QueuePair&) = delete;
+
+  LaneAddress address() const;
+  const std::shared_ptr<Device>& device() const { return completions_->device(); }
+  CompletionQueue* completions() const { return completions_; }
+  uint32_t number() const { return queue_pair_->qp_num; }
+  // Once the peer's end is known. May wait for the address to be resolved.
+  absl::Status Connect(const LaneAddress& peer);
+
+  // `local_key`: of the memory. A receive without memory is for a peer's Write() alone.
+  absl::Status PostReceive(const WorkId& id, MutableBytes room, uint32_t local_key);
+  absl::Status PostSend(const WorkId& id, Bytes message, uint32_t local_key);
+  // Writes into the peer's memory; its receive completes with `immediate`.
+  struct Target {
+    uint64_t address;
+    uint32_t remote_key;
+    uint32_t immediate;
+  };
+  absl::Status PostWrite(const WorkId& id, Bytes payload, uint32_t local_key, const Target& target);
+
+ private:
+  struct Destroy {
+    void operator()(ibv_qp* queue_pair) const { ibv_destroy_qp(queue_pair); }
+  };
+  QueuePair(CompletionQueue* completions, int room) : completions_(completions), room_(room) {}
+  absl::Status Initialise();
+  absl::Status ReadyToReceive(const LaneAddress& peer);
+  absl::Status ReadyToSend();
+  absl::Status Modify(ibv_qp_attr* attributes, int mask, const char* state);
+  absl::Status Post(ibv_send_wr* request);
+
+  CompletionQueue* const completions_;
+  const int room_;  // reserved of the completion queue
+  std::unique_ptr<ibv_qp, Destroy> queue_pair_;
+  uint32_t first_psn_ = 0;
+};
+
+}  // namespace addend::rdma

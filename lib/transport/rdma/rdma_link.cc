@@ -1,0 +1,348 @@
+#include "lib/transport/rdma/rdma_link.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "lib/base/log.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
+#include "lib/transport/link_status.h"
+
+namespace addend::rdma {
+namespace {
+
+constexpr int kSends = kFrameCredits + kControlMessages;
+constexpr size_t kBufferBytes = (kMessageBytesMax + 63) / 64 * 64;
+constexpr size_t kMaxLanes = 256;
+
+// A receive's index: the lane, and the buffer.
+uint32_t ReceiveIndex(size_t lane, size_t buffer) {
+  return static_cast<uint32_t>(lane << 16 | buffer);
+}
+size_t LaneOf(const WorkId& receive) { return receive.index >> 16; }
+int BufferOf(const WorkId& receive) { return static_cast<int>(receive.index & 0xffff); }
+
+}  // namespace
+
+RdmaLink::RdmaLink(Shared* shared, std::string peer, std::unique_ptr<Signals> signals,
+                   DecideFn decide, GoneFn gone)
+    : shared_(shared),
+      owner_(shared->table.Add(this)),
+      peer_(std::move(peer)),
+      signals_(std::move(signals)),
+      decide_(std::move(decide)),
+      gone_(std::move(gone)) {}
+
+RdmaLink::~RdmaLink() { shared_->table.Remove(owner_); }
+
+absl::StatusOr<LaneAddress> RdmaLink::AddLane(CompletionQueue* completions) {
+  ADDEND_ASSIGN_OR_RETURN(auto lane,
+                          QueuePair::Create(completions, kSends + kAnnouncedMax, kReceives));
+  lanes_.push_back(std::move(lane));
+  return lanes_.back()->address();
+}
+
+absl::Status RdmaLink::Connect(const std::vector<std::optional<LaneAddress>>& peers) {
+  std::vector<std::unique_ptr<QueuePair>> kept;
+  std::vector<LaneAddress> ends;
+  for (size_t i = 0; i < lanes_.size() && i < peers.size(); ++i) {
+    if (!peers[i].has_value()) continue;
+    kept.push_back(std::move(lanes_[i]));
+    ends.push_back(*peers[i]);
+  }
+  lanes_ = std::move(kept);
+  if (lanes_.empty() || lanes_.size() > kMaxLanes) {
+    return absl::UnavailableError("none of the NICs of the two ends can reach each other");
+  }
+  ADDEND_RETURN_IF_ERROR(MakeBuffers(lanes_.front()->device().get()));
+  for (size_t lane = 1; lane < lanes_.size(); ++lane) {
+    for (int i = 0; i < kAnnouncedMax; ++i) {
+      ADDEND_RETURN_IF_ERROR(lanes_[lane]->PostReceive(
+          {owner_, WorkId::Kind::kReceive, ReceiveIndex(lane, 0)}, {}, 0));
+    }
+  }
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+    ADDEND_RETURN_IF_ERROR(lanes_[lane]->Connect(ends[lane]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RdmaLink::MakeBuffers(Device* device) {
+  ADDEND_ASSIGN_OR_RETURN(buffers_, Arena::Create((kReceives + kSends) * kBufferBytes));
+  ADDEND_ASSIGN_OR_RETURN(const Registered memory,
+                          device->Register(buffers_->memory(), Device::Access::kReceive));
+  buffers_key_ = memory.local_key;
+  for (int buffer = 0; buffer < kReceives; ++buffer) {
+    ADDEND_RETURN_IF_ERROR(PostMessageReceive(buffer));
+  }
+  for (int buffer = kReceives; buffer < kReceives + kSends; ++buffer) free_sends_.push_back(buffer);
+  return absl::OkStatus();
+}
+
+absl::Status RdmaLink::PostMessageReceive(int buffer) {
+  return lanes_.front()->PostReceive(
+      {owner_, WorkId::Kind::kReceive, ReceiveIndex(0, static_cast<size_t>(buffer))},
+      buffers_->memory().subspan(static_cast<size_t>(buffer) * kBufferBytes, kBufferBytes),
+      buffers_key_);
+}
+
+absl::Status RdmaLink::Greet() {
+  greeted_ = true;
+  return SendMessage({.kind = MessageKind::kCredit}, nullptr, {});
+}
+
+void RdmaLink::Open(Sink* sink) {
+  sink_ = sink;
+  if (sink == nullptr) Fail(absl::CancelledError("refused"), /*tell=*/true);
+}
+
+void RdmaLink::Abandon(absl::Status why) {
+  gone_ = nullptr;
+  if (decide_) decide_ = [](const absl::Status&) {};
+  Fail(std::move(why), /*tell=*/false);
+  Finish();
+}
+
+void RdmaLink::OnDeviceFailure(const Device* device, uint32_t queue_pair, const absl::Status& why) {
+  const bool mine = std::any_of(lanes_.begin(), lanes_.end(), [&](const auto& lane) {
+    return lane->device().get() == device && (queue_pair == 0 || lane->number() == queue_pair);
+  });
+  if (mine) FailPath(why);
+}
+
+// What the peer sent before it said why it closes counts.
+void RdmaLink::OnSignal(absl::StatusOr<Signal> signal) {
+  if (closing_ || (signal.ok() && !signal->goodbye.has_value())) return;
+  if (signal.ok()) {
+    for (size_t i = 0; i < lanes_.size(); ++i) lanes_[i]->completions()->Poll();
+    const bool on_purpose = signal->goodbye->ok();
+    return Fail(
+        on_purpose ? absl::CancelledError("the peer closed the link on purpose") : *signal->goodbye,
+        /*tell=*/false);
+  }
+  Fail(absl::UnavailableError(
+           absl::StrFormat("the connection to %s broke: %s", peer_, Message(signal.status()))),
+       /*tell=*/false);
+}
+
+void RdmaLink::Send(const FrameHeader& header, Bytes payload, Done done) {
+  outgoing_.Push(header, payload, std::move(done));
+  if (closing_) return;  // Finish() runs the Done with the reason
+  if (outgoing_.size() > shared_->in_flight_max) {
+    return Fail(absl::ResourceExhaustedError(absl::StrFormat(
+                    "%s does not read: %d frames wait for it", peer_, outgoing_.size())),
+                /*tell=*/true);
+  }
+  Schedule();
+}
+
+void RdmaLink::Close(absl::Status why) { Fail(std::move(why), /*tell=*/true); }
+
+void RdmaLink::CountBusy() {
+  const bool busy = !closing_ && outgoing_.busy();
+  if (busy == (busy_since_ != absl::InfiniteFuture())) return;
+  const absl::Time now = absl::Now();
+  if (!busy) busy_ += now - busy_since_;
+  busy_since_ = busy ? now : absl::InfiniteFuture();
+}
+
+absl::Duration RdmaLink::sending_time() const {
+  const absl::Time now = absl::Now();
+  return busy_ + (now - std::min(now, busy_since_));
+}
+
+void RdmaLink::OnCompletion(const WorkId& id, const ibv_wc& completion) {
+  if (completion.status != IBV_WC_SUCCESS) {
+    return FailPath(absl::UnavailableError(
+        absl::StrFormat("RDMA to %s: %s", peer_, ibv_wc_status_str(completion.status))));
+  }
+  absl::Status status;
+  switch (id.kind) {
+    case WorkId::Kind::kReceive:
+      status = OnReceived(id, completion);
+      break;
+    case WorkId::Kind::kMessage:
+      free_sends_.push_back(static_cast<int>(id.index));
+      break;
+    case WorkId::Kind::kWrite:
+      status = outgoing_.Written(outgoing_.NumberOf(id.index));
+      CountBusy();
+      break;
+  }
+  if (!status.ok()) return Fail(std::move(status), /*tell=*/true);
+  Schedule();
+}
+
+absl::Status RdmaLink::OnReceived(const WorkId& id, const ibv_wc& completion) {
+  shared_->stats.bytes_received.fetch_add(completion.byte_len, std::memory_order_relaxed);
+  if (completion.opcode == IBV_WC_RECV) return OnMessage(BufferOf(id), completion.byte_len);
+  const size_t lane = LaneOf(id);
+  if (lane == 0) {
+    ADDEND_RETURN_IF_ERROR(PostMessageReceive(BufferOf(id)));
+  } else {
+    ADDEND_RETURN_IF_ERROR(lanes_[lane]->PostReceive(id, {}, 0));
+  }
+  ADDEND_RETURN_IF_ERROR(incoming_.Written(ntohl(completion.imm_data), completion.byte_len));
+  return incoming_.Advance();
+}
+
+absl::Status RdmaLink::OnMessage(int buffer, size_t bytes) {
+  const Bytes received =
+      buffers_->memory().subspan(static_cast<size_t>(buffer) * kBufferBytes, bytes);
+  ADDEND_ASSIGN_OR_RETURN(const DecodedMessage message, DecodeMessage(received));
+  outgoing_.AddCredits(message.head.credits);
+  if (decide_) {
+    if (!greeted_) ADDEND_RETURN_IF_ERROR(Greet());
+    std::exchange(decide_, nullptr)(absl::OkStatus());
+    if (closing_) return absl::OkStatus();
+  }
+  switch (message.head.kind) {
+    case MessageKind::kFrame:
+      incoming_.Add(message.header, message.payload, buffer);
+      return incoming_.Advance();
+    case MessageKind::kAnnounce:
+      incoming_.Announce(message.header);
+      ADDEND_RETURN_IF_ERROR(FreeBuffer(buffer));
+      return incoming_.Advance();
+    case MessageKind::kGrant:
+      ADDEND_RETURN_IF_ERROR(PostMessageReceive(buffer));
+      return OnGrant(message.head);
+    case MessageKind::kDrop:
+      ADDEND_RETURN_IF_ERROR(PostMessageReceive(buffer));
+      return outgoing_.Dropped(message.head.number);
+    case MessageKind::kCredit:
+      break;
+  }
+  return PostMessageReceive(buffer);
+}
+
+absl::Status RdmaLink::OnGrant(const MessageHead& head) {
+  ADDEND_ASSIGN_OR_RETURN(OutgoingFrames::Frame* const frame, outgoing_.Granted(head.number));
+  if (head.lane >= lanes_.size()) {
+    return absl::InvalidArgumentError(absl::StrFormat("a grant for queue pair %d", head.lane));
+  }
+  QueuePair* const lane = lanes_[head.lane].get();
+  auto memory = lane->device()->Register(frame->payload, Device::Access::kSend);
+  if (!memory.ok()) return PathFailure(memory.status());
+  frame->memory = *std::move(memory);
+  shared_->stats.bytes_sent.fetch_add(frame->payload.size(), std::memory_order_relaxed);
+  return lane->PostWrite({owner_, WorkId::Kind::kWrite, head.number & WorkId::kIndexMax},
+                         frame->payload, frame->memory.local_key,
+                         {head.address, head.key, head.number});
+}
+
+absl::Status RdmaLink::Grant(uint32_t number, MutableBytes room, Registered* memory) {
+  MessageHead head{.kind = MessageKind::kDrop, .number = number};
+  if (!room.empty()) {
+    head.kind = MessageKind::kGrant;
+    head.lane = static_cast<uint8_t>(next_lane_++ % lanes_.size());
+    auto registered = lanes_[head.lane]->device()->Register(room, Device::Access::kPeerWrites);
+    if (!registered.ok()) return PathFailure(registered.status());
+    *memory = *std::move(registered);
+    head.address = reinterpret_cast<uint64_t>(room.data());
+    head.key = memory->remote_key;
+  }
+  control_.push_back(head);
+  Schedule();
+  return absl::OkStatus();
+}
+
+absl::Status RdmaLink::FreeBuffer(int buffer) {
+  ++owed_credits_;
+  return PostMessageReceive(buffer);
+}
+
+absl::StatusOr<MutableBytes> RdmaLink::Place(const FrameHeader& header) {
+  return sink_->Place(header);
+}
+
+absl::Status RdmaLink::Take(const FrameHeader& header, Bytes payload) {
+  shared_->stats.frames_received.fetch_add(1, std::memory_order_relaxed);
+  ADDEND_RETURN_IF_ERROR(CheckChecksum(header, payload, peer_));
+  return sink_->OnFrame(header, Payload(payload));
+}
+
+// At the end of the loop's turn: no Done or OnClosed runs inside a call of the owner's.
+void RdmaLink::Schedule() {
+  if (scheduled_) return;
+  scheduled_ = true;
+  shared_->loop->Defer([this, alive = std::weak_ptr<bool>(alive_)] {
+    if (alive.expired()) return;
+    scheduled_ = false;
+    Turn();
+  });
+}
+
+void RdmaLink::Turn() {
+  if (!closing_ && !lanes_.empty()) {
+    if (absl::Status status = SendSome(); !status.ok()) FailPath(status);
+  }
+  CountBusy();
+  std::vector<Done> done;
+  outgoing_.CollectDone(&done);
+  for (Done& one : done) one(closing_ ? why_ : absl::OkStatus());
+  if (closing_) Finish();
+}
+
+absl::Status RdmaLink::SendSome() {
+  while (!control_.empty() && !free_sends_.empty()) {
+    ADDEND_RETURN_IF_ERROR(SendMessage(control_.front(), nullptr, {}));
+    control_.pop_front();
+  }
+  while (!free_sends_.empty()) {
+    const OutgoingFrames::Frame* const frame = outgoing_.Next();
+    if (frame == nullptr) break;
+    MessageHead head{.kind = MessageKind::kAnnounce};
+    if (frame->is_inline()) head.kind = MessageKind::kFrame;
+    const Bytes payload = frame->is_inline() ? frame->payload : Bytes();
+    shared_->stats.frames_sent.fetch_add(1, std::memory_order_relaxed);
+    ADDEND_RETURN_IF_ERROR(SendMessage(head, &frame->header, payload));
+  }
+  // With half of the credit on its way there are never more than two such messages.
+  if (owed_credits_ < kFrameCredits / 2 || free_sends_.empty()) return absl::OkStatus();
+  return SendMessage({.kind = MessageKind::kCredit}, nullptr, {});
+}
+
+absl::Status RdmaLink::SendMessage(MessageHead head, const FrameHeader* header, Bytes payload) {
+  const int buffer = free_sends_.back();
+  free_sends_.pop_back();
+  head.credits = std::exchange(owed_credits_, 0);
+  const MutableBytes room =
+      buffers_->memory().subspan(static_cast<size_t>(buffer) * kBufferBytes, kBufferBytes);
+  const size_t bytes = EncodeMessage(head, header, payload, room.data());
+  shared_->stats.bytes_sent.fetch_add(bytes, std::memory_order_relaxed);
+  return lanes_.front()->PostSend({owner_, WorkId::Kind::kMessage, static_cast<uint32_t>(buffer)},
+                                  room.first(bytes), buffers_key_);
+}
+
+// From here on nothing of the peer's lands in this process's memory, and nothing that was lent is
+// read any more: the queue pairs are gone.
+void RdmaLink::Fail(absl::Status why, bool tell) {
+  if (closing_) return;
+  closing_ = true;
+  if (tell && IsMalformed(why)) {
+    shared_->stats.links_malformed.fetch_add(1, std::memory_order_relaxed);
+    spdlog::warn("closing the link to {}: {}", peer_, Message(why));
+  }
+  shared_->table.Remove(owner_);
+  lanes_.clear();
+  if (tell && signals_ != nullptr) signals_->Say({.ends = std::nullopt, .goodbye = why});
+  signals_.reset();
+  why_ = std::move(why);
+  Schedule();
+}
+
+// Ends the link: nothing of it may be touched after gone_.
+void RdmaLink::Finish() {
+  CountBusy();
+  for (Done& done : outgoing_.TakeAll()) done(why_);
+  if (decide_) std::exchange(decide_, nullptr)(why_);
+  if (sink_ != nullptr) sink_->OnClosed(why_);
+  if (gone_) gone_(this);
+}
+
+}  // namespace addend::rdma

@@ -1,0 +1,124 @@
+// A link over RDMA: a queue pair on each NIC that both ends use together, and the conversation
+// beside them (signals.h). Messages go through the first queue pair, by credit; large payloads
+// through all in turn, written by the sender straight to where the receiver's sink wants them.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "lib/memory/arena.h"
+#include "lib/shard/event_loop.h"
+#include "lib/transport/rdma/completions.h"
+#include "lib/transport/rdma/incoming.h"
+#include "lib/transport/rdma/message.h"
+#include "lib/transport/rdma/outgoing.h"
+#include "lib/transport/rdma/queue_pair.h"
+#include "lib/transport/rdma/signals.h"
+#include "lib/transport/transport.h"
+
+namespace addend::rdma {
+
+class RdmaLink final : public Link, private CompletionTaker, private FrameHost {
+ public:
+  // What a transport gives all of its links; outlives them.
+  struct Shared {
+    EventLoop* loop;
+    CompletionTable table;
+    TransportStats stats;
+    uint32_t in_flight_max;
+  };
+  // Before the link is open: its first message has come (OK), or there will be none. Deletes or
+  // opens the link.
+  using DecideFn = absl::AnyInvocable<void(absl::Status)>;
+  // The link is gone when it has been called.
+  using GoneFn = absl::AnyInvocable<void(RdmaLink*)>;
+
+  RdmaLink(Shared* shared, std::string peer, std::unique_ptr<Signals> signals, DecideFn decide,
+           GoneFn gone);
+  ~RdmaLink() override;
+
+  // ---- making it ----
+  // A queue pair that can be connected; the first one also gets the link's messages.
+  absl::StatusOr<LaneAddress> AddLane(CompletionQueue* completions);
+  // Keeps the lanes that have a peer, and connects them. All ends are given, by lane.
+  absl::Status Connect(const std::vector<std::optional<LaneAddress>>& peers);
+  // The first message: the peer decides, and answers likewise.
+  absl::Status Greet();
+  Signals* signals() { return signals_.get(); }
+  bool connected() const { return buffers_ != nullptr; }
+  bool decided() const { return !decide_; }
+  // A word of the conversation, on the loop; an error: it has ended.
+  void OnSignal(absl::StatusOr<Signal> signal);
+  // From now on it is `sink`'s. Null: it only closes.
+  void Open(Sink* sink);
+  // At once, from the transport's destructor.
+  void Abandon(absl::Status why);
+  // A queue pair (0: all of the device) has failed.
+  void OnDeviceFailure(const Device* device, uint32_t queue_pair, const absl::Status& why);
+
+  void Send(const FrameHeader& header, Bytes payload, Done done) override;
+  void Close(absl::Status why) override;
+  std::string peer() const override { return peer_; }
+  absl::Duration sending_time() const override;
+  void LimitInFlight(size_t bytes) override { outgoing_.LimitAnnounced(bytes); }
+
+ private:
+  absl::Status MakeBuffers(Device* device);
+  absl::Status PostMessageReceive(int buffer);
+  void OnCompletion(const WorkId& id, const ibv_wc& completion) override;
+  absl::Status OnReceived(const WorkId& id, const ibv_wc& completion);
+  absl::Status OnMessage(int buffer, size_t bytes);
+  absl::Status OnGrant(const MessageHead& head);
+
+  absl::Status Grant(uint32_t number, MutableBytes room, Registered* memory) override;
+  absl::Status FreeBuffer(int buffer) override;
+  absl::StatusOr<MutableBytes> Place(const FrameHeader& header) override;
+  absl::Status Take(const FrameHeader& header, Bytes payload) override;
+  bool closing() const override { return closing_; }
+
+  void Schedule();
+  void Turn();
+  absl::Status SendSome();
+  absl::Status SendMessage(MessageHead head, const FrameHeader* header, Bytes payload);
+  void CountBusy();
+  // The way has failed, not the peer.
+  void FailPath(const absl::Status& why) { Fail(PathFailure(why), /*tell=*/true); }
+  void Fail(absl::Status why, bool tell);
+  void Finish();
+
+  // Constant after construction.
+  Shared* const shared_;
+  const uint32_t owner_;  // in the completion table
+  const std::string peer_;
+  std::unique_ptr<Signals> signals_;
+  DecideFn decide_;  // null once decided
+  GoneFn gone_;
+
+  // Owned by the loop's thread.
+  Sink* sink_ = nullptr;
+  bool greeted_ = false;
+  // Receive buffers first, then those of messages that are sent.
+  std::shared_ptr<Arena> buffers_;
+  uint32_t buffers_key_ = 0;
+  std::vector<std::unique_ptr<QueuePair>> lanes_;  // destroyed first: nothing comes any more
+  std::vector<int> free_sends_;
+  std::deque<MessageHead> control_;  // grants and the like that wait for a buffer
+  uint16_t owed_credits_ = 0;
+  uint32_t next_lane_ = 0;
+  OutgoingFrames outgoing_;
+  IncomingFrames incoming_{this};
+  bool scheduled_ = false;
+  bool closing_ = false;
+  absl::Status why_;
+  absl::Time busy_since_ = absl::InfiniteFuture();
+  absl::Duration busy_;
+
+  // Expires with the link: a deferred turn must not outlive it.
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace addend::rdma

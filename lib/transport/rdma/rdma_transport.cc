@@ -1,0 +1,229 @@
+#include "lib/transport/rdma/rdma_transport.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/log.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
+
+namespace addend {
+namespace {
+
+constexpr uint32_t kInFlightMax = 65536;
+// In flight through one link, for full speed: several partitions, one of which is being granted.
+constexpr size_t kWindowBytes = 1 << 20;
+// Of one that was answered, for its first message to come.
+constexpr absl::Duration kFirstMessageTimeout = absl::Seconds(10);
+constexpr size_t kMaxOfferedLanes = 64;
+
+}  // namespace
+
+RdmaTransport::RdmaTransport(EventLoop* loop, rdma::DialFn dial)
+    : loop_(loop),
+      dial_(std::move(dial)),
+      traits_{.name = "rdma",
+              .reach = "fabric",
+              .in_flight_max = kInFlightMax,
+              .window_bytes = kWindowBytes},
+      shared_{.loop = loop, .table = {}, .stats = {}, .in_flight_max = kInFlightMax},
+      self_(std::make_shared<RdmaTransport*>(this)) {}
+
+RdmaTransport::~RdmaTransport() {
+  failures_.clear();
+  self_.reset();
+  std::map<uint64_t, std::unique_ptr<rdma::RdmaLink>> links;
+  links.swap(links_);
+  for (auto& [number, link] : links) {
+    link->Abandon(absl::CancelledError("this process is shutting down"));
+  }
+}
+
+absl::Status RdmaTransport::Begin(const rdma::Devices& devices, const RdmaOptions& options) {
+  for (const auto& device : devices) {
+    ADDEND_ASSIGN_OR_RETURN(
+        auto nic, rdma::CompletionQueue::Create(loop_, device, &shared_.table, options.spin));
+    nics_.push_back(std::move(nic));
+    WatchForFailures(device);
+  }
+  return absl::OkStatus();
+}
+
+void RdmaTransport::WatchForFailures(const std::shared_ptr<rdma::Device>& device) {
+  failures_.push_back(
+      device->OnFailure([loop = loop_, weak = std::weak_ptr<RdmaTransport*>(self_),
+                         device = device.get()](uint32_t queue_pair, const absl::Status& why) {
+        loop->Post([weak, device, queue_pair, why] {
+              const auto self = weak.lock();
+              if (self == nullptr) return;
+              for (auto& [number, link] : (*self)->links_) {
+                link->OnDeviceFailure(device, queue_pair, why);
+              }
+            })
+            .IgnoreError();
+      }));
+}
+
+absl::StatusOr<Address> RdmaTransport::Listen(const Address& bind, AcceptFn accept) {
+  accept_ = std::move(accept);
+  return bind;
+}
+
+void RdmaTransport::Connect(const Address& peer, uint32_t shard, Sink* sink, absl::Duration timeout,
+                            ConnectFn connected) {
+  const std::string name = absl::StrFormat("%s:%d", peer.host, peer.port);
+  const uint64_t number = last_number_ + 1;
+  rdma::RdmaLink* const link = NewLink(
+      name, dial_(peer),
+      [this, number, sink, connected = std::move(connected)](const absl::Status& status) mutable {
+        rdma::RdmaLink* const made = Find(number);
+        if (!status.ok()) return connected(rdma::PathFailure(status));
+        connected(made);
+        made->Open(sink);
+      });
+  ListenTo(number, link->signals());
+  if (absl::Status status = Offer(link, shard); !status.ok()) link->Close(status);
+  GiveUpAfter(timeout, number, name);
+}
+
+void RdmaTransport::GiveUpAfter(absl::Duration timeout, uint64_t number, std::string whom) {
+  loop_->RunAfter(timeout, [this, weak = std::weak_ptr<RdmaTransport*>(self_), number,
+                            whom = std::move(whom), timeout] {
+    if (weak.expired()) return;
+    rdma::RdmaLink* const link = Find(number);
+    if (link == nullptr || link->decided()) return;
+    link->Close(absl::DeadlineExceededError(absl::StrFormat("RDMA to %s was not set up within %s",
+                                                            whom, absl::FormatDuration(timeout))));
+  });
+}
+
+absl::Status RdmaTransport::Offer(rdma::RdmaLink* link, uint32_t shard) {
+  rdma::Signal::Ends offer{.version = rdma::kProtocolVersion, .shard = shard, .lanes = {}};
+  for (const auto& nic : nics_) {
+    if (!nic->device()->active()) continue;
+    ADDEND_ASSIGN_OR_RETURN(const rdma::LaneAddress lane, link->AddLane(nic.get()));
+    offer.lanes.push_back(lane);
+  }
+  if (offer.lanes.empty()) return absl::UnavailableError("no RDMA port of this machine is active");
+  link->signals()->Say({.ends = std::move(offer), .goodbye = std::nullopt});
+  return absl::OkStatus();
+}
+
+absl::Status RdmaTransport::TakeAnswer(rdma::RdmaLink* link, const rdma::Signal::Ends& answer) {
+  ADDEND_RETURN_IF_ERROR(link->Connect(answer.lanes));
+  return link->Greet();
+}
+
+void RdmaTransport::ListenTo(uint64_t number, rdma::Signals* signals) {
+  signals->Listen([loop = loop_, weak = std::weak_ptr<RdmaTransport*>(self_),
+                   number](absl::StatusOr<rdma::Signal> signal) {
+    loop->Post([weak, number, signal = std::move(signal)]() mutable {
+          if (const auto self = weak.lock()) (*self)->OnSignal(number, std::move(signal));
+        })
+        .IgnoreError();
+  });
+}
+
+void RdmaTransport::OnSignal(uint64_t number, absl::StatusOr<rdma::Signal> signal) {
+  rdma::RdmaLink* const link = Find(number);
+  if (link == nullptr) return;
+  if (!signal.ok() || !signal->ends.has_value()) return link->OnSignal(std::move(signal));
+  absl::Status taken = link->decided() || link->connected()
+                           ? absl::InvalidArgumentError("addresses came twice")
+                           : TakeAnswer(link, *signal->ends);
+  if (!taken.ok()) link->Close(rdma::PathFailure(std::move(taken)));
+}
+
+void RdmaTransport::Answer(const std::string& peer, const rdma::Signal::Ends& offer,
+                           std::unique_ptr<rdma::Signals> signals) {
+  const uint64_t number = last_number_ + 1;
+  rdma::RdmaLink* const link =
+      NewLink(peer, std::move(signals), [this, number](const absl::Status& status) {
+        rdma::RdmaLink* const made = Find(number);
+        if (status.ok()) made->Open(accept_(made));
+      });
+  ListenTo(number, link->signals());
+  auto answer = Meet(link, offer);
+  if (!answer.ok()) return link->Close(rdma::PathFailure(answer.status()));
+  link->signals()->Say({.ends = *std::move(answer), .goodbye = std::nullopt});
+  GiveUpAfter(kFirstMessageTimeout, number, peer);
+}
+
+absl::StatusOr<rdma::Signal::Ends> RdmaTransport::Meet(rdma::RdmaLink* link,
+                                                       const rdma::Signal::Ends& offer) {
+  if (offer.version != rdma::kProtocolVersion) {
+    return WithExitCode(
+        absl::FailedPreconditionError(absl::StrFormat(
+            "the peer speaks version %d of the RDMA protocol and this process %d: install the same "
+            "release of Addend on both",
+            offer.version, rdma::kProtocolVersion)),
+        kExitVersion);
+  }
+  if (offer.lanes.size() > kMaxOfferedLanes) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("an offer of %d queue pairs", offer.lanes.size()));
+  }
+  rdma::Signal::Ends answer{.version = rdma::kProtocolVersion, .shard = offer.shard, .lanes = {}};
+  std::vector<std::optional<rdma::LaneAddress>> peers;
+  for (size_t i = 0; i < offer.lanes.size(); ++i) {
+    const auto& end = offer.lanes[i];
+    rdma::CompletionQueue* const nic =
+        end.has_value() ? NicTowards(end->port, i + offer.shard) : nullptr;
+    answer.lanes.emplace_back();
+    if (nic == nullptr) continue;
+    ADDEND_ASSIGN_OR_RETURN(answer.lanes.back(), link->AddLane(nic));
+    peers.push_back(end);
+  }
+  ADDEND_RETURN_IF_ERROR(link->Connect(peers));
+  return answer;
+}
+
+rdma::CompletionQueue* RdmaTransport::NicTowards(const rdma::PortAddress& peer,
+                                                 size_t first) const {
+  for (size_t i = 0; i < nics_.size(); ++i) {
+    rdma::CompletionQueue* const nic = nics_[(first + i) % nics_.size()].get();
+    const rdma::Device& device = *nic->device();
+    if (device.active() && rdma::CheckReaches(device.address(), peer).ok()) return nic;
+  }
+  return nullptr;
+}
+
+rdma::RdmaLink* RdmaTransport::NewLink(std::string peer, std::unique_ptr<rdma::Signals> signals,
+                                       rdma::RdmaLink::DecideFn decide) {
+  auto link = std::make_unique<rdma::RdmaLink>(&shared_, std::move(peer), std::move(signals),
+                                               std::move(decide),
+                                               [this](rdma::RdmaLink* gone) { Drop(gone); });
+  return (links_[++last_number_] = std::move(link)).get();
+}
+
+rdma::RdmaLink* RdmaTransport::Find(uint64_t number) const {
+  const auto it = links_.find(number);
+  return it == links_.end() ? nullptr : it->second.get();
+}
+
+void RdmaTransport::Drop(rdma::RdmaLink* link) {
+  std::erase_if(links_, [link](const auto& entry) { return entry.second.get() == link; });
+}
+
+absl::StatusOr<std::shared_ptr<RdmaTransport>> MakeRdmaTransport(EventLoop* loop,
+                                                                 const rdma::Devices& devices,
+                                                                 rdma::DialFn dial,
+                                                                 const RdmaOptions& options) {
+  auto transport = std::make_shared<RdmaTransport>(loop, std::move(dial));
+  absl::Status status;
+  const auto begin = [&] { status = transport->Begin(devices, options); };
+  if (loop->InLoop()) {
+    begin();
+  } else {
+    loop->Run(begin);
+  }
+  if (!status.ok()) {
+    loop->Run([&] { transport.reset(); });
+    return status;
+  }
+  return transport;
+}
+
+}  // namespace addend

@@ -1,0 +1,66 @@
+// The RDMA transport of one shard: its links, and those that are being made.
+//
+// How a link is made: who connects offers a queue pair on each of its NICs, the other answers each
+// with one of its own where a NIC of its reaches that one, and both send a first message. Only when
+// that has come the link is open: a path that does not carry packets is noticed before it is used.
+#pragma once
+
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/transport/rdma/completions.h"
+#include "lib/transport/rdma/factory.h"
+#include "lib/transport/rdma/rdma_link.h"
+
+namespace addend {
+
+class RdmaTransport final : public Transport {
+ public:
+  RdmaTransport(EventLoop* loop, rdma::DialFn dial);
+  ~RdmaTransport() override;
+
+  // On the loop's thread.
+  absl::Status Begin(const rdma::Devices& devices, const RdmaOptions& options);
+
+  const Traits& traits() const override { return traits_; }
+  const TransportStats& stats() const override { return shared_.stats; }
+  // Links come through Answer(): this only says who takes them. The address is the caller's own.
+  absl::StatusOr<Address> Listen(const Address& bind, AcceptFn accept) override;
+  void Connect(const Address& peer, uint32_t shard, Sink* sink, absl::Duration timeout,
+               ConnectFn connected) override;
+  // Somebody who may has begun a conversation with this shard, and offers these ends.
+  void Answer(const std::string& peer, const rdma::Signal::Ends& offer,
+              std::unique_ptr<rdma::Signals> signals);
+
+ private:
+  rdma::RdmaLink* NewLink(std::string peer, std::unique_ptr<rdma::Signals> signals,
+                          rdma::RdmaLink::DecideFn decide);
+  rdma::RdmaLink* Find(uint64_t number) const;
+  void ListenTo(uint64_t number, rdma::Signals* signals);
+  void OnSignal(uint64_t number, absl::StatusOr<rdma::Signal> signal);
+  absl::Status Offer(rdma::RdmaLink* link, uint32_t shard);
+  absl::Status TakeAnswer(rdma::RdmaLink* link, const rdma::Signal::Ends& answer);
+  absl::StatusOr<rdma::Signal::Ends> Meet(rdma::RdmaLink* link, const rdma::Signal::Ends& offer);
+  rdma::CompletionQueue* NicTowards(const rdma::PortAddress& peer, size_t first) const;
+  // An undecided link that has not come about by then is given up.
+  void GiveUpAfter(absl::Duration timeout, uint64_t number, std::string whom);
+  void WatchForFailures(const std::shared_ptr<rdma::Device>& device);
+  void Drop(rdma::RdmaLink* link);
+
+  EventLoop* const loop_;
+  const rdma::DialFn dial_;
+  const Traits traits_;
+  rdma::RdmaLink::Shared shared_;
+  AcceptFn accept_;
+  std::vector<std::unique_ptr<rdma::CompletionQueue>> nics_;
+  std::vector<std::shared_ptr<rdma::Device::TellFn>> failures_;
+  uint64_t last_number_ = 0;
+  std::map<uint64_t, std::unique_ptr<rdma::RdmaLink>> links_;  // by number, never used twice
+  // Expires with the transport: what others post must not outlive it.
+  std::shared_ptr<RdmaTransport*> self_;
+};
+
+}  // namespace addend

@@ -1,0 +1,190 @@
+// Needs an RDMA device: tests/rdma runs it in a virtual machine.
+#include <dirent.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <deque>
+#include <tuple>
+
+#include "absl/strings/str_format.h"
+#include "lib/memory/arena.h"
+#include "lib/transport/rdma/rdma_transport.h"
+#include "tests/conformance/conformance.h"
+
+namespace addend {
+namespace {
+
+using rdma::Signal;
+using rdma::Signals;
+
+// A conversation inside the process: what one end says the other hears, and either notices when
+// the other has gone.
+class LocalSignals final : public Signals {
+ public:
+  static std::pair<std::unique_ptr<LocalSignals>, std::unique_ptr<LocalSignals>> MakePair() {
+    auto shared = std::make_shared<Shared>();
+    return {std::unique_ptr<LocalSignals>(new LocalSignals(shared, 0)),
+            std::unique_ptr<LocalSignals>(new LocalSignals(shared, 1))};
+  }
+  ~LocalSignals() override { Tell(absl::UnavailableError("the other end has gone")); }
+  void Listen(ListenFn listen) override {
+    MutexLock lock(&shared_->mu);
+    shared_->listeners[end_] = std::move(listen);
+    for (auto& word : shared_->unheard[end_]) shared_->listeners[end_](std::move(word));
+    shared_->unheard[end_].clear();
+  }
+  void Say(Signal signal) override { Tell(std::move(signal)); }
+
+ private:
+  struct Shared {
+    Mutex mu;
+    ListenFn listeners[2] ABSL_GUARDED_BY(mu);
+    std::deque<absl::StatusOr<Signal>> unheard[2] ABSL_GUARDED_BY(mu);
+  };
+  LocalSignals(std::shared_ptr<Shared> shared, int end) : shared_(std::move(shared)), end_(end) {}
+  void Tell(absl::StatusOr<Signal> word) {
+    MutexLock lock(&shared_->mu);
+    if (shared_->listeners[1 - end_]) {
+      shared_->listeners[1 - end_](std::move(word));
+    } else {
+      shared_->unheard[1 - end_].push_back(std::move(word));
+    }
+  }
+
+  const std::shared_ptr<Shared> shared_;
+  const int end_;
+};
+
+rdma::Devices AllDevices() {
+  auto devices = rdma::OpenDevices({});
+  return devices.ok() ? *devices : rdma::Devices();
+}
+
+// The server listens on the second device, if there is one, and the client connects from the first.
+class RdmaWorld : public World {
+ public:
+  RdmaWorld() : devices_(AllDevices()) {}
+  static bool HasDevice() {
+    static const bool has = !AllDevices().empty();
+    return has;
+  }
+  std::shared_ptr<Transport> MakeTransport(EventLoop* loop) override {
+    const bool first = loops_.empty();
+    loops_.push_back(loop);
+    auto dial = [this](const Address& peer) { return Dial(peer); };
+    auto made =
+        *MakeRdmaTransport(loop, {first ? devices_.front() : devices_.back()}, std::move(dial));
+    transports_.push_back(made);
+    return made;
+  }
+  Address ListenAddress() override { return {.host = "server", .port = 1}; }
+  Address NobodyListens() override { return {.host = "nobody", .port = 1}; }
+
+ private:
+  // What the service of the server does: hears the offer, and gives the conversation to the shard.
+  class Dialled final : public Signals {
+   public:
+    explicit Dialled(RdmaWorld* world) : world_(world) {
+      std::tie(here_, there_) = LocalSignals::MakePair();
+    }
+    void Listen(ListenFn listen) override { here_->Listen(std::move(listen)); }
+    void Say(Signal signal) override {
+      if (!signal.ends) return here_->Say(std::move(signal));
+      world_->loops_[1]
+          ->Post([world = world_, ends = *signal.ends, there = std::move(there_)]() mutable {
+            if (auto server = world->transports_[1].lock()) {
+              server->Answer("client", ends, std::move(there));
+            }
+          })
+          .IgnoreError();
+    }
+
+   private:
+    RdmaWorld* const world_;
+    std::unique_ptr<LocalSignals> here_, there_;
+  };
+  std::unique_ptr<Signals> Dial(const Address& peer) {
+    if (peer.host == "nobody") return LocalSignals::MakePair().first;  // the other end has gone
+    return std::make_unique<Dialled>(this);
+  }
+
+  const rdma::Devices devices_;
+  std::vector<EventLoop*> loops_;
+  std::vector<std::weak_ptr<RdmaTransport>> transports_;
+};
+
+std::unique_ptr<World> MakeRdmaWorld() { return std::make_unique<RdmaWorld>(); }
+// Without a device there is no such suite: "no tests were run" is what tests/rdma looks for.
+std::vector<WorldFactory> Worlds() {
+  return RdmaWorld::HasDevice() ? std::vector<WorldFactory>{MakeRdmaWorld}
+                                : std::vector<WorldFactory>();
+}
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TransportConformance);
+INSTANTIATE_TEST_SUITE_P(Rdma, TransportConformance, testing::ValuesIn(Worlds()));
+
+// What is counted by the kernel's restrack and by /proc.
+struct Held {
+  int queue_pairs = 0, regions = 0, descriptors = 0;
+  bool operator==(const Held&) const = default;
+};
+
+int Lines(const std::string& command) {
+  FILE* const pipe = ::popen(command.c_str(), "r");
+  int lines = 0;
+  for (int c; (c = std::fgetc(pipe)) != EOF;) lines += c == '\n';
+  ::pclose(pipe);
+  return lines;
+}
+
+Held WhatIsHeld() {
+  const std::string mine = absl::StrFormat(" | grep -c 'pid %d ' | xargs seq 1", ::getpid());
+  Held held;
+  held.queue_pairs = Lines("rdma resource show qp" + mine);
+  held.regions = Lines("rdma resource show mr" + mine);
+  DIR* const directory = ::opendir("/proc/self/fd");
+  while (::readdir(directory) != nullptr) ++held.descriptors;
+  ::closedir(directory);
+  return held;
+}
+
+class RdmaLinks : public TransportConformance {
+ protected:
+  // One link, from the connection to its end at both ends.
+  void ConnectAndClose() {
+    connected_.closed = accepted_.closed = false;
+    accepted_.frames.clear();
+    accepted_.rooms.clear();
+    Connect();
+    here_->Run([&] { link_->Close(absl::OkStatus()); });
+    ASSERT_TRUE(connected_.WaitFor([&] { return connected_.closed; }));
+    ASSERT_TRUE(accepted_.WaitFor([&] { return accepted_.closed; }));
+  }
+};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(RdmaLinks);
+INSTANTIATE_TEST_SUITE_P(Rdma, RdmaLinks, testing::ValuesIn(Worlds()));
+
+TEST_P(RdmaLinks, AThousandOfThemLeaveNothingBehind) {
+  ConnectAndClose();
+  const Held before = WhatIsHeld();
+  ASSERT_GT(before.descriptors, 0);
+  for (int i = 0; i < 1000; ++i) ConnectAndClose();
+  const Held after = WhatIsHeld();
+  EXPECT_EQ(after.queue_pairs, before.queue_pairs);
+  EXPECT_EQ(after.regions, before.regions);
+  EXPECT_EQ(after.descriptors, before.descriptors);
+}
+
+TEST_P(RdmaLinks, MemoryOfAnArenaIsRegisteredOnceAndForgottenWithIt) {
+  auto device = AllDevices().front();
+  auto arena = *Arena::Create(8 << 20);
+  using Access = rdma::Device::Access;
+  const auto first = *device->Register(arena->memory().first(4096), Access::kPeerWrites);
+  const auto other = *device->Register(arena->memory().last(100), Access::kSend);
+  EXPECT_EQ(first.remote_key, other.remote_key);
+  EXPECT_EQ(device->registered_bytes(), 8u << 20);
+  arena.reset();
+  EXPECT_EQ(device->registered_bytes(), 0u);
+}
+
+}  // namespace
+}  // namespace addend
