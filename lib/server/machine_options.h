@@ -9,24 +9,28 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "lib/options/host_port.h"
+#include "lib/server/transport_options.h"
 #include "proto/addend/v1/scheduler.pb.h"
 
 namespace addend {
 
 struct MachineOptions {
+  TransportOptions transport;
   PeerAddresses scheduler;
   std::string advertise;     // never empty: derived from the route to the scheduler if not given
   double bandwidth_bps = 0;  // of all NICs together, each direction; 0: unknown
   absl::Duration connect_timeout;
 };
 
-// Reads the parsed flags (--scheduler, --advertise, --bandwidth, --transport, --connect-timeout),
-// which are declared in machine_options.cc. INVALID_ARGUMENT names the flag.
+// Reads the parsed flags (--scheduler, --advertise, --bandwidth, --connect-timeout, and those of
+// transport_options.h), which are declared in machine_options.cc. INVALID_ARGUMENT names the flag.
 absl::StatusOr<MachineOptions> ReadMachineOptions();
 
-// A summation server on this machine, of one TCP endpoint at `data_port`, as a CPU server; an agent
-// adds whose it is. `memory_limit_bytes` 0: no limit.
-v1::RegisterServerRequest ServerRegistration(const MachineOptions& options, uint16_t grpc_port,
+// A summation server on this machine, as a CPU server; an agent adds whose it is. It takes TCP at
+// `data_port`, unless RDMA was demanded, and links over RDMA through these NICs.
+// `memory_limit_bytes` 0: no limit.
+v1::RegisterServerRequest ServerRegistration(const MachineOptions& options,
+                                             const rdma::Devices& rdma, uint16_t grpc_port,
                                              uint16_t data_port, uint64_t memory_limit_bytes);
 
 }  // namespace addend

@@ -1,7 +1,9 @@
 #include "lib/server/summation_service.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "lib/server/link_signals.h"
 #include "lib/server/summation_member.h"
 
 namespace addend {
@@ -32,6 +34,19 @@ grpc::Status SummationService::GetRollCall(grpc::ServerContext*, const v1::RollC
   response->set_memory_used_bytes(stats.memory_used_bytes);
   response->set_memory_peak_bytes(stats.memory_peak_bytes);
   return grpc::Status::OK;
+}
+
+grpc::ServerBidiReactor<v1::LinkSignal, v1::LinkSignal>* SummationService::Converse(
+    grpc::CallbackServerContext* context) {
+  return AnswerCall(
+      [engine = engine_, peer = context->peer()](v1::LinkAccess access, rdma::Signal::Ends offer,
+                                                 std::unique_ptr<rdma::Signals> rest) {
+        engine->AnswerRdma({.peer = peer,
+                            .job = JobId(access.job_id()),
+                            .token = access.token(),
+                            .offer = std::move(offer)},
+                           std::move(rest));
+      });
 }
 
 }  // namespace addend

@@ -1,4 +1,5 @@
-// The gRPC service of a summation engine: the roll-call.
+// The gRPC service of a summation engine: the roll-call, and the conversations beside links over
+// RDMA.
 #pragma once
 
 #include "lib/summation/engine.h"
@@ -6,15 +7,18 @@
 
 namespace addend {
 
-class SummationService final : public v1::Summation::Service {
+class SummationService final
+    : public v1::Summation::WithCallbackMethod_Converse<v1::Summation::Service> {
  public:
   // `engine` must outlive the service.
-  explicit SummationService(const Engine* engine) : engine_(engine) {}
+  explicit SummationService(Engine* engine) : engine_(engine) {}
   grpc::Status GetRollCall(grpc::ServerContext* context, const v1::RollCallRequest* request,
                            v1::RollCallResponse* response) override;
+  grpc::ServerBidiReactor<v1::LinkSignal, v1::LinkSignal>* Converse(
+      grpc::CallbackServerContext* context) override;
 
  private:
-  const Engine* const engine_;
+  Engine* const engine_;
 };
 
 }  // namespace addend

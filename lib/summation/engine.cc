@@ -62,6 +62,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Options options) {
     ADDEND_ASSIGN_OR_RETURN(auto shard,
                             Shard::Create(i, &engine->budget_, &engine->identity_,
                                           engine->options_.send_limits, engine->options_.network));
+    if (!engine->options_.rdma_devices.empty()) {
+      ADDEND_RETURN_IF_ERROR(
+          shard->ListenRdma(engine->options_.rdma_devices, engine->options_.rdma_options));
+    }
     engine->shards_.push_back(std::move(shard));
   }
   return engine;
@@ -82,7 +86,7 @@ absl::StatusOr<uint16_t> Engine::ListenTcp(const Address& bind) {
   for (auto& shard : shards_) {
     Shard* const raw = shard.get();
     ends.push_back(
-        {raw->loop(), raw->tcp(), [raw](Link* link) { return raw->Accept(link, false); }});
+        {raw->loop(), raw->tcp(), [raw](Link* link) { return raw->Accept(link, *raw->tcp()); }});
   }
   ADDEND_ASSIGN_OR_RETURN(port_, TcpPort::Open(bind, std::move(ends)));
   return port_->port();
@@ -96,6 +100,19 @@ absl::Status Engine::ListenInproc() {
 }
 
 std::string Engine::InprocName(uint32_t shard) { return absl::StrFormat("summation/%d", shard); }
+
+void Engine::AnswerRdma(Shard::RdmaCall call, std::unique_ptr<rdma::Signals> signals) {
+  Shard* const shard = shards_[call.offer.shard % shards_.size()].get();
+  shard->loop()
+      ->Post([shard, call = std::move(call), signals = std::move(signals)]() mutable {
+        shard->AnswerRdma(call, std::move(signals));
+      })
+      .IgnoreError();
+}
+
+void Engine::HangUp() {
+  OnShards([](Shard* shard) { shard->HangUp(); });
+}
 
 void Engine::OnShards(absl::FunctionRef<void(Shard*)> task) const {
   for (auto& shard : shards_) {

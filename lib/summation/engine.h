@@ -42,7 +42,9 @@ class Engine {
     Incarnation incarnation;
     SendLimits send_limits;                  // for the machine's link
     std::shared_ptr<InprocNetwork> network;  // null: no in-process links
-    ExternalSlotsFn external_slots;          // null: all results in the engine's own memory
+    rdma::Devices rdma_devices = {};         // none: no links over RDMA
+    RdmaOptions rdma_options = {};
+    ExternalSlotsFn external_slots;  // null: all results in the engine's own memory
   };
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Options options);
   ~Engine();
@@ -52,6 +54,10 @@ class Engine {
   // Shard i listens as InprocName(i).
   absl::Status ListenInproc();
   static std::string InprocName(uint32_t shard);
+  // Somebody asks for a link over RDMA. From any thread, at once; who may not is told so.
+  void AnswerRdma(Shard::RdmaCall call, std::unique_ptr<rdma::Signals> signals);
+  // Closes all links over RDMA, whose conversations would keep gRPC from ending, and takes no more.
+  void HangUp();
 
   uint32_t shards() const { return static_cast<uint32_t>(shards_.size()); }
   ServerId id() const { return ServerId(identity_.id.load()); }

@@ -149,7 +149,7 @@ absl::Status NodeLink::OnHello(const FrameHeader& header, Bytes token) {
 
 absl::StatusOr<std::shared_ptr<Partition>> NodeLink::Find(const FrameHeader& header) const {
   if (job_ == nullptr) {
-    return shard_->Refuse(*link_,
+    return shard_->Refuse(link_->peer(),
                           absl::UnauthenticatedError("the first frame of a link must be a HELLO"));
   }
   if (header.job != job_->spec.id || header.generation != generation_ ||

@@ -27,6 +27,11 @@ bool SameToken(Bytes given, const std::string& wanted) {
   return difference == 0;
 }
 
+absl::Status UnknownJob(JobId job) {
+  return absl::UnauthenticatedError(
+      absl::StrFormat("job %d is not known here, or the token is not its own", job.value()));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(uint32_t index, MemoryBudget* budget,
@@ -53,6 +58,7 @@ Shard::~Shard() {
   loop_->Run([this] {
     tcp_.reset();
     inproc_.reset();
+    rdma_.reset();
     jobs_.clear();
   });
   loop_->Stop();
@@ -61,15 +67,43 @@ Shard::~Shard() {
 absl::Status Shard::ListenInproc(const std::string& name) {
   absl::Status status;
   loop_->Run([&] {
-    status =
-        inproc_->Listen({.host = name}, [this](Link* link) { return Accept(link, true); }).status();
+    const auto accept = [this](Link* link) { return Accept(link, *inproc_); };
+    status = inproc_->Listen({.host = name}, accept).status();
   });
   return status;
 }
 
-Sink* Shard::Accept(Link* link, bool by_reference) {
-  links_.push_back(std::make_unique<NodeLink>(this, link, by_reference, send_limits_));
+absl::Status Shard::ListenRdma(const rdma::Devices& devices, const RdmaOptions& options) {
+  ADDEND_ASSIGN_OR_RETURN(rdma_, MakeRdmaTransport(loop_.get(), devices, nullptr, options));
+  absl::Status status;
+  loop_->Run([&] {
+    const auto accept = [this](Link* link) { return Accept(link, *rdma_); };
+    status = rdma_->Listen({}, accept).status();
+  });
+  return status;
+}
+
+Sink* Shard::Accept(Link* link, const Transport& transport) {
+  links_.push_back(std::make_unique<NodeLink>(this, link, &transport.traits(), send_limits_));
   return links_.back().get();
+}
+
+void Shard::AnswerRdma(const RdmaCall& call, std::unique_ptr<rdma::Signals> signals) {
+  const auto job = jobs_.find(call.job);
+  absl::Status refusal;
+  if (rdma_ == nullptr || hung_up_) {
+    refusal = rdma::PathFailure(absl::UnavailableError("this server takes no links over RDMA"));
+  } else if (job == jobs_.end() ||
+             !SameToken(std::as_bytes(std::span(call.token)), job->second->spec.token)) {
+    refusal = Refuse(call.peer, UnknownJob(call.job));
+  }
+  if (refusal.ok()) return rdma_->Answer(call.peer, call.offer, std::move(signals));
+  signals->Say({.ends = std::nullopt, .goodbye = std::move(refusal)});
+}
+
+void Shard::HangUp() {
+  hung_up_ = true;
+  if (rdma_ != nullptr) rdma_->CloseAll(absl::UnavailableError("the server is shutting down"));
 }
 
 void Shard::SetJob(const JobSpec& spec) {
@@ -221,24 +255,22 @@ void Shard::RollCall(JobId wanted, size_t limit, std::vector<OpenRoundInfo>* out
   }
 }
 
-absl::Status Shard::Refuse(const Link& link, absl::Status why) {
+absl::Status Shard::Refuse(const std::string& peer, absl::Status why) {
   stats_.links_refused.fetch_add(1, std::memory_order_relaxed);
-  spdlog::warn("refused a link from {}: {}", link.peer(), Message(why));
+  spdlog::warn("refused a link from {}: {}", peer, Message(why));
   return why;
 }
 
 absl::StatusOr<ShardJob*> Shard::Admit(NodeLink* link, const FrameHeader& hello, Bytes token) {
   const auto it = jobs_.find(hello.job);
   if (it == jobs_.end() || !SameToken(token, it->second->spec.token)) {
-    return Refuse(*link->link(),
-                  absl::UnauthenticatedError(absl::StrFormat(
-                      "job %d is not known here, or the token is not its own", hello.job.value())));
+    return Refuse(link->link()->peer(), UnknownJob(hello.job));
   }
   ShardJob* job = it->second.get();
   // The node will hear of it from the scheduler: it is no mistake of anybody's.
   if (hello.generation != job->spec.generation || hello.sender >= job->spec.num_nodes ||
       job->spec.lost.contains(NodeId(hello.sender))) {
-    return Refuse(*link->link(),
+    return Refuse(link->link()->peer(),
                   WithExitCode(absl::FailedPreconditionError(absl::StrFormat(
                                    "node %d of generation %d does not belong to job %d (any more), "
                                    "which is in generation %d with %d nodes",

@@ -16,6 +16,7 @@
 #include "lib/summation/specs.h"
 #include "lib/summation/stall_log.h"
 #include "lib/transport/inproc/factory.h"
+#include "lib/transport/rdma/rdma_transport.h"
 #include "lib/transport/tcp/factory.h"
 
 namespace addend {
@@ -55,12 +56,25 @@ class Shard {
   EventLoop* loop() { return loop_.get(); }
   std::shared_ptr<Transport> tcp() { return tcp_; }
   const ShardStats& stats() const { return stats_; }
-  std::vector<const Transport*> transports() const { return {tcp_.get(), inproc_.get()}; }
-  // For the TCP port and the in-process listener.
-  Sink* Accept(Link* link, bool by_reference);
+  // Null: there is none of that kind.
+  std::vector<const Transport*> transports() const {
+    return {tcp_.get(), inproc_.get(), rdma_.get()};
+  }
+  // For whoever listens. `transport`: of the link.
+  Sink* Accept(Link* link, const Transport& transport);
   absl::Status ListenInproc(const std::string& name);
+  absl::Status ListenRdma(const rdma::Devices& devices, const RdmaOptions& options);
 
   // ---- control, on the loop ----
+  // A peer asks for a link over RDMA. Nothing is set up for it unless it knows the job's token.
+  struct RdmaCall {
+    std::string peer;
+    JobId job;
+    std::string token;
+    rdma::Signal::Ends offer;
+  };
+  void AnswerRdma(const RdmaCall& call, std::unique_ptr<rdma::Signals> signals);
+  void HangUp();
   // A larger generation drops all of the former one. Else what has changed is done: rounds are
   // aborted, or go on without lost nodes.
   void SetJob(const JobSpec& spec);
@@ -82,7 +96,7 @@ class Shard {
   // ---- for NodeLink, on the loop ----
   EarlyBuffers* early_buffers() { return early_buffers_.get(); }
   // Counts and logs that a peer is turned away, before it is told so. Returns `why`.
-  absl::Status Refuse(const Link& link, absl::Status why);
+  absl::Status Refuse(const std::string& peer, absl::Status why);
   absl::StatusOr<ShardJob*> Admit(NodeLink* link, const FrameHeader& hello, Bytes token);
   void Sign(FrameHeader* header) const;
   // Takes the contribution whose turn it is, goes on with what came early, and sends the result if
@@ -132,6 +146,8 @@ class Shard {
   std::unique_ptr<EventLoop> loop_;
   std::shared_ptr<Transport> tcp_;
   std::shared_ptr<Transport> inproc_;
+  std::shared_ptr<RdmaTransport> rdma_;
+  bool hung_up_ = false;
   ShardStats stats_;
   StallLog stalls_;
 

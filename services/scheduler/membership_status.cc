@@ -20,6 +20,7 @@ v1::NodeStatus StatusOf(const Node& node, absl::Time now) {
   status.set_last_seen_s(absl::ToDoubleSeconds(now - std::min(now, node.lease.last_seen)));
   *status.mutable_traffic() = node.beat.traffic();
   status.set_activity(node.beat.activity());
+  status.set_links(node.beat.links());
   return status;
 }
 

@@ -39,6 +39,7 @@ absl::Status Serve() {
   ADDEND_ASSIGN_OR_RETURN(const SummationOptions options, ReadSummationOptions());
   ADDEND_RETURN_IF_ERROR(InitLogging("summation", options.log_level));
 
+  ADDEND_ASSIGN_OR_RETURN(const RdmaHere rdma, OpenRdma(options.machine.transport));
   ADDEND_ASSIGN_OR_RETURN(
       const auto engine,
       Engine::Create({.shards = options.shards,
@@ -46,6 +47,8 @@ absl::Status Serve() {
                       .incarnation = NewIncarnation(),
                       .send_limits = SendLimitsFor(options.machine.bandwidth_bps),
                       .network = nullptr,
+                      .rdma_devices = rdma.devices,
+                      .rdma_options = options.machine.transport.rdma,
                       .external_slots = nullptr}));
   ADDEND_ASSIGN_OR_RETURN(const uint16_t data_port,
                           engine->ListenTcp({options.data_listen.host, options.data_listen.port}));
@@ -68,10 +71,10 @@ absl::Status Serve() {
       .give_up = [&stop] { return stop.Wait(absl::ZeroDuration()).has_value(); },
       .on_fatal = [&stop](absl::Status why) { stop.RequestStop(std::move(why)); },
       .on_drained = [&stop] { stop.RequestStop(absl::OkStatus()); }};
-  auto member = SummationMember::Join(
-      member_options,
-      ServerRegistration(options.machine, rpc->port(), data_port, options.memory_limit_bytes),
-      engine.get());
+  auto member = SummationMember::Join(member_options,
+                                      ServerRegistration(options.machine, rdma.devices, rpc->port(),
+                                                         data_port, options.memory_limit_bytes),
+                                      engine.get());
   if (absl::IsCancelled(member.status())) return absl::OkStatus();
   ADDEND_RETURN_IF_ERROR(member.status());
   joined = true;
@@ -87,6 +90,7 @@ absl::Status Serve() {
   rpc->SetReady(false);
   if (why.ok()) Drain(member->get(), options.drain_timeout);
   (*member)->Leave();
+  engine->HangUp();
   return why;
 }
 

@@ -5,12 +5,14 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "lib/client/addend.h"
 #include "lib/rpc/local_address.h"
+#include "lib/server/link_signals.h"
 #include "lib/summation/engine.h"
 
 namespace addend {
@@ -35,6 +37,17 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(Options options,
   std::unique_ptr<Agent> agent(new Agent(std::move(options), std::move(network)));
   ADDEND_ASSIGN_OR_RETURN(agent->loop_, EventLoop::Start("agent"));
   Agent* const raw = agent.get();
+  if (!raw->options_.rdma_devices.empty()) {
+    auto dial = [raw](const Address& server) {
+      v1::LinkAccess access;
+      access.set_job_id(raw->identity_.job.value());
+      access.set_token(raw->identity_.token);
+      return CallServer((HostPort{server.host, server.port}).ToString(), std::move(access));
+    };
+    ADDEND_ASSIGN_OR_RETURN(
+        raw->rdma_, MakeRdmaTransport(raw->loop_.get(), raw->options_.rdma_devices, std::move(dial),
+                                      raw->options_.rdma));
+  }
   absl::Status status;
   raw->loop_->Run([&] {
     raw->tcp_ = MakeTcpTransport(raw->loop_.get());
@@ -75,6 +88,7 @@ Agent::~Agent() {
       link->Close(absl::CancelledError("the agent is shutting down"));
     tcp_.reset();
     inproc_.reset();
+    rdma_.reset();
   });
   loop_->Stop();
 }
@@ -166,6 +180,8 @@ void Agent::BeginGeneration(Generation generation) {
   }
   links_.clear();
   lost_servers_.clear();
+  rdma_failures_.clear();
+  routes_.clear();
   change_ = {};
   DropRetiredLinks();
   by_number_.clear();
@@ -229,10 +245,9 @@ absl::StatusOr<ServerLink*> Agent::LinkTo(uint32_t server, uint32_t shard) {
   }
   ServerEvents* const events = this;
   if (ServerId(server) == colocated_server_) {
-    auto& link = links_[key] =
-        std::make_unique<ServerLink>(inproc_.get(), &identity_, events, &convoy_, ServerId(server),
-                                     "the colocated summation server", shard);
-    link->Connect({.host = Engine::InprocName(shard)}, options_.connect_timeout);
+    auto& link = links_[key] = std::make_unique<ServerLink>(
+        &identity_, events, &convoy_, ServerId(server), "the colocated summation server", shard);
+    link->Connect(inproc_.get(), {.host = Engine::InprocName(shard)}, "", options_.connect_timeout);
     return link.get();
   }
   const auto it = servers_.find(server);
@@ -247,11 +262,10 @@ absl::StatusOr<ServerLink*> Agent::LinkTo(uint32_t server, uint32_t shard) {
                                          info.colocated_node(), info.hostname())
                        : absl::StrFormat("summation server %d (%s)", server, info.hostname());
   ADDEND_RETURN_IF_ERROR(CheckReachable(where, endpoint));
-  auto& link = links_[key] = std::make_unique<ServerLink>(tcp_.get(), &identity_, events, &convoy_,
-                                                          ServerId(server), where, shard);
-  link->Connect({endpoint.host(), static_cast<uint16_t>(endpoint.port())},
-                options_.connect_timeout);
-  return link.get();
+  auto link =
+      std::make_unique<ServerLink>(&identity_, events, &convoy_, ServerId(server), where, shard);
+  ADDEND_RETURN_IF_ERROR(Connect(link.get(), info, options_.connect_timeout));
+  return (links_[key] = std::move(link)).get();
 }
 
 // A connection to a loopback address of another machine would end at whoever listens there on this
@@ -302,6 +316,11 @@ v1::Traffic Agent::traffic() const {
   v1::Traffic traffic;
   traffic.set_network_bytes_sent(tcp_->stats().bytes_sent);
   traffic.set_network_bytes_received(tcp_->stats().bytes_received);
+  if (rdma_ != nullptr) {
+    const TransportStats& rdma = rdma_->stats();
+    traffic.set_network_bytes_sent(traffic.network_bytes_sent() + rdma.bytes_sent);
+    traffic.set_network_bytes_received(traffic.network_bytes_received() + rdma.bytes_received);
+  }
   traffic.set_local_bytes(inproc_->stats().local_bytes);
   traffic.set_copied_bytes(copied_bytes_);
   return traffic;
@@ -316,11 +335,30 @@ std::string Agent::Activity() const {
   return text;
 }
 
+// "3 rdma, 1 tcp (no RDMA: the server has none)": of the links to other machines.
+std::string Agent::DescribeLinks() const {
+  std::map<std::string, int> counts;
+  std::string why_tcp;
+  for (const auto& [key, link] : links_) {
+    if (link->given_up() || link->server() == colocated_server_) continue;
+    const std::string& transport = link->transport().traits().name;
+    ++counts[transport];
+    if (transport == "tcp") why_tcp = link->reason();
+  }
+  std::vector<std::string> parts;
+  for (const auto& [transport, count] : counts) {
+    parts.push_back(absl::StrFormat("%d %s", count, transport));
+  }
+  const std::string text = absl::StrJoin(parts, ", ");
+  return why_tcp.empty() ? text : absl::StrFormat("%s (%s)", text, why_tcp);
+}
+
 void Agent::FillBeat(v1::HeartbeatRequest* beat) {
   *beat->mutable_traffic() = traffic();
   std::map<uint32_t, std::pair<absl::Duration, uint64_t>> served;
   loop_->Run([&] {
     beat->set_activity(Activity());
+    beat->set_links(DescribeLinks());
     beat->set_generation(identity_.generation.value());
     for (const auto& [key, link] : links_) {
       if (link->given_up() || ServerId(key.first) == colocated_server_) continue;
@@ -369,11 +407,13 @@ v1::GetAgentResponse Agent::Snapshot() {
       v1::LinkInfo* info = response.add_links();
       info->set_server_id(key.first);
       info->set_shard(key.second);
-      info->set_transport(link->transport());
+      info->set_transport(link->transport().traits().name);
+      info->set_reason(link->reason());
       info->set_peer(link->where());
       info->set_connected(link->open());
       info->set_in_flight(static_cast<uint32_t>(link->queued()));
     }
+    response.set_rdma_fallbacks(rdma_fallbacks_);
     response.set_tensors(static_cast<uint32_t>(by_number_.size()));
     DescribeOpen(&response);
     for (const auto& [number, tensor] : by_number_) {

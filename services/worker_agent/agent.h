@@ -22,7 +22,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "lib/server/transport_options.h"
 #include "lib/transport/inproc/factory.h"
+#include "lib/transport/rdma/rdma_transport.h"
 #include "lib/transport/tcp/factory.h"
 #include "proto/addend/v1/agent.pb.h"
 #include "proto/addend/v1/scheduler.pb.h"
@@ -65,6 +67,10 @@ class Agent final : private TrainerEvents, private ServerEvents {
     double bandwidth_bps = 0;  // of this machine, each direction; 0: unknown
     absl::Duration connect_timeout = absl::Seconds(60);
     absl::Duration stall_timeout = absl::Seconds(300);
+    TransportMode transport = TransportMode::kAuto;  // of links to other machines
+    rdma::Devices rdma_devices = {};                 // that they may use
+    std::string why_no_rdma = {};                    // if there are none
+    RdmaOptions rdma = {};
   };
 
   // Listens for trainers at once; they wait until the job is complete. INVALID_ARGUMENT: the
@@ -149,6 +155,10 @@ class Agent final : private TrainerEvents, private ServerEvents {
   void OnLinkLost(ServerLink* link, const absl::Status& why) override;
   void SendResult(const ServerLink* link, const FrameHeader& asked);
   void Reconnect(const LinkKey& key);
+  void ReconnectLater(const ServerLink& link, bool at_once);
+  bool TakeAnotherWay(ServerLink* link, const absl::Status& why);
+  // By the best transport that both ends have. FAILED_PRECONDITION: there is none.
+  absl::Status Connect(ServerLink* link, const v1::ServerInfo& server, absl::Duration timeout);
   void ReportLost(ServerLink* link, const absl::Status& why);
   void CloseDeadLinks();
   void FollowPlan(const std::shared_ptr<Tensor>& tensor, const v1::TensorPlan& plan);
@@ -185,6 +195,7 @@ class Agent final : private TrainerEvents, private ServerEvents {
   void DropRetiredLinks();
   void DescribeOpen(v1::GetAgentResponse* response) const;
   std::string Activity() const;
+  std::string DescribeLinks() const;
 
   const Options options_;
   std::unique_ptr<EventLoop> loop_;
@@ -194,6 +205,7 @@ class Agent final : private TrainerEvents, private ServerEvents {
   // ---- owned by the core loop's thread ----
   std::shared_ptr<Transport> tcp_;
   std::shared_ptr<Transport> inproc_;
+  std::shared_ptr<RdmaTransport> rdma_;  // null without a device
   std::unique_ptr<TrainerPort> port_;
   SchedulerReports* reports_ = nullptr;
   ServerId colocated_server_;
@@ -209,6 +221,9 @@ class Agent final : private TrainerEvents, private ServerEvents {
   Convoy convoy_;              // of all links that leave the node
   uint64_t stream_bytes_ = 0;  // pushed so far: where the next tensor begins in it
   std::map<LinkKey, std::unique_ptr<ServerLink>> links_;
+  std::map<uint32_t, std::string> rdma_failures_;  // by server, in this generation: why
+  uint64_t rdma_fallbacks_ = 0;
+  std::map<uint32_t, std::string> routes_;  // by server: the last, as it was logged
   std::set<uint32_t> lost_servers_;  // that the scheduler has been told of, in this generation
   // The planned change that is under way; number 0: none.
   struct {

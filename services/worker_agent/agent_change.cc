@@ -35,7 +35,12 @@ void Agent::SetNext(PartitionOwner* owner, ServerLink* next, PlanVersion version
 // FOLLOW in spec/recovery.pml.
 void Agent::Follow(Tensor* tensor, uint32_t partition, ServerLink* link, PlanVersion version) {
   PartitionOwner& owner = tensor->owners[partition];
-  owner.link->Arrived(PartitionId(tensor->id, partition));
+  const PartitionId id(tensor->id, partition);
+  owner.link->Arrived(id);
+  // A late write of the former owner's would land in the room of a later round.
+  if (owner.link != link && owner.link->IsReceiving(id)) {
+    owner.link->Reset(absl::UnavailableError("a partition has another owner"));
+  }
   SetNext(&owner, nullptr, PlanVersion());
   owner.link = link;
   owner.version = version;

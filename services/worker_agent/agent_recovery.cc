@@ -1,12 +1,15 @@
 // The agent when servers are lost: links that break, and partitions with new owners. The node of
 // spec/recovery.pml; every handler here is one of its steps.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/log.h"
+#include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "services/worker_agent/agent.h"
+#include "services/worker_agent/route.h"
 
 namespace addend {
 namespace {
@@ -14,6 +17,8 @@ namespace {
 // A server that is there answers at once; one that is cut off is the lease's to judge.
 constexpr absl::Duration kReconnectTimeout = absl::Seconds(2);
 constexpr absl::Duration kBetweenAttempts = absl::Milliseconds(100);
+// Where TCP is the other way.
+constexpr absl::Duration kRdmaTimeout = absl::Seconds(5);
 
 // The connection broke, or was closed because its end stops.
 bool IsTransient(const absl::Status& why) {
@@ -31,6 +36,7 @@ void Agent::OnLinkLost(ServerLink* link, const absl::Status& why) {
   spdlog::debug("lost the link to {}: {}", link->where(), Message(why));
   const auto server = servers_.find(link->server().value());
   if (server == servers_.end()) return;  // declared dead already
+  if (TakeAnotherWay(link, why)) return;
   const ExitCode code = ExitCodeOf(why);
   const bool disagreement = code == kExitMismatch || code == kExitVersion;
   if (disagreement) {
@@ -44,19 +50,34 @@ void Agent::OnLinkLost(ServerLink* link, const absl::Status& why) {
   if (!IsTransient(why) && use == Use::kOwner) {
     return ReportLost(link, why);  // whoever answers there is not the server of the plan
   }
-  const LinkKey key(link->server().value(), link->shard());
-  const Generation generation = identity_.generation;
-  const auto attempt = [this, key, generation] {
-    if (generation == identity_.generation && failure_.ok()) Reconnect(key);
-  };
   if (link->open_attempts() > 0 && absl::IsUnavailable(why)) ReportLost(link, why);  // refused
   // Others may reach it, but not this node: the job must not wait for that for ever.
   if (!link->was_open() && absl::IsDeadlineExceeded(why)) ReportLost(link, why);
-  if (link->open_attempts() == 0 && !link->reopened()) {
-    loop_->Defer(attempt);
+  ReconnectLater(*link, /*at_once=*/link->open_attempts() == 0 && !link->reopened());
+}
+
+void Agent::ReconnectLater(const ServerLink& link, bool at_once) {
+  const LinkKey key(link.server().value(), link.shard());
+  const Generation generation = identity_.generation;
+  auto attempt = [this, key, generation] {
+    if (generation == identity_.generation && failure_.ok()) Reconnect(key);
+  };
+  if (at_once) {
+    loop_->Defer(std::move(attempt));
   } else {
-    loop_->RunAfter(kBetweenAttempts, attempt);
+    loop_->RunAfter(kBetweenAttempts, std::move(attempt));
   }
+}
+
+// RDMA has failed, not the server: for the rest of the generation TCP leads there.
+bool Agent::TakeAnotherWay(ServerLink* link, const absl::Status& why) {
+  if (!link->path_failed() || options_.transport != TransportMode::kAuto) return false;
+  const uint32_t server = link->server().value();
+  const bool first = rdma_failures_.emplace(server, Message(why)).second;
+  ++rdma_fallbacks_;
+  if (first) spdlog::warn("{}; trying TCP", Message(why));
+  ReconnectLater(*link, /*at_once=*/first);
+  return true;
 }
 
 Agent::Use Agent::UseOf(const ServerLink* link) const {
@@ -84,9 +105,37 @@ void Agent::Reconnect(const LinkKey& key) {
       link->second->given_up()) {
     return;
   }
-  const v1::DataEndpoint& endpoint = server->second.endpoints(0);
-  link->second->Connect({endpoint.host(), static_cast<uint16_t>(endpoint.port())},
-                        kReconnectTimeout);
+  const absl::Status status = Connect(link->second.get(), server->second, kReconnectTimeout);
+  if (!status.ok()) FailJob(status, "internal", /*report=*/true);
+}
+
+absl::Status Agent::Connect(ServerLink* link, const v1::ServerInfo& server,
+                            absl::Duration timeout) {
+  RouteChoice choice{.mode = options_.transport, .ports = {}, .why_no_ports = options_.why_no_rdma};
+  for (const auto& device : options_.rdma_devices) {
+    if (device->active()) choice.ports.push_back(device->address());
+  }
+  if (choice.ports.empty() && !options_.rdma_devices.empty()) {
+    choice.why_no_ports = "no RDMA port of this machine is active";
+  }
+  const auto failure = rdma_failures_.find(server.server_id());
+  ADDEND_ASSIGN_OR_RETURN(
+      const Route route,
+      ChooseRoute(choice, server, failure == rdma_failures_.end() ? "" : failure->second));
+  std::string& former = routes_[server.server_id()];
+  if (former != route.reason && !options_.rdma_devices.empty()) {
+    spdlog::info("{} is reached over {} ({})", link->where(), route.rdma ? "RDMA" : "TCP",
+                 route.reason);
+  }
+  former = route.reason;
+  if (!route.rdma) {
+    link->Connect(tcp_.get(), route.address, route.reason, timeout);
+  } else {
+    const bool or_tcp = options_.transport == TransportMode::kAuto;
+    link->Connect(rdma_.get(), route.address, route.reason,
+                  or_tcp ? std::min(timeout, kRdmaTimeout) : timeout);
+  }
+  return absl::OkStatus();
 }
 
 // On a link that was there before, both sides say where they stand.

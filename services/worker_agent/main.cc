@@ -67,6 +67,7 @@ class AgentProcess {
   AgentProcess(const AgentOptions& options, StopSignal* stop) : options_(options), stop_(stop) {}
 
   absl::Status Run() {
+    ADDEND_ASSIGN_OR_RETURN(rdma_, OpenRdma(options_.machine.transport));
     network_ = MakeInprocNetwork();
     ADDEND_ASSIGN_OR_RETURN(agent_,
                             Agent::Create({.job = options_.job,
@@ -79,7 +80,11 @@ class AgentProcess {
                                            .socket = options_.socket,
                                            .bandwidth_bps = options_.machine.bandwidth_bps,
                                            .connect_timeout = options_.machine.connect_timeout,
-                                           .stall_timeout = options_.stall_timeout},
+                                           .stall_timeout = options_.stall_timeout,
+                                           .transport = options_.machine.transport.mode,
+                                           .rdma_devices = rdma_.devices,
+                                           .why_no_rdma = rdma_.why_none,
+                                           .rdma = options_.machine.transport.rdma},
                                           network_));
     const absl::Status status = Serve();
     if (!status.ok()) agent_->RefuseTrainers(status, kRefusalGrace);
@@ -106,6 +111,7 @@ class AgentProcess {
                                            {&engine_metrics, &agent_metrics}));
     const absl::Status status = JoinAndWait(http->port(), &joined);
     // The services above are on this stack: calls have to end first.
+    engine_->HangUp();
     rpc_.reset();
     return status;
   }
@@ -116,6 +122,8 @@ class AgentProcess {
                            .incarnation = incarnation_,
                            .send_limits = SendLimitsFor(options_.machine.bandwidth_bps),
                            .network = network_,
+                           .rdma_devices = rdma_.devices,
+                           .rdma_options = options_.machine.transport.rdma,
                            .external_slots = nullptr};
     engine.external_slots = [slots = agent_->result_slots()](JobId, Generation generation,
                                                              const std::string& name) {
@@ -174,8 +182,8 @@ class AgentProcess {
   }
 
   v1::RegisterServerRequest ColocatedRegistration() const {
-    auto request =
-        ServerRegistration(options_.machine, rpc_->port(), data_port_, options_.memory_limit_bytes);
+    auto request = ServerRegistration(options_.machine, rdma_.devices, rpc_->port(), data_port_,
+                                      options_.memory_limit_bytes);
     request.set_colocated_job(options_.job);
     request.set_colocated_node(options_.node_rank);
     return request;
@@ -205,6 +213,7 @@ class AgentProcess {
   StopSignal* const stop_;
   const Incarnation incarnation_ = NewIncarnation();
   uint16_t data_port_ = 0;
+  RdmaHere rdma_;
   std::shared_ptr<InprocNetwork> network_;
   // The engine goes first: it may still hold contributions in the agent's memory.
   std::unique_ptr<Agent> agent_;

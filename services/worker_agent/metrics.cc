@@ -11,6 +11,12 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
   double connected = 0;
   for (const v1::TrainerInfo& trainer : agent.trainers()) connected += trainer.connected();
   const v1::Traffic& traffic = agent.traffic();
+  double tcp = 0, rdma = 0;
+  for (const v1::LinkInfo& link : agent.links()) {
+    if (!link.connected()) continue;
+    tcp += link.transport() == "tcp";
+    rdma += link.transport() == "rdma";
+  }
   return {
       MakeFamily(
           "addend_agent_network_bytes_total",
@@ -25,6 +31,13 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
       MakeFamily("addend_agent_copied_bytes_total",
                  "Payload bytes that the agent copied in user space.", MetricType::Counter,
                  {{"", d(traffic.copied_bytes())}}),
+      MakeFamily("addend_agent_links",
+                 "Links to the shards of other machines' summation servers that are open, by "
+                 "transport.",
+                 MetricType::Gauge, {{"tcp", tcp}, {"rdma", rdma}}, "transport"),
+      MakeFamily("addend_agent_rdma_fallbacks_total",
+                 "Links that RDMA failed and that went on over TCP.", MetricType::Counter,
+                 {{"", d(agent.rdma_fallbacks())}}),
       MakeFamily("addend_agent_trainers", "Trainers of this node that are connected.",
                  MetricType::Gauge, {{"", connected}}),
       MakeFamily("addend_agent_open_rounds",

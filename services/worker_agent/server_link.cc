@@ -7,10 +7,14 @@
 #include "absl/time/clock.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/strings.h"
+#include "lib/transport/rdma/signals.h"
 
 namespace addend {
 
-void ServerLink::Connect(const Address& address, absl::Duration timeout) {
+void ServerLink::Connect(Transport* transport, const Address& address, std::string reason,
+                         absl::Duration timeout) {
+  transport_ = transport;
+  reason_ = std::move(reason);
   connecting_ = true;
   ++attempts_;
   closed_ = false;
@@ -85,12 +89,17 @@ void ServerLink::SayHello() {
 }
 
 absl::StatusOr<MutableBytes> ServerLink::Place(const FrameHeader& header) {
-  if (header.type == FrameType::kResult) return events_->RoomForResult(this, header);
+  if (header.type == FrameType::kResult) {
+    const MutableBytes room = events_->RoomForResult(this, header);
+    if (!room.empty()) placed_.insert(header.partition);
+    return room;
+  }
   return absl::UnimplementedError(
       absl::StrFormat("an agent does not take a %s frame with a payload", Name(header.type)));
 }
 
 absl::Status ServerLink::OnFrame(const FrameHeader& header, Payload payload) {
+  if (header.type == FrameType::kResult) placed_.erase(header.partition);
   if (leaving_) return absl::OkStatus();
   switch (header.type) {
     case FrameType::kHello:
@@ -131,6 +140,7 @@ void ServerLink::OnClosed(absl::Status why) {
   open_ = false;
   closed_ = true;
   awaited_.clear();
+  placed_.clear();
   CountSumming();
   outbox_.Detach();
   outbox_.Clear(why);
@@ -149,8 +159,13 @@ void ServerLink::Close(const absl::Status& why) {
   }
 }
 
+void ServerLink::Reset(const absl::Status& why) {
+  if (link_ != nullptr) link_->Close(why);
+}
+
 void ServerLink::Lose(const absl::Status& why) {
   if (leaving_) return;
+  path_failed_ = rdma::IsPathFailure(why);
   const absl::Status named(why.code(), absl::StrFormat("%s: %s", where_, Message(why)));
   events_->OnLinkLost(this, WithExitCode(named, ExitCodeOf(why)));
 }

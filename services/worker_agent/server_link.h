@@ -52,18 +52,19 @@ class ServerEvents {
 class ServerLink final : public Sink {
  public:
   // All pointers outlive the link. `where` is for people: "summation server 2 at 10.0.0.7:7171".
-  ServerLink(Transport* transport, const NodeIdentity* identity, ServerEvents* events,
-             Convoy* convoy, ServerId server, std::string where, uint32_t shard)
-      : transport_(transport),
-        identity_(identity),
+  ServerLink(const NodeIdentity* identity, ServerEvents* events, Convoy* convoy, ServerId server,
+             std::string where, uint32_t shard)
+      : identity_(identity),
         events_(events),
         server_(server),
         where_(std::move(where)),
         shard_(shard),
         outbox_(convoy, [this](bool waiting) { SetWaiting(waiting); }) {}
 
-  // Again after OnLinkLost: what was queued then is forgotten.
-  void Connect(const Address& address, absl::Duration timeout);
+  // Again after OnLinkLost, perhaps another way: what was queued then is forgotten. `transport`
+  // outlives the link. `reason`: why it is this one, for people.
+  void Connect(Transport* transport, const Address& address, std::string reason,
+               absl::Duration timeout);
   // `payload` is lent until the round has its result. `place`: as in Outbox::Push.
   void Push(const FrameHeader& header, Bytes payload, Done done, uint64_t place = 0);
   // The generation is over, or the server has been declared dead: no more events and nothing is
@@ -90,7 +91,15 @@ class ServerLink final : public Sink {
   size_t queued() const { return outbox_.queued(); }
   // What is on its way to the server, about, at most.
   void LimitInFlight(size_t bytes);
-  std::string transport() const { return transport_->traits().name; }
+  // That it uses, or used last.
+  const Transport& transport() const { return *transport_; }
+  const std::string& reason() const { return reason_; }
+  // It was lost because of the way it took: the server may be reached another way.
+  bool path_failed() const { return path_failed_; }
+  // A result for this partition is on its way into the room that was given for it.
+  bool IsReceiving(PartitionId partition) const { return placed_.contains(partition); }
+  // Closes this connection: nothing of it arrives any more. OnLinkLost follows.
+  void Reset(const absl::Status& why);
 
   absl::StatusOr<MutableBytes> Place(const FrameHeader& header) override;
   absl::Status OnFrame(const FrameHeader& header, Payload payload) override;
@@ -103,12 +112,15 @@ class ServerLink final : public Sink {
   void CountSumming();
   void Lose(const absl::Status& why);
 
-  Transport* const transport_;
   const NodeIdentity* const identity_;
   ServerEvents* const events_;
   const ServerId server_;
   const std::string where_;
   const uint32_t shard_;
+  Transport* transport_ = nullptr;
+  std::string reason_;
+  bool path_failed_ = false;
+  absl::flat_hash_set<PartitionId> placed_;  // rooms that results are on their way into
   Link* link_ = nullptr;
   size_t in_flight_bytes_ = SendLimits::kUnlimited;
   std::string token_;     // lent to the HELLO

@@ -24,7 +24,7 @@ MAY_INCLUDE = {
     "lib/rpc": {"lib/base", "lib/options", "lib/telemetry", "proto"},
     "lib/member": {"lib/base", "lib/options", "lib/rpc", "proto"},
     # What a summation server is, in a process of its own and inside the agent.
-    "lib/server": {"lib/base", "lib/options", "lib/rpc", "lib/telemetry", "lib/summation", "lib/member", "proto"},
+    "lib/server": {"lib/base", "lib/options", "lib/rpc", "lib/telemetry", "lib/transport", "lib/summation", "lib/member", "proto"},
     "lib/client": {"lib/base"},  # and no package: see below
 }
 MAY_INCLUDE["services/scheduler"] = set(MAY_INCLUDE) - {"lib/client"} | {"proto"}

@@ -50,7 +50,7 @@ tensors' bytes; null has no meaning or is not known.
   jobs    [{name, job_id, generation, state (forming, ready or failed), reason, settings, plan_version, tensors,
           tensor_bytes, uptime_s, t_opt_s, shares [{server_id, share, assigned}], nodes (as below, without job)}]
   nodes   [{job, node_rank, connected, hostname, control_address, incarnation, bandwidth_bps, last_seen_s, activity,
-          traffic}]
+          links (by transport, and why not RDMA), traffic}]
   why     {job, state, waits_for (the sentence), tensor, round, open_s, nodes [rank], ranks [rank]}; nodes of which nobody
           has pushed, and single ranks of the others
   drain   {server_id, drained}

@@ -30,6 +30,7 @@ Json ToJson(const v1::NodeStatus& node) {
           {"bandwidth_bps", node.bandwidth_bps()},
           {"last_seen_s", node.last_seen_s()},
           {"activity", node.activity()},
+          {"links", node.links()},
           {"traffic", ToJson(node.traffic())}};
 }
 

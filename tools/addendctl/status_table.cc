@@ -102,15 +102,15 @@ std::string JobsText(const v1::GetStatusResponse& status) {
 
 std::string NodesText(const v1::GetStatusResponse& status) {
   Table table({"JOB", "NODE", "CONNECTED", "HOST", "ADDRESS", "BANDWIDTH", "SENT", "RECEIVED",
-               "SEEN", "ACTIVITY"});
+               "LINKS", "SEEN", "ACTIVITY"});
   for (const auto& job : status.jobs()) {
     for (const auto& node : job.nodes()) {
       const auto& traffic = node.traffic();
       table.Add({job.name(), std::to_string(node.node_rank()), node.connected() ? "yes" : "no",
                  TextCell(node.hostname()), TextCell(node.control_address()),
                  BandwidthCell(node.bandwidth_bps()), SizeCell(traffic.network_bytes_sent()),
-                 SizeCell(traffic.network_bytes_received()), Seen(node.last_seen_s()),
-                 TextCell(node.activity())});
+                 SizeCell(traffic.network_bytes_received()), TextCell(node.links()),
+                 Seen(node.last_seen_s()), TextCell(node.activity())});
     }
   }
   return table.empty() ? "No nodes.\n" : table.ToString();

@@ -180,6 +180,10 @@ absl::StatusOr<rdma::Signal::Ends> RdmaTransport::Meet(rdma::RdmaLink* link,
   return answer;
 }
 
+void RdmaTransport::CloseAll(const absl::Status& why) {
+  for (auto& [number, link] : links_) link->Close(why);
+}
+
 rdma::CompletionQueue* RdmaTransport::NicTowards(const rdma::PortAddress& peer,
                                                  size_t first) const {
   for (size_t i = 0; i < nics_.size(); ++i) {

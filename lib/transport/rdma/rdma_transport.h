@@ -34,6 +34,8 @@ class RdmaTransport final : public Transport {
   // Somebody who may has begun a conversation with this shard, and offers these ends.
   void Answer(const std::string& peer, const rdma::Signal::Ends& offer,
               std::unique_ptr<rdma::Signals> signals);
+  // Every link is closed on purpose.
+  void CloseAll(const absl::Status& why);
 
  private:
   rdma::RdmaLink* NewLink(std::string peer, std::unique_ptr<rdma::Signals> signals,

@@ -1,0 +1,290 @@
+#include "lib/server/link_signals.h"
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/support/client_callback.h>
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/mutex.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
+#include "lib/rpc/client.h"
+#include "lib/rpc/status.h"
+
+namespace addend {
+namespace {
+
+using rdma::Signal;
+using rdma::Signals;
+
+v1::LinkSignal WordOf(const Signal& signal) {
+  v1::LinkSignal word;
+  if (signal.ends.has_value()) {
+    v1::LinkEnds* const ends = word.mutable_ends();
+    ends->set_version(signal.ends->version);
+    ends->set_shard(signal.ends->shard);
+    for (const auto& lane : signal.ends->lanes) {
+      v1::LinkLane* const added = ends->add_lanes();
+      if (!lane.has_value()) continue;
+      *added->mutable_port() = ToProto(lane->port);
+      added->set_queue_pair(lane->queue_pair);
+      added->set_first_psn(lane->first_psn);
+    }
+  }
+  if (signal.goodbye.has_value()) {
+    v1::LinkGoodbye* const goodbye = word.mutable_goodbye();
+    goodbye->set_code(static_cast<uint32_t>(signal.goodbye->raw_code()));
+    goodbye->set_message(Message(*signal.goodbye));
+    goodbye->set_exit_code(static_cast<uint32_t>(ExitCodeOf(*signal.goodbye)));
+    goodbye->set_path_failed(rdma::IsPathFailure(*signal.goodbye));
+  }
+  return word;
+}
+
+absl::Status ReasonIn(const v1::LinkGoodbye& goodbye) {
+  absl::Status why(static_cast<absl::StatusCode>(goodbye.code()), goodbye.message());
+  if (why.ok()) return why;
+  why = WithExitCode(std::move(why), static_cast<ExitCode>(goodbye.exit_code()));
+  return goodbye.path_failed() ? rdma::PathFailure(std::move(why)) : why;
+}
+
+absl::StatusOr<Signal> SignalIn(const v1::LinkSignal& word) {
+  Signal signal;
+  if (word.has_goodbye()) signal.goodbye = ReasonIn(word.goodbye());
+  if (!word.has_ends()) return signal;
+  Signal::Ends& ends = signal.ends.emplace();
+  ends.version = word.ends().version();
+  ends.shard = word.ends().shard();
+  for (const v1::LinkLane& lane : word.ends().lanes()) {
+    ends.lanes.emplace_back();
+    if (!lane.has_port()) continue;
+    ADDEND_ASSIGN_OR_RETURN(const rdma::PortAddress port, FromProto(lane.port()));
+    ends.lanes.back() = rdma::LaneAddress{port, lane.queue_pair(), lane.first_psn()};
+  }
+  return signal;
+}
+
+// One end of a stream: a queue of words to say, one listener, and an end in which nothing that was
+// said is lost. gRPC may answer on the caller's stack, so its methods are called without the lock.
+template <typename Reactor>
+class Speaker : public Reactor {
+ public:
+  using ListenFn = Signals::ListenFn;
+
+  void Listen(ListenFn listen) {
+    MutexLock lock(&mu_);
+    listen_ = std::move(listen);
+    for (auto& word : unheard_) listen_(std::move(word));
+    unheard_.clear();
+  }
+  void Say(v1::LinkSignal word) {
+    {
+      MutexLock lock(&mu_);
+      if (broken_ || ending_) return;
+      unsaid_.push_back(std::move(word));
+      if (writing_) return;
+      writing_ = true;
+    }
+    this->StartWrite(&unsaid_front());
+  }
+  // After what was said.
+  void End() {
+    {
+      MutexLock lock(&mu_);
+      ending_ = true;
+    }
+    EndIfDue();
+  }
+  void OnWriteDone(bool ok) override {
+    bool more = false;
+    {
+      MutexLock lock(&mu_);
+      unsaid_.pop_front();
+      broken_ = broken_ || !ok;
+      more = writing_ = !broken_ && !unsaid_.empty();
+    }
+    if (more) return this->StartWrite(&unsaid_front());
+    EndIfDue();
+  }
+  void OnReadDone(bool ok) override {
+    if (ok) {
+      OnWord(heard_);
+      return this->StartRead(&heard_);
+    }
+    {
+      MutexLock lock(&mu_);
+      broken_ = true;
+    }
+    EndIfDue();
+  }
+
+ protected:
+  // The first call of gRPC's, which keeps the stream alive from then on.
+  void Begin(std::shared_ptr<Speaker> self) {
+    self_ = std::move(self);
+    this->StartRead(&heard_);
+  }
+  virtual void OnWord(const v1::LinkSignal& word) { Tell(SignalIn(word)); }
+  // Nothing is under way any more: ends the call.
+  virtual void Finish() = 0;
+  void Tell(absl::StatusOr<Signal> word) {
+    MutexLock lock(&mu_);
+    if (listen_) {
+      listen_(std::move(word));
+    } else {
+      unheard_.push_back(std::move(word));
+    }
+  }
+  // gRPC has done with it.
+  void Over(absl::Status why) {
+    Tell(std::move(why));
+    std::shared_ptr<Speaker> self;
+    self.swap(self_);
+  }
+
+ private:
+  // Only the front is read without the lock, while it is written.
+  v1::LinkSignal& unsaid_front() {
+    MutexLock lock(&mu_);
+    return unsaid_.front();
+  }
+  void EndIfDue() {
+    {
+      MutexLock lock(&mu_);
+      if (finished_ || writing_ || !(broken_ || (ending_ && unsaid_.empty()))) return;
+      finished_ = true;
+    }
+    Finish();
+  }
+
+  std::shared_ptr<Speaker> self_;
+  v1::LinkSignal heard_;
+  Mutex mu_;
+  ListenFn listen_ ABSL_GUARDED_BY(mu_);
+  std::deque<absl::StatusOr<Signal>> unheard_ ABSL_GUARDED_BY(mu_);
+  std::deque<v1::LinkSignal> unsaid_ ABSL_GUARDED_BY(mu_);
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool broken_ ABSL_GUARDED_BY(mu_) = false;    // nothing can be said or heard any more
+  bool ending_ ABSL_GUARDED_BY(mu_) = false;    // nothing more is to be said
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;  // Finish() was called
+};
+
+class Caller final : public Speaker<grpc::ClientBidiReactor<v1::LinkSignal, v1::LinkSignal>> {
+ public:
+  static std::shared_ptr<Caller> Call(const std::string& server) {
+    auto caller = std::make_shared<Caller>();
+    caller->stub_ = v1::Summation::NewStub(Dial(server));
+    caller->stub_->async()->Converse(&caller->context_, caller.get());
+    // Others speak when they like: the call must not be over before they have been told.
+    caller->AddHold();
+    caller->Begin(caller);
+    caller->StartCall();
+    return caller;
+  }
+  void OnDone(const grpc::Status& status) override {
+    Over(status.ok() ? absl::UnavailableError("the server has ended the conversation")
+                     : FromGrpc(status));
+  }
+
+ private:
+  void Finish() override {
+    StartWritesDone();
+    RemoveHold();
+  }
+
+  std::unique_ptr<v1::Summation::Stub> stub_;
+  grpc::ClientContext context_;
+};
+
+class Answerer final : public Speaker<grpc::ServerBidiReactor<v1::LinkSignal, v1::LinkSignal>> {
+ public:
+  explicit Answerer(BeginFn begin) : begin_(std::move(begin)) {}
+  void Begin(const std::shared_ptr<Answerer>& self) {
+    me_ = self;
+    Speaker::Begin(self);
+  }
+  void OnDone() override { Over(absl::UnavailableError("the node has ended the conversation")); }
+
+ private:
+  void OnWord(const v1::LinkSignal& word) override;
+  void Finish() override { ServerBidiReactor::Finish(grpc::Status::OK); }
+
+  BeginFn begin_;  // null once it was called
+  std::weak_ptr<Answerer> me_;
+};
+
+// Ends the conversation with itself. What a node says first also carries who it is.
+template <typename T>
+class SignalsOf final : public Signals {
+ public:
+  SignalsOf(std::shared_ptr<T> speaker, std::optional<v1::LinkAccess> access)
+      : speaker_(std::move(speaker)), access_(std::move(access)) {}
+  ~SignalsOf() override { speaker_->End(); }
+  void Listen(ListenFn listen) override { speaker_->Listen(std::move(listen)); }
+  void Say(Signal signal) override {
+    v1::LinkSignal word = WordOf(signal);
+    if (word.has_ends() && access_.has_value()) *word.mutable_access() = *access_;
+    speaker_->Say(std::move(word));
+  }
+
+ private:
+  const std::shared_ptr<T> speaker_;
+  const std::optional<v1::LinkAccess> access_;
+};
+
+void Answerer::OnWord(const v1::LinkSignal& word) {
+  if (!begin_) return Speaker::OnWord(word);
+  const BeginFn begin = std::exchange(begin_, nullptr);
+  auto rest = std::make_unique<SignalsOf<Answerer>>(me_.lock(), std::nullopt);
+  const auto signal = SignalIn(word);
+  if (!signal.ok() || !signal->ends.has_value()) {
+    return rest->Say({.ends = std::nullopt,
+                      .goodbye = signal.ok() ? absl::InvalidArgumentError("no ends were offered")
+                                             : signal.status()});
+  }
+  begin(word.access(), *signal->ends, std::move(rest));
+}
+
+}  // namespace
+
+v1::RdmaPort ToProto(const rdma::PortAddress& port) {
+  v1::RdmaPort proto;
+  proto.set_device(port.device);
+  proto.set_fabric(static_cast<v1::RdmaPort::Fabric>(port.fabric));
+  proto.set_gid(port.gid.data(), port.gid.size());
+  proto.set_lid(port.lid);
+  proto.set_mtu_bytes(port.mtu_bytes);
+  return proto;
+}
+
+absl::StatusOr<rdma::PortAddress> FromProto(const v1::RdmaPort& port) {
+  rdma::PortAddress address;
+  if (port.gid().size() != address.gid.size() || port.fabric() < v1::RdmaPort::INFINIBAND ||
+      port.fabric() > v1::RdmaPort::ROCE_V2) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the RDMA port '%s' has no valid address", port.device()));
+  }
+  address.device = port.device();
+  address.fabric = static_cast<rdma::Fabric>(port.fabric());
+  std::copy(port.gid().begin(), port.gid().end(), address.gid.begin());
+  address.lid = static_cast<uint16_t>(port.lid());
+  address.mtu_bytes = port.mtu_bytes();
+  return address;
+}
+
+std::unique_ptr<Signals> CallServer(const std::string& server, v1::LinkAccess access) {
+  return std::make_unique<SignalsOf<Caller>>(Caller::Call(server), std::move(access));
+}
+
+grpc::ServerBidiReactor<v1::LinkSignal, v1::LinkSignal>* AnswerCall(BeginFn begin) {
+  auto answerer = std::make_shared<Answerer>(std::move(begin));
+  answerer->Begin(answerer);
+  return answerer.get();
+}
+
+}  // namespace addend

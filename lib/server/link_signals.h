@@ -1,0 +1,31 @@
+// The conversation beside a link over RDMA, as a stream of gRPC's: both ends. Nothing of a gradient
+// passes here.
+#pragma once
+
+#include <grpcpp/support/server_callback.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "lib/transport/rdma/signals.h"
+#include "proto/addend/v1/common.pb.h"
+#include "proto/addend/v1/summation.grpc.pb.h"
+
+namespace addend {
+
+v1::RdmaPort ToProto(const rdma::PortAddress& port);
+// INVALID_ARGUMENT: a GID of another length, or an unknown fabric.
+absl::StatusOr<rdma::PortAddress> FromProto(const v1::RdmaPort& port);
+
+// Begins a conversation with the summation server whose gRPC listens on `server` (host:port). The
+// first word carries `access`. Never blocks.
+std::unique_ptr<rdma::Signals> CallServer(const std::string& server, v1::LinkAccess access);
+
+// The server's end of a stream, until its first word has come: then `begin` gets that and the rest
+// of the conversation, on a thread of gRPC's. Owned by itself.
+using BeginFn = std::function<void(v1::LinkAccess access, rdma::Signal::Ends offer,
+                                   std::unique_ptr<rdma::Signals> rest)>;
+grpc::ServerBidiReactor<v1::LinkSignal, v1::LinkSignal>* AnswerCall(BeginFn begin);
+
+}  // namespace addend

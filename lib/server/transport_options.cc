@@ -1,0 +1,91 @@
+#include "lib/server/transport_options.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/log.h"
+#include "lib/base/strings.h"
+
+ABSL_FLAG(std::string, transport, "auto",
+          "of links to other machines: auto (RDMA where both ends have it and reach each other, "
+          "else TCP), tcp, or rdma (else an error)");
+ABSL_FLAG(std::string, rdma_device, "",
+          "the RDMA NICs to use, with commas: mlx5_0, or mlx5_0:1 for its first port; default: all "
+          "that have an active port");
+ABSL_FLAG(int, rdma_gid_index, -1,
+          "entry of the NIC's GID table; default: the RoCEv2 entry, of an IPv4 address first");
+ABSL_FLAG(uint32_t, rdma_traffic_class, 0,
+          "of the IP header of RoCE packets: DSCP * 4, which the switches map to a priority");
+ABSL_FLAG(absl::Duration, rdma_spin, absl::Microseconds(50),
+          "how long a thread polls for RDMA completions after the last one, before it sleeps");
+
+namespace addend {
+namespace {
+
+absl::StatusOr<TransportMode> ParseMode(const std::string& mode) {
+  if (mode == "auto") return TransportMode::kAuto;
+  if (mode == "tcp") return TransportMode::kTcp;
+  if (mode == "rdma") return TransportMode::kRdma;
+  return absl::InvalidArgumentError(
+      absl::StrFormat("--transport=%s is no transport: use auto, tcp or rdma", mode));
+}
+
+std::string Describe(const rdma::PortAddress& port) {
+  return absl::StrFormat("%s (%s, %s, MTU %d)", port.device, rdma::Name(port.fabric),
+                         rdma::FormatGid(port.gid), port.mtu_bytes);
+}
+
+}  // namespace
+
+absl::StatusOr<TransportOptions> ReadTransportOptions() {
+  TransportOptions options;
+  const auto mode = ParseMode(absl::GetFlag(FLAGS_transport));
+  if (!mode.ok()) return mode.status();
+  options.mode = *mode;
+  options.devices.names = absl::StrSplit(absl::GetFlag(FLAGS_rdma_device), ',', absl::SkipEmpty());
+  options.devices.gid_index = absl::GetFlag(FLAGS_rdma_gid_index);
+  if (options.devices.gid_index < -1 || options.devices.gid_index > 255) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--rdma-gid-index=%d must be from 0 to 255, or -1 for the default",
+                        options.devices.gid_index));
+  }
+  const uint32_t traffic_class = absl::GetFlag(FLAGS_rdma_traffic_class);
+  if (traffic_class > 255) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--rdma-traffic-class=%d must be from 0 to 255", traffic_class));
+  }
+  options.devices.traffic_class = static_cast<uint8_t>(traffic_class);
+  options.rdma.spin = absl::GetFlag(FLAGS_rdma_spin);
+  if (options.rdma.spin < absl::ZeroDuration() || options.rdma.spin > absl::Seconds(1)) {
+    return absl::InvalidArgumentError("--rdma-spin must be from 0 to 1s");
+  }
+  return options;
+}
+
+absl::StatusOr<RdmaHere> OpenRdma(const TransportOptions& options) {
+  if (options.mode == TransportMode::kTcp) return RdmaHere{{}, "--transport=tcp"};
+  auto devices = rdma::OpenDevices(options.devices);
+  if (devices.ok()) {
+    std::vector<std::string> ports;
+    for (const auto& device : *devices) ports.push_back(Describe(device->address()));
+    spdlog::info("the data path is RDMA on {}{}", absl::StrJoin(ports, ", "),
+                 options.mode == TransportMode::kRdma ? "" : ", or TCP");
+    return RdmaHere{*std::move(devices), ""};
+  }
+  const std::string why = Message(devices.status());
+  if (options.mode == TransportMode::kRdma) {
+    const bool denied = absl::IsPermissionDenied(devices.status());
+    return WithExitCode(
+        absl::FailedPreconditionError(absl::StrFormat("--transport=rdma, but %s", why)),
+        denied ? kExitPermission : kExitBadConfiguration);
+  }
+  spdlog::info("the data path is TCP, without RDMA: {}", why);
+  return RdmaHere{{}, why};
+}
+
+}  // namespace addend
