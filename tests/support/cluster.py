@@ -5,6 +5,7 @@
 
 Every process is killed at the end, whatever happened, and the logs are shown when a test fails.
 ADDEND_BIN_DIR selects the binaries (default: build/bin); with ADDEND_SANITIZED the sanitizers' reports fail the test.
+ADDEND_SLOW says that the machine is emulated: everything takes many times longer.
 """
 import json
 import os
@@ -24,9 +25,10 @@ BIN_DIR = pathlib.Path(os.environ.get("ADDEND_BIN_DIR", ROOT / "build" / "bin"))
 SANITIZED = os.environ.get("ADDEND_SANITIZED", "")
 TRAINERS = ROOT / "tests" / "cluster" / "trainers"
 PYTHON = "/usr/bin/python3"
+SLOW = bool(SANITIZED or os.environ.get("ADDEND_SLOW"))
 # Sanitized binaries run several times slower, and their start takes seconds where many start at once.
-PATIENCE = 6 if SANITIZED else 1
-LEASE_FACTOR = 4 if SANITIZED else 1  # and their heartbeats come late
+PATIENCE = 6 if SLOW else 1
+LEASE_FACTOR = 4 if SLOW else 1  # and their heartbeats come late
 
 
 def with_scaled_lease(flags):
@@ -99,7 +101,7 @@ class Ranks:
 class Cluster:
     def __init__(self, folder, nodes=1, local_size=1, cpu_servers=0, shards=1, job="job", store="memory",
                  scheduler_flags=(), summation_flags=(), agent_flags=(), network=None, user=None, bin_dir=None, schedulers=1,
-                 flags_of_node=lambda node: ()):
+                 flags_of_node=lambda node: (), flags_of_server=lambda index: ()):
         """`network`: a netns.Network whose hosts 1..nodes carry the agents and the next ones the CPU servers;
         without it everything is on 127.0.0.1. `user`: a numeric user id that runs every process. With more than one
         scheduler they share an etcd, which the cluster starts."""
@@ -108,6 +110,7 @@ class Cluster:
         self.shards, self.job, self.store = shards, job, store
         self.flags = {"scheduler": with_scaled_lease(scheduler_flags), "summation": list(summation_flags), "agent": list(agent_flags)}
         self.flags_of_node = flags_of_node  # further ones of its agent
+        self.flags_of_server = flags_of_server  # and of a CPU server
         self.network, self.user = network, user
         self.bin_dir = pathlib.Path(bin_dir or BIN_DIR)
         self.processes = []
@@ -214,7 +217,8 @@ class Cluster:
         index = sum(process.name.startswith("summation") for process in self.processes)
         host = host or self.nodes + 1 + index
         server = self.start_service("summation", f"summation{index}", host, [
-            f"--scheduler={self.scheduler_address}", *self._listen(host), f"--shards={self.shards}", *flags])
+            f"--scheduler={self.scheduler_address}", *self._listen(host), f"--shards={self.shards}",
+            *self.flags_of_server(index), *flags])
         server.host = host
         return server
 
