@@ -9,7 +9,7 @@
 namespace addend::internal {
 namespace {
 
-constexpr absl::Duration kBetweenLines = absl::Seconds(10);
+constexpr absl::Duration kBetweenOutageLines = absl::Seconds(10);
 constexpr absl::Duration kLongestWait = absl::Milliseconds(300);
 
 }  // namespace
@@ -19,7 +19,7 @@ void Outage::OnFailure(const absl::Status& status, absl::Time now) {
   if (!since_.has_value()) {
     since_ = last_line_ = now;
     spdlog::warn("lost the scheduler {} ({}); trying again", scheduler_, ShortReason(status));
-  } else if (now - last_line_ >= kBetweenLines) {
+  } else if (now - last_line_ >= kBetweenOutageLines) {
     last_line_ = now;
     spdlog::warn("scheduler {} has not answered for {:.0f} s ({}); trying again", scheduler_,
                  absl::ToDoubleSeconds(now - *since_), ShortReason(status));

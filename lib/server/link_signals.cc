@@ -4,6 +4,7 @@
 #include <grpcpp/support/client_callback.h>
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <optional>
 #include <utility>
@@ -21,6 +22,9 @@ namespace {
 
 using rdma::Signal;
 using rdma::Signals;
+
+// For what was said last to arrive, when the process ends.
+constexpr std::chrono::seconds kGoodbyeTimeout(1);
 
 v1::LinkSignal WordOf(const Signal& signal) {
   v1::LinkSignal word;
@@ -143,8 +147,18 @@ class Speaker : public Reactor {
   // gRPC has done with it.
   void Over(absl::Status why) {
     Tell(std::move(why));
-    std::shared_ptr<Speaker> self;
-    self.swap(self_);
+    const std::shared_ptr<TheEnd> end = end_;
+    self_.reset();  // perhaps the last: nothing of this may be touched any more
+    MutexLock lock(&end->mu);
+    end->reached = true;
+    end->cv.NotifyAll();
+  }
+  // Whether gRPC has done with it; waits for that until `deadline`.
+  bool WaitUntilOver(std::chrono::steady_clock::time_point deadline) const {
+    MutexLock lock(&end_->mu);
+    while (!end_->reached && end_->cv.WaitUntil(&end_->mu, deadline)) {
+    }
+    return end_->reached;
   }
 
  private:
@@ -162,6 +176,12 @@ class Speaker : public Reactor {
     Finish();
   }
 
+  struct TheEnd {
+    Mutex mu;
+    CondVar cv;
+    bool reached ABSL_GUARDED_BY(mu) = false;
+  };
+  const std::shared_ptr<TheEnd> end_ = std::make_shared<TheEnd>();
   std::shared_ptr<Speaker> self_;
   v1::LinkSignal heard_;
   Mutex mu_;
@@ -172,33 +192,6 @@ class Speaker : public Reactor {
   bool broken_ ABSL_GUARDED_BY(mu_) = false;    // nothing can be said or heard any more
   bool ending_ ABSL_GUARDED_BY(mu_) = false;    // nothing more is to be said
   bool finished_ ABSL_GUARDED_BY(mu_) = false;  // Finish() was called
-};
-
-class Caller final : public Speaker<grpc::ClientBidiReactor<v1::LinkSignal, v1::LinkSignal>> {
- public:
-  static std::shared_ptr<Caller> Call(const std::string& server) {
-    auto caller = std::make_shared<Caller>();
-    caller->stub_ = v1::Summation::NewStub(Dial(server));
-    caller->stub_->async()->Converse(&caller->context_, caller.get());
-    // Others speak when they like: the call must not be over before they have been told.
-    caller->AddHold();
-    caller->Begin(caller);
-    caller->StartCall();
-    return caller;
-  }
-  void OnDone(const grpc::Status& status) override {
-    Over(status.ok() ? absl::UnavailableError("the server has ended the conversation")
-                     : FromGrpc(status));
-  }
-
- private:
-  void Finish() override {
-    StartWritesDone();
-    RemoveHold();
-  }
-
-  std::unique_ptr<v1::Summation::Stub> stub_;
-  grpc::ClientContext context_;
 };
 
 class Answerer final : public Speaker<grpc::ServerBidiReactor<v1::LinkSignal, v1::LinkSignal>> {
@@ -277,8 +270,54 @@ absl::StatusOr<rdma::PortAddress> FromProto(const v1::RdmaPort& port) {
   return address;
 }
 
-std::unique_ptr<Signals> CallServer(const std::string& server, v1::LinkAccess access) {
-  return std::make_unique<SignalsOf<Caller>>(Caller::Call(server), std::move(access));
+class LinkCaller::Caller final
+    : public Speaker<grpc::ClientBidiReactor<v1::LinkSignal, v1::LinkSignal>> {
+ public:
+  static std::shared_ptr<Caller> Call(const std::string& server) {
+    auto caller = std::make_shared<Caller>();
+    caller->stub_ = v1::Summation::NewStub(Dial(server));
+    caller->stub_->async()->Converse(&caller->context_, caller.get());
+    // Others speak when they like: the call must not be over before they have been told.
+    caller->AddHold();
+    caller->Begin(caller);
+    caller->StartCall();
+    return caller;
+  }
+  using Speaker::WaitUntilOver;
+  void Cancel() { context_.TryCancel(); }
+  void OnDone(const grpc::Status& status) override {
+    if (status.ok()) return Over(absl::UnavailableError("the server has ended the conversation"));
+    const absl::Status why = FromGrpc(status);
+    Over(absl::Status(why.code(), ShortReason(why)));
+  }
+
+ private:
+  void Finish() override {
+    StartWritesDone();
+    RemoveHold();
+  }
+
+  std::unique_ptr<v1::Summation::Stub> stub_;
+  grpc::ClientContext context_;
+};
+
+LinkCaller::LinkCaller() = default;
+
+LinkCaller::~LinkCaller() {
+  const auto deadline = std::chrono::steady_clock::now() + kGoodbyeTimeout;
+  for (const auto& call : calls_) {
+    if (call->WaitUntilOver(deadline)) continue;
+    call->Cancel();  // which gRPC carries out soon
+    while (!call->WaitUntilOver(std::chrono::steady_clock::now() + kGoodbyeTimeout)) {
+    }
+  }
+}
+
+std::unique_ptr<Signals> LinkCaller::Call(const std::string& server, v1::LinkAccess access) {
+  const auto now = std::chrono::steady_clock::now();
+  std::erase_if(calls_, [now](const auto& call) { return call->WaitUntilOver(now); });
+  calls_.push_back(Caller::Call(server));
+  return std::make_unique<SignalsOf<Caller>>(calls_.back(), std::move(access));
 }
 
 grpc::ServerBidiReactor<v1::LinkSignal, v1::LinkSignal>* AnswerCall(BeginFn begin) {

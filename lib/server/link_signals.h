@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lib/transport/rdma/signals.h"
 #include "proto/addend/v1/common.pb.h"
@@ -18,9 +19,23 @@ v1::RdmaPort ToProto(const rdma::PortAddress& port);
 // INVALID_ARGUMENT: a GID of another length, or an unknown fabric.
 absl::StatusOr<rdma::PortAddress> FromProto(const v1::RdmaPort& port);
 
-// Begins a conversation with the summation server whose gRPC listens on `server` (host:port). The
-// first word carries `access`. Never blocks.
-std::unique_ptr<rdma::Signals> CallServer(const std::string& server, v1::LinkAccess access);
+// Calls summation servers. One thread at a time.
+class LinkCaller {
+ public:
+  LinkCaller();
+  // Waits until the conversations have ended, which their Signals have asked for by then; not on a
+  // thread of gRPC's.
+  ~LinkCaller();
+  // Begins a conversation with the server whose gRPC listens on `server` (host:port). The first
+  // word carries `access`. Never blocks.
+  std::unique_ptr<rdma::Signals> Call(const std::string& server, v1::LinkAccess access);
+
+ private:
+  class Caller;
+  // gRPC 1.51 aborts when a channel of calls with callbacks goes on one of its own threads: calls
+  // are kept until they are over, and dropped here.
+  std::vector<std::shared_ptr<Caller>> calls_;
+};
 
 // The server's end of a stream, until its first word has come: then `begin` gets that and the rest
 // of the conversation, on a thread of gRPC's. Owned by itself.

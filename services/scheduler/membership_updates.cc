@@ -16,7 +16,7 @@ namespace {
 using Stages = v1::AgreementRecord;
 
 template <typename Message>
-StoreWrite Put(std::string key, const Message& message) {
+StoreWrite WriteOf(std::string key, const Message& message) {
   return {std::move(key), message.SerializeAsString()};
 }
 
@@ -323,34 +323,34 @@ void Membership::FlushRecords() {
     v1::IdsRecord ids;
     ids.set_next_server_id(next_server_);
     ids.set_next_job_id(next_job_);
-    writes.push_back(Put(records::kIds, ids));
+    writes.push_back(WriteOf(records::kIds, ids));
   }
   for (const ServerId id : event_.changed_servers) {
     v1::ServerRecord record;
     record.set_server_id(id.value());
     *record.mutable_registration() = servers_.at(id).info;
     record.set_draining(servers_.at(id).draining);
-    writes.push_back(Put(records::ServerKey(id.value()), record));
+    writes.push_back(WriteOf(records::ServerKey(id.value()), record));
   }
   for (const JobId id : event_.changed_jobs) {
-    writes.push_back(Put(records::JobKey(id.value()), RecordOf(jobs_.at(id))));
+    writes.push_back(WriteOf(records::JobKey(id.value()), RecordOf(jobs_.at(id))));
   }
   for (const auto& [id, rank] : event_.changed_nodes) {
     const Job& job = jobs_.at(id);
     writes.push_back(
-        Put(records::NodeKey(id.value(), rank.value()), RecordOf(job, job.nodes.at(rank))));
+        WriteOf(records::NodeKey(id.value(), rank.value()), RecordOf(job, job.nodes.at(rank))));
   }
   for (const auto& [id, agreement] : event_.changed_agreements) {
     const Job& job = jobs_.at(id);
-    writes.push_back(Put(records::AgreementKey(id.value(), agreement),
-                         RecordOf(job, job.tensors.at(agreement))));
+    writes.push_back(WriteOf(records::AgreementKey(id.value(), agreement),
+                             RecordOf(job, job.tensors.at(agreement))));
   }
   for (const auto& [id, agreement] : event_.changed_plans) {
     v1::PlanRecord record;
     record.set_job_id(id.value());
     record.set_agreement(agreement);
     *record.mutable_plan() = jobs_.at(id).tensors.at(agreement).plan;
-    writes.push_back(Put(records::PlanKey(id.value(), agreement), record));
+    writes.push_back(WriteOf(records::PlanKey(id.value(), agreement), record));
   }
 }
 

@@ -12,7 +12,6 @@
 #include "lib/base/strings.h"
 #include "lib/client/addend.h"
 #include "lib/rpc/local_address.h"
-#include "lib/server/link_signals.h"
 #include "lib/summation/engine.h"
 
 namespace addend {
@@ -42,7 +41,8 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(Options options,
       v1::LinkAccess access;
       access.set_job_id(raw->identity_.job.value());
       access.set_token(raw->identity_.token);
-      return CallServer((HostPort{server.host, server.port}).ToString(), std::move(access));
+      return raw->link_caller_.Call((HostPort{server.host, server.port}).ToString(),
+                                    std::move(access));
     };
     ADDEND_ASSIGN_OR_RETURN(
         raw->rdma_, MakeRdmaTransport(raw->loop_.get(), raw->options_.rdma_devices, std::move(dial),

@@ -22,6 +22,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "lib/server/link_signals.h"
 #include "lib/server/transport_options.h"
 #include "lib/transport/inproc/factory.h"
 #include "lib/transport/rdma/rdma_transport.h"
@@ -205,6 +206,7 @@ class Agent final : private TrainerEvents, private ServerEvents {
   // ---- owned by the core loop's thread ----
   std::shared_ptr<Transport> tcp_;
   std::shared_ptr<Transport> inproc_;
+  LinkCaller link_caller_;
   std::shared_ptr<RdmaTransport> rdma_;  // null without a device
   std::unique_ptr<TrainerPort> port_;
   SchedulerReports* reports_ = nullptr;

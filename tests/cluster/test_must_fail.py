@@ -1,4 +1,5 @@
 """Each failure: one clear sentence, the documented exit status or typed error, within 10 s, on every rank."""
+import pathlib
 import re
 import socket
 import time
@@ -40,7 +41,8 @@ def test_unknown_flag(binary):
 @pytest.mark.parametrize("binary,flag", [
     ("addend-scheduler", "--listen=nonsense"), ("addend-scheduler", "--lease=soon"), ("addend-scheduler", "--store=floppy:a"),
     ("addend-summation", "--shards=banana"), ("addend-summation", "--shards=100000"), ("addend-summation", "--memory-limit=much"),
-    ("addend-summation", "--bandwidth=fast"), ("addend-summation", "--transport=pigeon"), ("addend-agent", "--node-rank=1"),
+    ("addend-summation", "--bandwidth=fast"), ("addend-summation", "--transport=pigeon"), ("addend-summation", "--rdma-traffic-class=256"),
+    ("addend-agent", "--rdma-gid-index=-2"), ("addend-agent", "--rdma-spin=2s"), ("addend-agent", "--node-rank=1"),
     ("addend-agent", "--num-nodes=0"), ("addend-agent", "--local-size=-1"), ("addend-agent", "--partition-bytes=0"),
     ("addend-agent", "--on-node-loss=cry"), ("addend-agent", "--scheduler=nowhere"), ("addend-agent", "--colocated-summation=maybe")])
 def test_bad_value(tmp_path, binary, flag):
@@ -120,6 +122,18 @@ def test_member_of_another_protocol_version(tmp_path, kind):
             "agent without a server": lambda: start_agent_of(cluster, 0, 1, scheduler, "--colocated-summation=false")}[kind]()
         assert process.wait(LIMIT) == 66
         assert "version 2" in process.tail(1) and "version 1" in process.tail(1)
+
+
+@pytest.mark.skipif(pathlib.Path("/sys/class/infiniband").exists(), reason="this machine has RDMA: tests/rdma covers it")
+@pytest.mark.parametrize("binary", ["addend-summation", "addend-agent"])
+def test_rdma_that_this_machine_does_not_have(tmp_path, binary):
+    """Nobody asked: one line says so. --transport=rdma: it is an error."""
+    socket_flag = [f"--socket={tmp_path}/s"] if binary == "addend-agent" else []
+    command = [binary, *NEEDED[binary], *ANYWHERE, *socket_flag, "--data-listen=127.0.0.1:0", "--connect-timeout=1s"]
+    result = run_binary(*command)
+    assert last_sentence(result, status=76)
+    assert len(re.findall("the data path is TCP, without RDMA: this machine has no RDMA device", result.stderr)) == 1, result.stderr
+    assert "no RDMA device" in last_sentence(run_binary(*command, "--transport=rdma"), status=64)
 
 
 def test_addendctl_without_scheduler():

@@ -3,6 +3,7 @@
 The last line is "N passed, N failed, N skipped". A step that failed without naming a failed test counts as one failure.
 """
 import collections
+import itertools
 import pathlib
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -33,9 +34,9 @@ def main(folder):
     for line in (folder / "steps.tsv").read_text().splitlines():
         step, status, title = line.split("\t")
         failed_before = count["failed"]
-        results = folder / f"{step}.xml"
-        if results.exists():
-            for name, outcome, reason in read_cases(results):
+        results = [*folder.glob(f"{step}.xml"), *folder.glob(f"{step}/*.xml")]
+        if results:
+            for name, outcome, reason in itertools.chain.from_iterable(map(read_cases, results)):
                 count[outcome] += 1
                 if outcome == "failed":
                     failed.append(f"{step}: {name}")

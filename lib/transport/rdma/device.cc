@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -77,6 +79,22 @@ std::pair<std::string, int> SplitName(const std::string& name) {
   return {name.substr(0, colon), std::atoi(name.c_str() + colon + 1)};
 }
 
+// libibverbs lists only what it can use: whether the kernel has more is another question.
+absl::Status WhyNoDevice() {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/sys/class/infiniband", error)) {
+    names.push_back(entry.path().filename());
+  }
+  if (names.empty()) return absl::NotFoundError("this machine has no RDMA device");
+  const bool visible = std::filesystem::exists("/dev/infiniband/uverbs0", error);
+  return absl::PermissionDeniedError(absl::StrFormat(
+      "%s of this machine cannot be used: %s", absl::StrJoin(names, ", "),
+      visible ? "the provider library for it is missing (ibverbs-providers), or the device is "
+                "another container's"
+              : "there is no /dev/infiniband (a device plugin gives it to a container)"));
+}
+
 struct DeviceList {
   DeviceList() : devices(ibv_get_device_list(&count)) {}
   ~DeviceList() {
@@ -95,7 +113,7 @@ struct Search {
   void Take(ibv_device* device, int wanted_port, const DeviceOptions& options) {
     for (int port = std::max(1, wanted_port);; ++port) {
       auto opened = Device::Open(device, static_cast<uint8_t>(port), options);
-      if (absl::IsOutOfRange(opened.status())) break;
+      if (absl::IsOutOfRange(opened.status()) && wanted_port == 0) break;
       if (opened.ok()) {
         found.push_back(*std::move(opened));
       } else {
@@ -113,10 +131,7 @@ struct Search {
 
 absl::StatusOr<Devices> OpenDevices(const DeviceOptions& options) {
   const DeviceList list;
-  if (list.devices == nullptr || list.count == 0) {
-    return absl::NotFoundError(
-        "this machine has no RDMA device, or its provider library (ibverbs-providers) is missing");
-  }
+  if (list.devices == nullptr || list.count == 0) return WhyNoDevice();
   Search search;
   std::vector<std::string> all;
   for (int i = 0; i < list.count; ++i) all.push_back(ibv_get_device_name(list.devices[i]));
@@ -167,6 +182,7 @@ absl::Status Device::ReadPort(const ibv_port_attr& attributes) {
   mtu_ = attributes.active_mtu;
   address_.mtu_bytes = 128u << mtu_;
   address_.lid = attributes.lid;
+  largest_write_ = attributes.max_msg_sz;
   return absl::OkStatus();
 }
 
@@ -179,7 +195,8 @@ absl::Status Device::ChooseGid(int wanted) {
   }
   entries.resize(static_cast<size_t>(count));
   std::erase_if(entries, [&](const ibv_gid_entry& entry) {
-    return entry.port_num != port_ || (wanted >= 0 && entry.gid_index != uint32_t(wanted));
+    return entry.port_num != port_ || entry.gid_index > UINT8_MAX ||
+           (wanted >= 0 && entry.gid_index != static_cast<uint32_t>(wanted));
   });
   const auto best =
       std::max_element(entries.begin(), entries.end(),

@@ -44,7 +44,7 @@ struct Registered {
 
 class Device final : public UnmapObserver, private FdHandler {
  public:
-  // What the port is to a queue pair.
+  // What memory is for.
   enum class Access : uint8_t { kSend, kReceive, kPeerWrites };
 
   static absl::StatusOr<std::shared_ptr<Device>> Open(ibv_device* device, uint8_t port,
@@ -59,6 +59,8 @@ class Device final : public UnmapObserver, private FdHandler {
   ibv_mtu mtu() const { return mtu_; }
   ibv_context* context() const { return context_.get(); }
   ibv_pd* domain() const { return domain_.get(); }
+  // Bytes of a payload.
+  uint32_t largest_write() const { return largest_write_; }
   bool active() const { return active_.load(); }
 
   // The keys of `memory`. All of the mapping that it lies in is registered, once, until it is
@@ -97,6 +99,7 @@ class Device final : public UnmapObserver, private FdHandler {
   PortAddress address_;
   uint8_t gid_index_ = 0;
   ibv_mtu mtu_ = IBV_MTU_1024;
+  uint32_t largest_write_ = 0;
   std::unique_ptr<EventLoop> loop_;  // hears of failures
 
   std::atomic<bool> active_{true};

@@ -226,6 +226,12 @@ absl::Status RdmaLink::OnGrant(const MessageHead& head) {
     return absl::InvalidArgumentError(absl::StrFormat("a grant for queue pair %d", head.lane));
   }
   QueuePair* const lane = lanes_[head.lane].get();
+  if (frame->payload.size() > lane->device()->largest_write()) {
+    return PathFailure(absl::OutOfRangeError(absl::StrFormat(
+        "a payload of %d bytes is more than %s writes at once (%d): give the agents a smaller "
+        "--partition-bytes",
+        frame->payload.size(), lane->device()->name(), lane->device()->largest_write())));
+  }
   auto memory = lane->device()->Register(frame->payload, Device::Access::kSend);
   if (!memory.ok()) return PathFailure(memory.status());
   frame->memory = *std::move(memory);
