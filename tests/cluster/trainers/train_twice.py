@@ -20,6 +20,7 @@ def load_example():
 
 def main():
     example = load_example()
+    example.CONTEXT, example.BATCH = 16, 1  # for machines that are emulated
     example.torch.set_num_threads(1)
     example.torch.use_deterministic_algorithms(True)
     dist.init_process_group("gloo")
