@@ -15,19 +15,19 @@
 
 namespace addend::rdma {
 
-// One word of it.
+// The ends of a link. Of who connects: a queue pair on each of its NICs, and the shard that is
+// meant. Of the other: for each of these its own end, or none where its NICs cannot reach that one.
+struct LinkEnds {
+  uint32_t version = 0;
+  uint32_t shard = 0;
+  std::vector<std::optional<LaneAddress>> lanes;
+};
+
+// One word of the conversation.
 struct Signal {
-  // The first word of each end. Of the one that connects: a queue pair on each of its NICs, and
-  // the shard that is meant. Of the other: for each of these its own end, or none where its NICs
-  // cannot reach that one.
-  struct Ends {
-    uint32_t version = 0;
-    uint32_t shard = 0;
-    std::vector<std::optional<LaneAddress>> lanes;
-  };
-  std::optional<Ends> ends;
-  // The last word: why the link closes.
-  std::optional<absl::Status> goodbye;
+  using Ends = LinkEnds;
+  std::optional<Ends> ends;             // the first word of each end
+  std::optional<absl::Status> goodbye;  // the last one: why the link closes
 };
 
 class Signals {
