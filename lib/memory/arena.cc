@@ -11,8 +11,11 @@
 #include "lib/base/units.h"
 #include "lib/memory/mappings.h"
 
-namespace addend {
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 
+namespace addend {
 namespace {
 
 constexpr size_t kHugePage = 2 << 20;
@@ -25,11 +28,15 @@ std::byte* Map(size_t bytes, int flags) {
 
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// Huge pages that were set aside are reserved here and now: there is no later failure.
+// Huge pages that were set aside are taken here and now: a container that may not have them, though
+// they are there, would else be killed when it touches them.
 MutableBytes MapHugePages(size_t bytes) {
   const size_t size = RoundUp(bytes, kHugePage);
   std::byte* const memory = Map(size, MAP_HUGETLB);
-  return memory == nullptr ? MutableBytes() : MutableBytes(memory, size);
+  if (memory == nullptr) return {};
+  if (::madvise(memory, size, MADV_POPULATE_WRITE) == 0) return {memory, size};
+  ::munmap(memory, size);
+  return {};
 }
 
 // Begins at a huge page, so that the kernel can use some.

@@ -18,7 +18,8 @@
 #include "lib/rpc/status.h"
 
 namespace addend {
-namespace {
+// Not unnamed: LinkCaller::Caller, which the header names, is made of it.
+namespace link_signals {
 
 using rdma::Signal;
 using rdma::Signals;
@@ -243,7 +244,7 @@ void Answerer::OnWord(const v1::LinkSignal& word) {
   begin(word.access(), *signal->ends, std::move(rest));
 }
 
-}  // namespace
+}  // namespace link_signals
 
 v1::RdmaPort ToProto(const rdma::PortAddress& port) {
   v1::RdmaPort proto;
@@ -271,7 +272,7 @@ absl::StatusOr<rdma::PortAddress> FromProto(const v1::RdmaPort& port) {
 }
 
 class LinkCaller::Caller final
-    : public Speaker<grpc::ClientBidiReactor<v1::LinkSignal, v1::LinkSignal>> {
+    : public link_signals::Speaker<grpc::ClientBidiReactor<v1::LinkSignal, v1::LinkSignal>> {
  public:
   static std::shared_ptr<Caller> Call(const std::string& server) {
     auto caller = std::make_shared<Caller>();
@@ -304,24 +305,24 @@ class LinkCaller::Caller final
 LinkCaller::LinkCaller() = default;
 
 LinkCaller::~LinkCaller() {
-  const auto deadline = std::chrono::steady_clock::now() + kGoodbyeTimeout;
+  const auto deadline = std::chrono::steady_clock::now() + link_signals::kGoodbyeTimeout;
   for (const auto& call : calls_) {
     if (call->WaitUntilOver(deadline)) continue;
     call->Cancel();  // which gRPC carries out soon
-    while (!call->WaitUntilOver(std::chrono::steady_clock::now() + kGoodbyeTimeout)) {
+    while (!call->WaitUntilOver(std::chrono::steady_clock::now() + link_signals::kGoodbyeTimeout)) {
     }
   }
 }
 
-std::unique_ptr<Signals> LinkCaller::Call(const std::string& server, v1::LinkAccess access) {
+std::unique_ptr<rdma::Signals> LinkCaller::Call(const std::string& server, v1::LinkAccess access) {
   const auto now = std::chrono::steady_clock::now();
   std::erase_if(calls_, [now](const auto& call) { return call->WaitUntilOver(now); });
   calls_.push_back(Caller::Call(server));
-  return std::make_unique<SignalsOf<Caller>>(calls_.back(), std::move(access));
+  return std::make_unique<link_signals::SignalsOf<Caller>>(calls_.back(), std::move(access));
 }
 
 grpc::ServerBidiReactor<v1::LinkSignal, v1::LinkSignal>* AnswerCall(BeginFn begin) {
-  auto answerer = std::make_shared<Answerer>(std::move(begin));
+  auto answerer = std::make_shared<link_signals::Answerer>(std::move(begin));
   answerer->Begin(answerer);
   return answerer.get();
 }

@@ -62,7 +62,8 @@ absl::StatusOr<TransportOptions> ReadTransportOptions() {
   options.devices.traffic_class = static_cast<uint8_t>(traffic_class);
   options.rdma.spin = absl::GetFlag(FLAGS_rdma_spin);
   if (options.rdma.spin < absl::ZeroDuration() || options.rdma.spin > absl::Seconds(1)) {
-    return absl::InvalidArgumentError("--rdma-spin must be from 0 to 1s");
+    return absl::InvalidArgumentError(absl::StrFormat("--rdma-spin=%s must be from 0 to 1s",
+                                                      absl::FormatDuration(options.rdma.spin)));
   }
   return options;
 }

@@ -340,7 +340,7 @@ std::string Agent::DescribeLinks() const {
   std::map<std::string, int> counts;
   std::string why_tcp;
   for (const auto& [key, link] : links_) {
-    if (link->given_up() || link->server() == colocated_server_) continue;
+    if (!link->open() || link->server() == colocated_server_) continue;
     const std::string& transport = link->transport().traits().name;
     ++counts[transport];
     if (transport == "tcp") why_tcp = link->reason();

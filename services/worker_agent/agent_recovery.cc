@@ -69,10 +69,14 @@ void Agent::ReconnectLater(const ServerLink& link, bool at_once) {
   }
 }
 
-// RDMA has failed, not the server: for the rest of the generation TCP leads there.
+// RDMA has failed, not the server: for the rest of the generation TCP leads there. Of a link that
+// never was open nobody knows which of the two it is: TCP will tell.
 bool Agent::TakeAnotherWay(ServerLink* link, const absl::Status& why) {
-  if (!link->path_failed() || options_.transport != TransportMode::kAuto) return false;
+  const bool over_rdma = &link->transport() == rdma_.get();
+  if (!over_rdma || options_.transport != TransportMode::kAuto) return false;
+  if (link->was_open() && !link->path_failed()) return false;
   const uint32_t server = link->server().value();
+  if (!TakesTcp(servers_.at(server))) return false;
   const bool first = rdma_failures_.emplace(server, Message(why)).second;
   ++rdma_fallbacks_;
   if (first) spdlog::warn("{}; trying TCP", Message(why));
@@ -105,7 +109,9 @@ void Agent::Reconnect(const LinkKey& key) {
       link->second->given_up()) {
     return;
   }
-  const absl::Status status = Connect(link->second.get(), server->second, kReconnectTimeout);
+  const absl::Duration timeout =
+      link->second->was_open() ? kReconnectTimeout : options_.connect_timeout;
+  const absl::Status status = Connect(link->second.get(), server->second, timeout);
   if (!status.ok()) FailJob(status, "internal", /*report=*/true);
 }
 
@@ -113,7 +119,10 @@ absl::Status Agent::Connect(ServerLink* link, const v1::ServerInfo& server,
                             absl::Duration timeout) {
   RouteChoice choice{.mode = options_.transport, .ports = {}, .why_no_ports = options_.why_no_rdma};
   for (const auto& device : options_.rdma_devices) {
-    if (device->active()) choice.ports.push_back(device->address());
+    // Without TCP one that is down is tried until it is up again.
+    if (device->active() || choice.mode == TransportMode::kRdma) {
+      choice.ports.push_back(device->address());
+    }
   }
   if (choice.ports.empty() && !options_.rdma_devices.empty()) {
     choice.why_no_ports = "no RDMA port of this machine is active";

@@ -43,6 +43,8 @@ absl::Status FindPath(const RouteChoice& choice, const v1::ServerInfo& server,
 
 }  // namespace
 
+bool TakesTcp(const v1::ServerInfo& server) { return FindEndpoint(server, "tcp") != nullptr; }
+
 absl::StatusOr<Route> ChooseRoute(const RouteChoice& choice, const v1::ServerInfo& server,
                                   const std::string& rdma_failure) {
   const v1::DataEndpoint* const tcp = FindEndpoint(server, "tcp");

@@ -75,23 +75,13 @@ void CompletionQueue::OnReady(uint32_t) {
   Turn();
 }
 
-void CompletionQueue::Schedule() {
-  if (scheduled_) return;
-  scheduled_ = true;
-  loop_->Defer([this, alive = std::weak_ptr<bool>(alive_)] {
-    if (alive.expired()) return;
-    scheduled_ = false;
-    Turn();
-  });
-}
-
 void CompletionQueue::Turn() {
   Poll();
   const absl::Time now = absl::Now();
-  if (now - last_completion_ < spin_) return Schedule();
+  if (now - last_completion_ < spin_) return turn_.Schedule();
   if (const absl::Status armed = Arm(); !armed.ok()) spdlog::error("RDMA: {}", Message(armed));
   // What came between the last poll and the arming has no event.
-  if (PollOnce() > 0) Schedule();
+  if (PollOnce() > 0) turn_.Schedule();
 }
 
 void CompletionQueue::Poll() {

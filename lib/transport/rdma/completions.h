@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "lib/shard/end_of_turn.h"
 #include "lib/shard/event_loop.h"
 #include "lib/transport/rdma/device.h"
 
@@ -80,7 +81,6 @@ class CompletionQueue final : private FdHandler {
                   absl::Duration spin)
       : loop_(loop), device_(std::move(device)), table_(table), spin_(spin) {}
   void OnReady(uint32_t events) override;
-  void Schedule();
   void Turn();
   int PollOnce();
   absl::Status Arm();
@@ -92,10 +92,8 @@ class CompletionQueue final : private FdHandler {
   std::unique_ptr<ibv_comp_channel, Close> channel_;
   std::unique_ptr<ibv_cq, Close> queue_;
   int reserved_ = 0;
-  bool scheduled_ = false;
   absl::Time last_completion_;
-  // Expires with the queue: a deferred turn must not outlive it.
-  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  EndOfTurn turn_{loop_, [this] { Turn(); }};
 };
 
 }  // namespace addend::rdma

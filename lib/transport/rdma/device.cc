@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/exit_codes.h"
@@ -25,6 +26,7 @@ namespace {
 
 // What every link needs at least: registered at the start to see whether that is allowed.
 constexpr size_t kProbeBytes = 1 << 20;
+constexpr int kProbeCompletions = 1024;
 // That are in use, on all ports of a device. The kernel takes no more than 64 KiB for them.
 constexpr size_t kGidEntriesMax = 1024;
 
@@ -45,7 +47,7 @@ absl::Status RegistrationError(const std::string& device, size_t bytes, int erro
       device, FormatByteSize(bytes), LockedMemoryLimit()));
 }
 
-// The order in which entries of the GID table are preferred; 0: not at all.
+// The order in which entries of the GID table are preferred.
 int Preference(const ibv_gid_entry& entry) {
   Gid gid;
   std::memcpy(gid.data(), entry.gid.raw, gid.size());
@@ -72,11 +74,16 @@ Fabric FabricOf(uint32_t gid_type) {
   }
 }
 
-// "mlx5_0:1" is port 1 of mlx5_0; 0: any port.
+// "mlx5_0:1" is port 1 of mlx5_0; 0: any port. What is no such number is taken for a part of the
+// name, which no device has.
 std::pair<std::string, int> SplitName(const std::string& name) {
   const size_t colon = name.find(':');
-  if (colon == std::string::npos) return {name, 0};
-  return {name.substr(0, colon), std::atoi(name.c_str() + colon + 1)};
+  int port = 0;
+  if (colon == std::string::npos || !absl::SimpleAtoi(name.substr(colon + 1), &port) || port < 1 ||
+      port > UINT8_MAX) {
+    return {name, 0};
+  }
+  return {name.substr(0, colon), port};
 }
 
 // libibverbs lists only what it can use: whether the kernel has more is another question.
@@ -220,14 +227,28 @@ absl::Status Device::Begin() {
     return absl::InternalError(
         absl::StrFormat("%s has no protection domain left: %s", name(), std::strerror(errno)));
   }
-  ADDEND_ASSIGN_OR_RETURN(const auto probe, Arena::Create(kProbeBytes));
-  ADDEND_RETURN_IF_ERROR(RegisterRegion(probe->memory(), IBV_ACCESS_LOCAL_WRITE).status());
+  ADDEND_RETURN_IF_ERROR(Probe());
   const int fd = context_->async_fd;
   ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
   ADDEND_ASSIGN_OR_RETURN(loop_, EventLoop::Start("rdma-events"));
   absl::Status status;
   loop_->Run([&] { status = loop_->Watch(fd, EPOLLIN, this); });
   return status;
+}
+
+// Whether links could be made: what is not allowed or not there is better known at the start.
+absl::Status Device::Probe() const {
+  ADDEND_ASSIGN_OR_RETURN(const auto memory, Arena::Create(kProbeBytes));
+  ADDEND_RETURN_IF_ERROR(RegisterRegion(memory->memory(), IBV_ACCESS_LOCAL_WRITE).status());
+  const std::unique_ptr<ibv_comp_channel, Close> channel(ibv_create_comp_channel(context_.get()));
+  std::unique_ptr<ibv_cq, Close> queue;
+  if (channel != nullptr) {
+    queue.reset(ibv_create_cq(context_.get(), kProbeCompletions, nullptr, channel.get(), 0));
+  }
+  if (queue != nullptr) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("%s gives no completion queue: %s (the limit of locked memory is %s)", name(),
+                      std::strerror(errno), LockedMemoryLimit()));
 }
 
 Device::~Device() {
@@ -253,14 +274,13 @@ absl::StatusOr<Registered> Device::Register(Bytes memory, Access access) {
     return Registered{local, remote, std::shared_ptr<ibv_mr>(std::move(region))};
   }
   MutexLock lock(&mu_);
-  Region& region = regions_[mapping.data()];
+  Regions& regions = regions_[mapping.data()];
+  const bool remote = access == Access::kPeerWrites;
+  Region& region = remote || regions.remote != nullptr ? regions.remote : regions.local;
   if (region == nullptr) {
-    auto made = RegisterRegion(mapping, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-    if (!made.ok()) {
-      regions_.erase(mapping.data());
-      return made.status();
-    }
-    region = *std::move(made);
+    ADDEND_ASSIGN_OR_RETURN(
+        region,
+        RegisterRegion(mapping, IBV_ACCESS_LOCAL_WRITE | (remote ? IBV_ACCESS_REMOTE_WRITE : 0)));
     registered_bytes_ += mapping.size();
   }
   return Registered{region->lkey, region->rkey, nullptr};
@@ -268,15 +288,19 @@ absl::StatusOr<Registered> Device::Register(Bytes memory, Access access) {
 
 void Device::BeforeUnmap(Bytes mapping) {
   MutexLock lock(&mu_);
-  if (regions_.erase(mapping.data()) > 0) registered_bytes_ -= mapping.size();
+  const auto regions = regions_.find(mapping.data());
+  if (regions == regions_.end()) return;
+  if (regions->second.local != nullptr) registered_bytes_ -= mapping.size();
+  if (regions->second.remote != nullptr) registered_bytes_ -= mapping.size();
+  regions_.erase(regions);
 }
 
-std::shared_ptr<Device::TellFn> Device::OnFailure(TellFn tell) {
-  auto handle = std::make_shared<TellFn>(std::move(tell));
+std::shared_ptr<Device::FailureListener> Device::OnFailure(TellFn tell) {
+  auto listener = std::make_shared<FailureListener>(std::move(tell));
   MutexLock lock(&mu_);
-  std::erase_if(tells_, [](const auto& weak) { return weak.expired(); });
-  tells_.push_back(handle);
-  return handle;
+  std::erase_if(listeners_, [](const auto& weak) { return weak.expired(); });
+  listeners_.push_back(listener);
+  return listener;
 }
 
 void Device::OnReady(uint32_t) {
@@ -314,14 +338,14 @@ void Device::OnEvent(const ibv_async_event& event) {
   const absl::Status why = absl::UnavailableError(
       absl::StrFormat("%s: %s", name(), ibv_event_type_str(event.event_type)));
   spdlog::warn("RDMA: {}", Message(why));
-  std::vector<std::shared_ptr<TellFn>> tells;
+  std::vector<std::shared_ptr<FailureListener>> listeners;
   {
     MutexLock lock(&mu_);
-    for (const auto& weak : tells_) {
-      if (auto tell = weak.lock()) tells.push_back(std::move(tell));
+    for (const auto& weak : listeners_) {
+      if (auto listener = weak.lock()) listeners.push_back(std::move(listener));
     }
   }
-  for (const auto& tell : tells) (*tell)(queue_pair, why);
+  for (const auto& listener : listeners) listener->Tell(queue_pair, why);
 }
 
 }  // namespace addend::rdma

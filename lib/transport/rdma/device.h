@@ -68,24 +68,49 @@ class Device final : public UnmapObserver, private FdHandler {
   absl::StatusOr<Registered> Register(Bytes memory, Access access);
   uint64_t registered_bytes() const { return registered_bytes_.load(); }
 
-  // Calls `tell` on a thread of the device's when it or a queue pair (0: all of them) has failed,
-  // as long as the returned handle lives.
+  // Who hears, on a thread of the device's, that it or a queue pair (0: all of them) has failed.
   using TellFn = std::function<void(uint32_t queue_pair, const absl::Status& why)>;
-  std::shared_ptr<TellFn> OnFailure(TellFn tell);
+  class FailureListener {
+   public:
+    explicit FailureListener(TellFn tell) : tell_(std::move(tell)) {}
+    void Tell(uint32_t queue_pair, const absl::Status& why) {
+      MutexLock lock(&mu_);
+      if (tell_) tell_(queue_pair, why);
+    }
+    // It is not told any more once this returns.
+    void Stop() {
+      MutexLock lock(&mu_);
+      tell_ = nullptr;
+    }
+
+   private:
+    Mutex mu_;
+    TellFn tell_ ABSL_GUARDED_BY(mu_);
+  };
+  // Listens as long as the returned object lives.
+  std::shared_ptr<FailureListener> OnFailure(TellFn tell);
 
  private:
   struct Close {
     void operator()(ibv_context* context) const { ibv_close_device(context); }
     void operator()(ibv_pd* domain) const { ibv_dealloc_pd(domain); }
     void operator()(ibv_mr* region) const { ibv_dereg_mr(region); }
+    void operator()(ibv_comp_channel* channel) const { ibv_destroy_comp_channel(channel); }
+    void operator()(ibv_cq* queue) const { ibv_destroy_cq(queue); }
   };
   using Region = std::unique_ptr<ibv_mr, Close>;
+  // Of one mapping: `local` until peers are to write there.
+  struct Regions {
+    Region local;
+    Region remote;
+  };
 
   Device(ibv_context* context, uint8_t port, uint8_t traffic_class)
       : context_(context), port_(port), traffic_class_(traffic_class) {}
   absl::Status ReadPort(const ibv_port_attr& attributes);
   absl::Status ChooseGid(int wanted);
   absl::Status Begin();
+  absl::Status Probe() const;
   absl::StatusOr<Region> RegisterRegion(Bytes memory, int access) const;
   void BeforeUnmap(Bytes mapping) override;
   void OnReady(uint32_t events) override;
@@ -105,8 +130,8 @@ class Device final : public UnmapObserver, private FdHandler {
   std::atomic<bool> active_{true};
   std::atomic<uint64_t> registered_bytes_{0};
   Mutex mu_;
-  std::map<const std::byte*, Region> regions_ ABSL_GUARDED_BY(mu_);  // of whole mappings
-  std::vector<std::weak_ptr<TellFn>> tells_ ABSL_GUARDED_BY(mu_);
+  std::map<const std::byte*, Regions> regions_ ABSL_GUARDED_BY(mu_);  // by where mappings begin
+  std::vector<std::weak_ptr<FailureListener>> listeners_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace addend::rdma

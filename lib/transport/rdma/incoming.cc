@@ -16,7 +16,13 @@ void IncomingFrames::Add(const FrameHeader& header, Bytes payload, int buffer) {
   frame.buffer = buffer;
 }
 
-void IncomingFrames::Announce(const FrameHeader& header) { frames_.emplace_back().header = header; }
+absl::Status IncomingFrames::Announce(const FrameHeader& header) {
+  if (++announced_ > kAnnouncedMax) {
+    return absl::DataLossError("more payloads are announced at a time than was agreed");
+  }
+  frames_.emplace_back().header = header;
+  return absl::OkStatus();
+}
 
 absl::Status IncomingFrames::Written(uint32_t number, size_t bytes) {
   const uint32_t index = number - first_;
@@ -28,6 +34,7 @@ absl::Status IncomingFrames::Written(uint32_t number, size_t bytes) {
   Frame& frame = frames_[index];
   frame.state = Frame::State::kComplete;
   frame.memory = {};
+  --announced_;
   --granted_;
   granted_bytes_ -= bytes;
   return absl::OkStatus();
@@ -50,17 +57,18 @@ absl::Status IncomingFrames::Advance() {
   return status;
 }
 
-// Two payloads of a partition are never under way at once: the sink decides with the first what
-// the second is.
+// No payload is under way while another frame of its partition is: the sink decides with the first
+// what the second is. Every queue pair has as many receives as there are grants.
 bool IncomingFrames::MayPlace(const Frame& frame) const {
   const size_t bytes = frame.header.payload_bytes;
   if (bytes == 0) return true;
-  if (frame.buffer < 0 && granted_ > 0 && granted_bytes_ + bytes > kGrantedBytesMax) return false;
-  return std::none_of(frames_.begin(), frames_.begin() + static_cast<ptrdiff_t>(placed_),
-                      [&](const Frame& earlier) {
-                        return earlier.header.payload_bytes > 0 &&
-                               earlier.header.partition == frame.header.partition;
-                      });
+  if (frame.buffer < 0 && granted_ > 0 &&
+      (granted_ == kAnnouncedMax || granted_bytes_ + bytes > kGrantedBytesMax)) {
+    return false;
+  }
+  return std::none_of(
+      frames_.begin(), frames_.begin() + static_cast<ptrdiff_t>(placed_),
+      [&](const Frame& earlier) { return earlier.header.partition == frame.header.partition; });
 }
 
 absl::Status IncomingFrames::PlaceNext(bool* placed) {
@@ -74,6 +82,7 @@ absl::Status IncomingFrames::Place(Frame* frame, uint32_t number) {
   const size_t bytes = frame->header.payload_bytes;
   if (bytes > 0) {
     ADDEND_ASSIGN_OR_RETURN(frame->room, host_->Place(frame->header));
+    if (host_->closing()) return absl::OkStatus();
     if (!frame->room.empty() && frame->room.size() != bytes) {
       return absl::InternalError(
           absl::StrFormat("%d bytes of room for %d of payload", frame->room.size(), bytes));
@@ -84,7 +93,9 @@ absl::Status IncomingFrames::Place(Frame* frame, uint32_t number) {
     if (!frame->room.empty()) std::memcpy(frame->room.data(), frame->payload.data(), bytes);
     return host_->FreeBuffer(std::exchange(frame->buffer, -1));
   }
-  if (!frame->room.empty()) {
+  if (frame->room.empty()) {
+    --announced_;
+  } else {
     frame->state = Frame::State::kGranted;
     ++granted_;
     granted_bytes_ += bytes;

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "lib/base/bytes.h"
 #include "lib/transport/rdma/device.h"
+#include "lib/transport/rdma/message.h"
 #include "lib/transport/transport.h"
 #include "lib/wire/frame.h"
 
@@ -41,7 +42,8 @@ class IncomingFrames {
   // A frame whose payload, if any, lies in the message in `buffer`; or one that is announced, whose
   // message is not needed any more. Advance() follows.
   void Add(const FrameHeader& header, Bytes payload, int buffer);
-  void Announce(const FrameHeader& header);
+  // DATA_LOSS: more than kAnnouncedMax of these.
+  absl::Status Announce(const FrameHeader& header);
   // The peer has written the payload of frame `number`. Advance() follows. DATA_LOSS: not as it was
   // granted.
   absl::Status Written(uint32_t number, size_t bytes);
@@ -66,7 +68,8 @@ class IncomingFrames {
   std::deque<Frame> frames_;
   uint32_t first_ = 0;  // the number of the first of them
   size_t placed_ = 0;   // so many of them are placed
-  int granted_ = 0;
+  int announced_ = 0;   // and not written, nor dropped
+  int granted_ = 0;     // of these
   size_t granted_bytes_ = 0;
   bool advancing_ = false;
 };

@@ -34,6 +34,13 @@ OutgoingFrames::Frame* OutgoingFrames::Next() {
   return &frame;
 }
 
+absl::Status OutgoingFrames::AddCredits(uint16_t credits) {
+  credits_ += credits;
+  if (credits_ <= kFrameCredits) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrFormat("%d credits came back where %d were given", credits_, kFrameCredits));
+}
+
 OutgoingFrames::Frame* OutgoingFrames::Find(uint32_t number, Frame::State state) {
   const uint32_t index = number - first_;
   if (index >= sent_ || frames_[index].state != state) return nullptr;

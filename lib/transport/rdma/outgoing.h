@@ -36,7 +36,8 @@ class OutgoingFrames {
   Frame* Next();
   // Of one that has left: from its lowest 24 bits.
   uint32_t NumberOf(uint32_t low) const { return first_ + ((low - first_) & 0xffffff); }
-  void AddCredits(uint16_t credits) { credits_ += credits; }
+  // DATA_LOSS: more than were used.
+  absl::Status AddCredits(uint16_t credits);
   // The peer has said where the payload belongs, or that it is not wanted; and it has been written.
   // INVALID_ARGUMENT: nothing like it is awaited.
   absl::StatusOr<Frame*> Granted(uint32_t number);

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "lib/base/status_macros.h"
+#include "lib/transport/rdma/signals.h"
 
 namespace addend::rdma {
 namespace {
@@ -67,8 +68,8 @@ LaneAddress QueuePair::address() const { return {device()->address(), number(), 
 absl::Status QueuePair::Modify(ibv_qp_attr* attributes, int mask, const char* state) {
   const int error = ibv_modify_qp(queue_pair_.get(), attributes, mask);
   if (error == 0) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrFormat("a queue pair of %s does not become %s: %s",
-                                                device()->name(), state, std::strerror(error)));
+  return PathFailure(absl::UnavailableError(absl::StrFormat(
+      "a queue pair of %s does not become %s: %s", device()->name(), state, std::strerror(error))));
 }
 
 absl::Status QueuePair::Initialise() {
@@ -131,40 +132,37 @@ absl::Status QueuePair::PostReceive(const WorkId& id, MutableBytes room, uint32_
   ibv_recv_wr* bad = nullptr;
   const int error = ibv_post_recv(queue_pair_.get(), &request, &bad);
   if (error == 0) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrFormat("%s takes no receive: %s", device()->name(), std::strerror(error)));
+  return PathFailure(absl::UnavailableError(
+      absl::StrFormat("%s takes no receive: %s", device()->name(), std::strerror(error))));
 }
 
 absl::Status QueuePair::PostSend(const WorkId& id, Bytes message, uint32_t local_key) {
-  ibv_sge entry = Entry(message, local_key);
   ibv_send_wr request{};
-  request.wr_id = id.Pack();
-  request.sg_list = &entry;
-  request.num_sge = 1;
   request.opcode = IBV_WR_SEND;
-  return Post(&request);
+  return Post(id, message, local_key, &request);
 }
 
 absl::Status QueuePair::PostWrite(const WorkId& id, Bytes payload, uint32_t local_key,
                                   const Target& target) {
-  ibv_sge entry = Entry(payload, local_key);
   ibv_send_wr request{};
-  request.wr_id = id.Pack();
-  request.sg_list = &entry;
-  request.num_sge = 1;
   request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
   request.imm_data = htonl(target.immediate);
   request.wr.rdma.remote_addr = target.address;
   request.wr.rdma.rkey = target.remote_key;
-  return Post(&request);
+  return Post(id, payload, local_key, &request);
 }
 
-absl::Status QueuePair::Post(ibv_send_wr* request) {
+absl::Status QueuePair::Post(const WorkId& id, Bytes memory, uint32_t local_key,
+                             ibv_send_wr* request) {
+  ibv_sge entry = Entry(memory, local_key);
+  request->wr_id = id.Pack();
+  request->sg_list = &entry;
+  request->num_sge = 1;
   ibv_send_wr* bad = nullptr;
   const int error = ibv_post_send(queue_pair_.get(), request, &bad);
   if (error == 0) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrFormat("%s takes no work request: %s", device()->name(), std::strerror(error)));
+  return PathFailure(absl::UnavailableError(
+      absl::StrFormat("%s takes no work request: %s", device()->name(), std::strerror(error))));
 }
 
 }  // namespace addend::rdma

@@ -49,7 +49,7 @@ class QueuePair {
   absl::Status ReadyToReceive(const LaneAddress& peer);
   absl::Status ReadyToSend();
   absl::Status Modify(ibv_qp_attr* attributes, int mask, const char* state);
-  absl::Status Post(ibv_send_wr* request);
+  absl::Status Post(const WorkId& id, Bytes memory, uint32_t local_key, ibv_send_wr* request);
 
   CompletionQueue* const completions_;
   const int room_;  // reserved of the completion queue

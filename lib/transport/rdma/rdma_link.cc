@@ -137,7 +137,7 @@ void RdmaLink::Send(const FrameHeader& header, Bytes payload, Done done) {
                     "%s does not read: %d frames wait for it", peer_, outgoing_.size())),
                 /*tell=*/true);
   }
-  Schedule();
+  turn_.Schedule();
 }
 
 void RdmaLink::Close(absl::Status why) { Fail(std::move(why), /*tell=*/true); }
@@ -174,7 +174,7 @@ void RdmaLink::OnCompletion(const WorkId& id, const ibv_wc& completion) {
       break;
   }
   if (!status.ok()) return Fail(std::move(status), /*tell=*/true);
-  Schedule();
+  turn_.Schedule();
 }
 
 absl::Status RdmaLink::OnReceived(const WorkId& id, const ibv_wc& completion) {
@@ -194,7 +194,7 @@ absl::Status RdmaLink::OnMessage(int buffer, size_t bytes) {
   const Bytes received =
       buffers_->memory().subspan(static_cast<size_t>(buffer) * kBufferBytes, bytes);
   ADDEND_ASSIGN_OR_RETURN(const DecodedMessage message, DecodeMessage(received));
-  outgoing_.AddCredits(message.head.credits);
+  ADDEND_RETURN_IF_ERROR(outgoing_.AddCredits(message.head.credits));
   if (decide_) {
     if (!greeted_) ADDEND_RETURN_IF_ERROR(Greet());
     std::exchange(decide_, nullptr)(absl::OkStatus());
@@ -205,7 +205,7 @@ absl::Status RdmaLink::OnMessage(int buffer, size_t bytes) {
       incoming_.Add(message.header, message.payload, buffer);
       return incoming_.Advance();
     case MessageKind::kAnnounce:
-      incoming_.Announce(message.header);
+      ADDEND_RETURN_IF_ERROR(incoming_.Announce(message.header));
       ADDEND_RETURN_IF_ERROR(FreeBuffer(buffer));
       return incoming_.Advance();
     case MessageKind::kGrant:
@@ -253,7 +253,7 @@ absl::Status RdmaLink::Grant(uint32_t number, MutableBytes room, Registered* mem
     head.key = memory->remote_key;
   }
   control_.push_back(head);
-  Schedule();
+  turn_.Schedule();
   return absl::OkStatus();
 }
 
@@ -270,17 +270,6 @@ absl::Status RdmaLink::Take(const FrameHeader& header, Bytes payload) {
   shared_->stats.frames_received.fetch_add(1, std::memory_order_relaxed);
   ADDEND_RETURN_IF_ERROR(CheckChecksum(header, payload, peer_));
   return sink_->OnFrame(header, Payload(payload));
-}
-
-// At the end of the loop's turn: no Done or OnClosed runs inside a call of the owner's.
-void RdmaLink::Schedule() {
-  if (scheduled_) return;
-  scheduled_ = true;
-  shared_->loop->Defer([this, alive = std::weak_ptr<bool>(alive_)] {
-    if (alive.expired()) return;
-    scheduled_ = false;
-    Turn();
-  });
 }
 
 void RdmaLink::Turn() {
@@ -339,7 +328,7 @@ void RdmaLink::Fail(absl::Status why, bool tell) {
   if (tell && signals_ != nullptr) signals_->Say({.ends = std::nullopt, .goodbye = why});
   signals_.reset();
   why_ = std::move(why);
-  Schedule();
+  turn_.Schedule();
 }
 
 // Ends the link: nothing of it may be touched after gone_.

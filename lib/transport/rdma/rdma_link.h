@@ -11,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "lib/memory/arena.h"
+#include "lib/shard/end_of_turn.h"
 #include "lib/shard/event_loop.h"
 #include "lib/transport/rdma/completions.h"
 #include "lib/transport/rdma/incoming.h"
@@ -31,8 +32,8 @@ class RdmaLink final : public Link, private CompletionTaker, private FrameHost {
     TransportStats stats;
     uint32_t in_flight_max;
   };
-  // Before the link is open: its first message has come (OK), or there will be none. Deletes or
-  // opens the link.
+  // Before the link is open: its first message has come (OK), and somebody opens it; or there will
+  // be none.
   using DecideFn = absl::AnyInvocable<void(absl::Status)>;
   // The link is gone when it has been called.
   using GoneFn = absl::AnyInvocable<void(RdmaLink*)>;
@@ -80,7 +81,6 @@ class RdmaLink final : public Link, private CompletionTaker, private FrameHost {
   absl::Status Take(const FrameHeader& header, Bytes payload) override;
   bool closing() const override { return closing_; }
 
-  void Schedule();
   void Turn();
   absl::Status SendSome();
   absl::Status SendMessage(MessageHead head, const FrameHeader* header, Bytes payload);
@@ -111,14 +111,11 @@ class RdmaLink final : public Link, private CompletionTaker, private FrameHost {
   uint32_t next_lane_ = 0;
   OutgoingFrames outgoing_;
   IncomingFrames incoming_{this};
-  bool scheduled_ = false;
   bool closing_ = false;
   absl::Status why_;
   absl::Time busy_since_ = absl::InfiniteFuture();
   absl::Duration busy_;
-
-  // Expires with the link: a deferred turn must not outlive it.
-  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  EndOfTurn turn_{shared_->loop, [this] { Turn(); }};
 };
 
 }  // namespace addend::rdma

@@ -32,7 +32,7 @@ RdmaTransport::RdmaTransport(EventLoop* loop, rdma::DialFn dial)
       self_(std::make_shared<RdmaTransport*>(this)) {}
 
 RdmaTransport::~RdmaTransport() {
-  failures_.clear();
+  for (const auto& listener : failures_) listener->Stop();
   self_.reset();
   std::map<uint64_t, std::unique_ptr<rdma::RdmaLink>> links;
   links.swap(links_);
@@ -79,12 +79,14 @@ void RdmaTransport::Connect(const Address& peer, uint32_t shard, Sink* sink, abs
       name, dial_(peer),
       [this, number, sink, connected = std::move(connected)](const absl::Status& status) mutable {
         rdma::RdmaLink* const made = Find(number);
-        if (!status.ok()) return connected(rdma::PathFailure(status));
+        if (!status.ok()) return connected(status);
         connected(made);
         made->Open(sink);
       });
   ListenTo(number, link->signals());
-  if (absl::Status status = Offer(link, shard); !status.ok()) link->Close(status);
+  if (absl::Status status = Offer(link, shard); !status.ok()) {
+    link->Close(rdma::PathFailure(std::move(status)));
+  }
   GiveUpAfter(timeout, number, name);
 }
 
@@ -94,8 +96,8 @@ void RdmaTransport::GiveUpAfter(absl::Duration timeout, uint64_t number, std::st
     if (weak.expired()) return;
     rdma::RdmaLink* const link = Find(number);
     if (link == nullptr || link->decided()) return;
-    link->Close(absl::DeadlineExceededError(absl::StrFormat("RDMA to %s was not set up within %s",
-                                                            whom, absl::FormatDuration(timeout))));
+    link->Close(rdma::PathFailure(absl::DeadlineExceededError(absl::StrFormat(
+        "RDMA to %s was not set up within %s", whom, absl::FormatDuration(timeout)))));
   });
 }
 
@@ -169,8 +171,9 @@ absl::StatusOr<rdma::Signal::Ends> RdmaTransport::Meet(rdma::RdmaLink* link,
   std::vector<std::optional<rdma::LaneAddress>> peers;
   for (size_t i = 0; i < offer.lanes.size(); ++i) {
     const auto& end = offer.lanes[i];
+    // The same NIC of both ends, where they have as many: that may be one network of several.
     rdma::CompletionQueue* const nic =
-        end.has_value() ? NicTowards(end->port, i + offer.shard) : nullptr;
+        end.has_value() ? NicTowards(end->port, i + offer.shard * offer.lanes.size()) : nullptr;
     answer.lanes.emplace_back();
     if (nic == nullptr) continue;
     ADDEND_ASSIGN_OR_RETURN(answer.lanes.back(), link->AddLane(nic));
@@ -186,12 +189,15 @@ void RdmaTransport::CloseAll(const absl::Status& why) {
 
 rdma::CompletionQueue* RdmaTransport::NicTowards(const rdma::PortAddress& peer,
                                                  size_t first) const {
+  rdma::CompletionQueue* loopback = nullptr;  // if there is no other
   for (size_t i = 0; i < nics_.size(); ++i) {
     rdma::CompletionQueue* const nic = nics_[(first + i) % nics_.size()].get();
     const rdma::Device& device = *nic->device();
-    if (device.active() && rdma::CheckReaches(device.address(), peer).ok()) return nic;
+    if (!device.active() || !rdma::CheckReaches(device.address(), peer).ok()) continue;
+    if (!rdma::IsLoopback(device.address(), peer)) return nic;
+    loopback = nic;
   }
-  return nullptr;
+  return loopback;
 }
 
 rdma::RdmaLink* RdmaTransport::NewLink(std::string peer, std::unique_ptr<rdma::Signals> signals,
@@ -223,11 +229,9 @@ absl::StatusOr<std::shared_ptr<RdmaTransport>> MakeRdmaTransport(EventLoop* loop
   } else {
     loop->Run(begin);
   }
-  if (!status.ok()) {
-    loop->Run([&] { transport.reset(); });
-    return status;
-  }
-  return transport;
+  if (status.ok()) return transport;
+  if (!loop->InLoop()) loop->Run([&] { transport.reset(); });
+  return status;
 }
 
 }  // namespace addend

@@ -5,7 +5,6 @@
 // that has come the link is open: a path that does not carry packets is noticed before it is used.
 #pragma once
 
-#include <list>
 #include <map>
 #include <memory>
 #include <string>
@@ -58,7 +57,7 @@ class RdmaTransport final : public Transport {
   rdma::RdmaLink::Shared shared_;
   AcceptFn accept_;
   std::vector<std::unique_ptr<rdma::CompletionQueue>> nics_;
-  std::vector<std::shared_ptr<rdma::Device::TellFn>> failures_;
+  std::vector<std::shared_ptr<rdma::Device::FailureListener>> failures_;
   uint64_t last_number_ = 0;
   std::map<uint64_t, std::unique_ptr<rdma::RdmaLink>> links_;  // by number, never used twice
   // Expires with the transport: what others post must not outlive it.

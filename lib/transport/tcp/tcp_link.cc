@@ -71,7 +71,7 @@ void TcpLink::Send(const FrameHeader& header, Bytes payload, Done done) {
     return Fail(absl::ResourceExhaustedError(
         absl::StrFormat("%s does not read: %d frames wait for it", peer_, outgoing_.size())));
   }
-  if (!want_write_) Schedule();
+  if (!want_write_) turn_.Schedule();
 }
 
 void TcpLink::Close(absl::Status why) {
@@ -98,18 +98,6 @@ void TcpLink::SayGoodbye(const absl::Status& why) {
   Flush();
 }
 
-// At the end of the loop's turn: all that a turn sends leaves in as few system calls as possible,
-// and no Done or OnClosed runs inside a call of the owner's.
-void TcpLink::Schedule() {
-  if (scheduled_) return;
-  scheduled_ = true;
-  loop_->Defer([this, alive = std::weak_ptr<bool>(alive_)] {
-    if (alive.expired()) return;
-    scheduled_ = false;
-    Turn();
-  });
-}
-
 void TcpLink::Turn() {
   if (!closing_) Flush();
   std::vector<Done> completed;
@@ -134,7 +122,7 @@ void TcpLink::Flush() {
     const auto bytes = static_cast<size_t>(sent);
     stats_->bytes_sent.fetch_add(bytes, std::memory_order_relaxed);
     stats_->frames_sent.fetch_add(outgoing_.Sent(bytes, &completed_), std::memory_order_relaxed);
-    if (!completed_.empty()) Schedule();
+    if (!completed_.empty()) turn_.Schedule();
   }
   const bool want_write = !outgoing_.empty();
   if (want_write != want_write_) {
@@ -188,7 +176,7 @@ void TcpLink::Fail(absl::Status why) {
   }
   why_ = std::move(why);
   loop_->Unwatch(fd_.get());
-  Schedule();
+  turn_.Schedule();
 }
 
 // Ends the link: nothing of it may be touched after gone_.

@@ -125,8 +125,9 @@ TEST_F(OutgoingTest, NoMoreMessagesLeaveThanThereIsCredit) {
   for (int i = 0; i < 3 * kFrameCredits; ++i) Push(10);
   EXPECT_EQ(LeaveAll(), kFrameCredits);
   EXPECT_EQ(Done(), kFrameCredits) << "a payload inside a message is not needed any more";
-  frames_.AddCredits(5);
+  ASSERT_TRUE(frames_.AddCredits(5).ok());
   EXPECT_EQ(LeaveAll(), 5);
+  EXPECT_TRUE(absl::IsDataLoss(frames_.AddCredits(kFrameCredits + 1))) << "more than were used";
 }
 
 TEST_F(OutgoingTest, ALargePayloadIsNeededUntilItIsWritten) {
@@ -202,7 +203,7 @@ class IncomingTest : public testing::Test, public FrameHost {
   bool closing() const override { return false; }
 
   void Announce(uint64_t partition, size_t bytes) {
-    frames_.Announce(HeaderOf(partition, bytes));
+    ASSERT_TRUE(frames_.Announce(HeaderOf(partition, bytes)).ok());
     ASSERT_TRUE(frames_.Advance().ok());
   }
   void Inline(uint64_t partition, size_t bytes, int buffer) {
@@ -252,6 +253,21 @@ TEST_F(IncomingTest, TwoPayloadsOfAPartitionAreNeverUnderWayAtOnce) {
   EXPECT_EQ(granted_, std::vector<uint32_t>{0});
   Written(0, 10000);
   EXPECT_EQ(granted_, (std::vector<uint32_t>{0, 1}));
+}
+
+TEST_F(IncomingTest, APayloadWaitsForAFrameOfItsPartitionThatIsStillToBeTaken) {
+  Announce(1, 10000);
+  Inline(2, 0, 7);
+  Announce(2, 10000);
+  EXPECT_EQ(placed_, Numbers{1}) << "what the sink makes of the second decides about the third";
+  Written(0, 10000);
+  EXPECT_EQ(placed_, (Numbers{1, 2}));
+}
+
+TEST_F(IncomingTest, NoMoreIsGrantedThanThereAreReceives) {
+  for (int i = 0; i < kAnnouncedMax; ++i) Announce(i, 5000);
+  EXPECT_EQ(granted_.size(), static_cast<size_t>(kAnnouncedMax));
+  EXPECT_TRUE(absl::IsDataLoss(frames_.Announce(HeaderOf(99, 5000)))) << "more than was agreed";
 }
 
 TEST_F(IncomingTest, GrantsAreLimitedButOneMayAlwaysBeLarger) {

@@ -103,6 +103,16 @@ TEST(Route, OverRdmaThatWasDemandedIsNeverTcp) {
   EXPECT_TRUE(again->rdma) << "also where it broke before, and behind one NIC";
 }
 
+TEST(Route, WhereRdmaHasFailedAndThereIsNoTcpItIsTriedAgain) {
+  const auto server = Server(false, {Port("b:1", 2)});
+  EXPECT_FALSE(TakesTcp(server));
+  EXPECT_TRUE(TakesTcp(Server(true, {})));
+  const auto route =
+      ChooseRoute(Choice(TransportMode::kAuto, {Port("a:1", 1)}), server, "it broke");
+  ASSERT_TRUE(route.ok()) << route.status();
+  EXPECT_TRUE(route->rdma);
+}
+
 TEST(Route, AServerThatTakesRdmaOnlyIsAnErrorWithoutIt) {
   const auto route =
       ChooseRoute(Choice(TransportMode::kTcp, {}), Server(false, {Port("b:1", 2)}), "");
