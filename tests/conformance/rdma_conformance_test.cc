@@ -1,12 +1,11 @@
 // Needs an RDMA device: tests/rdma runs it in a virtual machine.
-#include <dirent.h>
-#include <unistd.h>
-
 #include <cstdio>
 #include <deque>
+#include <filesystem>
 #include <tuple>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "lib/memory/arena.h"
 #include "lib/transport/rdma/rdma_transport.h"
 #include "tests/conformance/conformance.h"
@@ -126,29 +125,34 @@ INSTANTIATE_TEST_SUITE_P(Rdma, TransportConformance,
 INSTANTIATE_TEST_SUITE_P(RdmaOverAllNics, TransportConformance,
                          testing::ValuesIn(If(AllDevices().size() > 1, AllNics)));
 
-// What is counted by the kernel's restrack and by /proc.
+// What the kernel says that this process holds.
 struct Held {
   int queue_pairs = 0, regions = 0, descriptors = 0;
-  bool operator==(const Held&) const = default;
 };
 
-int Lines(const std::string& command) {
-  FILE* const pipe = ::popen(command.c_str(), "r");
-  int lines = 0;
-  for (int c; (c = std::fgetc(pipe)) != EOF;) lines += c == '\n';
+std::vector<std::string> EntriesOf(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    names.push_back(entry.path().filename());
+  }
+  return names;
+}
+
+// The lines that `rdma resource` has of this process's threads.
+int CountResources(const std::string& kind) {
+  const std::string mine = absl::StrJoin(EntriesOf("/proc/self/task"), "|");
+  FILE* const pipe = ::popen(
+      absl::StrFormat("rdma resource show %s | grep -cE 'pid (%s) '", kind, mine).c_str(), "r");
+  int count = -1;
+  EXPECT_EQ(std::fscanf(pipe, "%d", &count), 1);
   ::pclose(pipe);
-  return lines;
+  return count;
 }
 
 Held WhatIsHeld() {
-  const std::string mine = absl::StrFormat(" | grep -c 'pid %d ' | xargs seq 1", ::getpid());
-  Held held;
-  held.queue_pairs = Lines("rdma resource show qp" + mine);
-  held.regions = Lines("rdma resource show mr" + mine);
-  DIR* const directory = ::opendir("/proc/self/fd");
-  while (::readdir(directory) != nullptr) ++held.descriptors;
-  ::closedir(directory);
-  return held;
+  return {.queue_pairs = CountResources("qp"),
+          .regions = CountResources("mr"),
+          .descriptors = static_cast<int>(EntriesOf("/proc/self/fd").size())};
 }
 
 class RdmaLinks : public TransportConformance {

@@ -42,7 +42,7 @@ class IncomingFrames {
   // A frame whose payload, if any, lies in the message in `buffer`; or one that is announced, whose
   // message is not needed any more. Advance() follows.
   void Add(const FrameHeader& header, Bytes payload, int buffer);
-  // DATA_LOSS: more than kAnnouncedMax of these.
+  // DATA_LOSS: more of these than the peer may have announced.
   absl::Status Announce(const FrameHeader& header);
   // The peer has written the payload of frame `number`. Advance() follows. DATA_LOSS: not as it was
   // granted.
