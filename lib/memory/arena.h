@@ -1,5 +1,6 @@
-// Private page-aligned memory whose pages cost nothing until they are touched. Large arenas lie in
-// huge pages: those that the machine has set aside (vm.nr_hugepages), else transparent ones.
+// Private page-aligned memory. Large arenas lie in huge pages: those that the machine has set aside
+// (vm.nr_hugepages), which are taken at once, else transparent ones. All other pages cost nothing
+// until they are touched.
 #pragma once
 
 #include <cstddef>

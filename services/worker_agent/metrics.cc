@@ -36,7 +36,7 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
                  "transport.",
                  MetricType::Gauge, {{"tcp", tcp}, {"rdma", rdma}}, "transport"),
       MakeFamily("addend_agent_rdma_fallbacks_total",
-                 "Links that RDMA failed and that went on over TCP.", MetricType::Counter,
+                 "Links that were tried over TCP because RDMA had failed.", MetricType::Counter,
                  {{"", d(agent.rdma_fallbacks())}}),
       MakeFamily("addend_agent_trainers", "Trainers of this node that are connected.",
                  MetricType::Gauge, {{"", connected}}),

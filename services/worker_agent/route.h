@@ -15,9 +15,6 @@ namespace addend {
 // The server takes links over TCP.
 bool TakesTcp(const v1::ServerInfo& server);
 
-// The server takes links over TCP.
-bool TakesTcp(const v1::ServerInfo& server);
-
 struct Route {
   bool rdma = false;
   Address address;     // of the data port; with RDMA of gRPC

@@ -10,17 +10,10 @@
 namespace addend::rdma {
 namespace {
 
-// ::ffff:0:0/96.
-bool IsIpv4(const Gid& gid) {
-  return std::all_of(gid.begin(), gid.begin() + 10, [](uint8_t byte) { return byte == 0; }) &&
-         gid[10] == 0xff && gid[11] == 0xff;
-}
-
-bool IsLinkLocal(const Gid& gid) { return gid[0] == 0xfe && (gid[1] & 0xc0) == 0x80; }
-
-std::string_view Kind(const Gid& gid) {
-  if (IsIpv4(gid)) return "an IPv4 address";
-  return IsLinkLocal(gid) ? "a link-local address" : "an IPv6 address";
+std::string_view Describe(GidKind kind) {
+  constexpr std::string_view kTexts[] = {"a link-local address", "an IPv6 address",
+                                         "an IPv4 address"};
+  return kTexts[static_cast<int>(kind)];
 }
 
 }  // namespace
@@ -30,9 +23,17 @@ std::string_view Name(Fabric fabric) {
   return kNames[static_cast<int>(fabric)];
 }
 
+GidKind KindOf(const Gid& gid) {
+  // ::ffff:0:0/96 and fe80::/10.
+  constexpr std::array<uint8_t, 12> kMapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  if (std::equal(kMapped.begin(), kMapped.end(), gid.begin())) return GidKind::kIpv4;
+  return gid[0] == 0xfe && (gid[1] & 0xc0) == 0x80 ? GidKind::kLinkLocal : GidKind::kIpv6;
+}
+
 std::string FormatGid(const Gid& gid) {
   char text[INET6_ADDRSTRLEN];
-  if (IsIpv4(gid)) return ::inet_ntop(AF_INET, gid.data() + 12, text, sizeof(text));
+  if (KindOf(gid) == GidKind::kIpv4)
+    return ::inet_ntop(AF_INET, gid.data() + 12, text, sizeof(text));
   return ::inet_ntop(AF_INET6, gid.data(), text, sizeof(text));
 }
 
@@ -49,10 +50,11 @@ absl::Status CheckReaches(const PortAddress& here, const PortAddress& there) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "%s and the server's %s are in different InfiniBand subnets", here.device, there.device));
   }
-  if (Kind(here.gid) != Kind(there.gid)) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "%s has %s (%s) and the server's %s %s (%s): see --rdma-gid-index", here.device,
-        Kind(here.gid), FormatGid(here.gid), there.device, Kind(there.gid), FormatGid(there.gid)));
+  if (KindOf(here.gid) != KindOf(there.gid)) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("%s has %s (%s) and the server's %s %s (%s): see --rdma-gid-index",
+                        here.device, Describe(KindOf(here.gid)), FormatGid(here.gid), there.device,
+                        Describe(KindOf(there.gid)), FormatGid(there.gid)));
   }
   return absl::OkStatus();
 }

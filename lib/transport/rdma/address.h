@@ -26,6 +26,9 @@ struct PortAddress {
   bool operator==(const PortAddress&) const = default;
 };
 
+// What kind of address a GID is, the preferred ones last.
+enum class GidKind : uint8_t { kLinkLocal, kIpv6, kIpv4 };
+GidKind KindOf(const Gid& gid);
 // "10.77.0.1" for the GID of an IPv4 address, else as an IPv6 address.
 std::string FormatGid(const Gid& gid);
 // OK if queue pairs of the two ports can be connected, as far as that can be told without trying;

@@ -2,8 +2,6 @@
 // asleep on its channel after that. Belongs to the shard's thread.
 #pragma once
 
-#include <infiniband/verbs.h>
-
 #include <memory>
 
 #include "absl/container/flat_hash_map.h"
@@ -12,6 +10,7 @@
 #include "lib/shard/end_of_turn.h"
 #include "lib/shard/event_loop.h"
 #include "lib/transport/rdma/device.h"
+#include "lib/transport/rdma/verbs.h"
 
 namespace addend::rdma {
 
@@ -73,10 +72,6 @@ class CompletionQueue final : private FdHandler {
   void Poll();
 
  private:
-  struct Close {
-    void operator()(ibv_comp_channel* channel) const { ibv_destroy_comp_channel(channel); }
-    void operator()(ibv_cq* queue) const { ibv_destroy_cq(queue); }
-  };
   CompletionQueue(EventLoop* loop, std::shared_ptr<Device> device, const CompletionTable* table,
                   absl::Duration spin)
       : loop_(loop), device_(std::move(device)), table_(table), spin_(spin) {}
@@ -89,8 +84,8 @@ class CompletionQueue final : private FdHandler {
   const std::shared_ptr<Device> device_;
   const CompletionTable* const table_;
   const absl::Duration spin_;
-  std::unique_ptr<ibv_comp_channel, Close> channel_;
-  std::unique_ptr<ibv_cq, Close> queue_;
+  Owned<ibv_comp_channel> channel_;
+  Owned<ibv_cq> queue_;
   int reserved_ = 0;
   absl::Time last_completion_;
   EndOfTurn turn_{loop_, [this] { Turn(); }};

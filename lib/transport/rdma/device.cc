@@ -51,11 +51,9 @@ absl::Status RegistrationError(const std::string& device, size_t bytes, int erro
 int Preference(const ibv_gid_entry& entry) {
   Gid gid;
   std::memcpy(gid.data(), entry.gid.raw, gid.size());
-  const bool ipv4 = FormatGid(gid).find(':') == std::string::npos;
-  const bool link_local = gid[0] == 0xfe && gid[1] == 0x80;
   switch (entry.gid_type) {
     case IBV_GID_TYPE_ROCE_V2:
-      return ipv4 ? 5 : link_local ? 3 : 4;
+      return 3 + static_cast<int>(KindOf(gid));
     case IBV_GID_TYPE_ROCE_V1:
       return 1;
     default:
@@ -240,8 +238,8 @@ absl::Status Device::Begin() {
 absl::Status Device::Probe() const {
   ADDEND_ASSIGN_OR_RETURN(const auto memory, Arena::Create(kProbeBytes));
   ADDEND_RETURN_IF_ERROR(RegisterRegion(memory->memory(), IBV_ACCESS_LOCAL_WRITE).status());
-  const std::unique_ptr<ibv_comp_channel, Close> channel(ibv_create_comp_channel(context_.get()));
-  std::unique_ptr<ibv_cq, Close> queue;
+  const Owned<ibv_comp_channel> channel(ibv_create_comp_channel(context_.get()));
+  Owned<ibv_cq> queue;
   if (channel != nullptr) {
     queue.reset(ibv_create_cq(context_.get(), kProbeCompletions, nullptr, channel.get(), 0));
   }
@@ -256,8 +254,8 @@ Device::~Device() {
   regions_.clear();
 }
 
-absl::StatusOr<Device::Region> Device::RegisterRegion(Bytes memory, int access) const {
-  Region region(
+absl::StatusOr<Owned<ibv_mr>> Device::RegisterRegion(Bytes memory, int access) const {
+  Owned<ibv_mr> region(
       ibv_reg_mr(domain_.get(), const_cast<std::byte*>(memory.data()), memory.size(), access));
   if (region == nullptr) return RegistrationError(name(), memory.size(), errno);
   return region;
@@ -269,14 +267,14 @@ absl::StatusOr<Registered> Device::Register(Bytes memory, Access access) {
     int flags = 0;
     if (access != Access::kSend) flags |= IBV_ACCESS_LOCAL_WRITE;
     if (access == Access::kPeerWrites) flags |= IBV_ACCESS_REMOTE_WRITE;
-    ADDEND_ASSIGN_OR_RETURN(Region region, RegisterRegion(memory, flags));
+    ADDEND_ASSIGN_OR_RETURN(Owned<ibv_mr> region, RegisterRegion(memory, flags));
     const uint32_t local = region->lkey, remote = region->rkey;
     return Registered{local, remote, std::shared_ptr<ibv_mr>(std::move(region))};
   }
   MutexLock lock(&mu_);
   Regions& regions = regions_[mapping.data()];
   const bool remote = access == Access::kPeerWrites;
-  Region& region = remote || regions.remote != nullptr ? regions.remote : regions.local;
+  Owned<ibv_mr>& region = remote || regions.remote != nullptr ? regions.remote : regions.local;
   if (region == nullptr) {
     ADDEND_ASSIGN_OR_RETURN(
         region,

@@ -2,8 +2,6 @@
 // the registered memory. Thread-safe.
 #pragma once
 
-#include <infiniband/verbs.h>
-
 #include <atomic>
 #include <functional>
 #include <map>
@@ -18,6 +16,7 @@
 #include "lib/memory/mappings.h"
 #include "lib/shard/event_loop.h"
 #include "lib/transport/rdma/address.h"
+#include "lib/transport/rdma/verbs.h"
 
 namespace addend::rdma {
 
@@ -91,18 +90,10 @@ class Device final : public UnmapObserver, private FdHandler {
   std::shared_ptr<FailureListener> OnFailure(TellFn tell);
 
  private:
-  struct Close {
-    void operator()(ibv_context* context) const { ibv_close_device(context); }
-    void operator()(ibv_pd* domain) const { ibv_dealloc_pd(domain); }
-    void operator()(ibv_mr* region) const { ibv_dereg_mr(region); }
-    void operator()(ibv_comp_channel* channel) const { ibv_destroy_comp_channel(channel); }
-    void operator()(ibv_cq* queue) const { ibv_destroy_cq(queue); }
-  };
-  using Region = std::unique_ptr<ibv_mr, Close>;
   // Of one mapping: `local` until peers are to write there.
   struct Regions {
-    Region local;
-    Region remote;
+    Owned<ibv_mr> local;
+    Owned<ibv_mr> remote;
   };
 
   Device(ibv_context* context, uint8_t port, uint8_t traffic_class)
@@ -111,14 +102,14 @@ class Device final : public UnmapObserver, private FdHandler {
   absl::Status ChooseGid(int wanted);
   absl::Status Begin();
   absl::Status Probe() const;
-  absl::StatusOr<Region> RegisterRegion(Bytes memory, int access) const;
+  absl::StatusOr<Owned<ibv_mr>> RegisterRegion(Bytes memory, int access) const;
   void BeforeUnmap(Bytes mapping) override;
   void OnReady(uint32_t events) override;
   void OnEvent(const ibv_async_event& event);
 
   // Constant after Open().
-  const std::unique_ptr<ibv_context, Close> context_;
-  std::unique_ptr<ibv_pd, Close> domain_;
+  const Owned<ibv_context> context_;
+  Owned<ibv_pd> domain_;
   const uint8_t port_;
   const uint8_t traffic_class_;
   PortAddress address_;

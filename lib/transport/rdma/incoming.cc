@@ -43,8 +43,6 @@ absl::Status IncomingFrames::Written(uint32_t number, size_t bytes) {
 }
 
 absl::Status IncomingFrames::Advance() {
-  if (advancing_) return absl::OkStatus();  // from inside the sink: the outer call goes on
-  advancing_ = true;
   absl::Status status;
   bool again = true;
   while (again && status.ok() && !host_->closing()) {
@@ -55,7 +53,6 @@ absl::Status IncomingFrames::Advance() {
     status = TakeFirst();
     again = true;
   }
-  advancing_ = false;
   return status;
 }
 

@@ -71,7 +71,6 @@ class IncomingFrames {
   int announced_ = 0;   // and not written, nor dropped
   int granted_ = 0;     // of these
   size_t granted_bytes_ = 0;
-  bool advancing_ = false;
 };
 
 }  // namespace addend::rdma

@@ -1,14 +1,13 @@
 // One reliable connected queue pair. What it posts has exactly one scatter-gather entry.
 #pragma once
 
-#include <infiniband/verbs.h>
-
 #include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
 #include "lib/base/bytes.h"
 #include "lib/transport/rdma/completions.h"
+#include "lib/transport/rdma/verbs.h"
 
 namespace addend::rdma {
 
@@ -41,9 +40,6 @@ class QueuePair {
   absl::Status PostWrite(const WorkId& id, Bytes payload, uint32_t local_key, const Target& target);
 
  private:
-  struct Destroy {
-    void operator()(ibv_qp* queue_pair) const { ibv_destroy_qp(queue_pair); }
-  };
   QueuePair(CompletionQueue* completions, int room) : completions_(completions), room_(room) {}
   absl::Status Initialise();
   absl::Status ReadyToReceive(const LaneAddress& peer);
@@ -53,7 +49,7 @@ class QueuePair {
 
   CompletionQueue* const completions_;
   const int room_;  // reserved of the completion queue
-  std::unique_ptr<ibv_qp, Destroy> queue_pair_;
+  Owned<ibv_qp> queue_pair_;
   uint32_t first_psn_ = 0;
 };
 
