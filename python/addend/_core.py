@@ -251,6 +251,12 @@ def undeclare(name):
             del _state.tensors[name]
 
 
+def declared_under(prefix):
+    """The names of this process's declared tensors that begin so."""
+    with _state.lock:
+        return [name for name in _state.tensors if name.startswith(prefix)]
+
+
 class Handle:
     """A push-pull under way. Keeps the memory of `keep` alive until the operation has ended."""
 

@@ -39,13 +39,13 @@ def sums_on_two_ranks():
             tensor = torch.full(shape, rank + 1).to(dtype)
             name = f"{dtype}/{shape}"
             assert torch.equal(
-                addend.torch.push_pull(tensor, name, addend.torch.Sum), torch.full_like(tensor, 3)
+                addend.torch.push_pull(tensor, average=False, name=name), torch.full_like(tensor, 3)
             )
             assert torch.equal(tensor, torch.full_like(tensor, rank + 1))
     strided = torch.arange(12.0).reshape(3, 4).t()[1:]
-    assert torch.equal(addend.torch.push_pull(strided, "strided"), strided)
+    assert torch.equal(addend.torch.push_pull(strided, name="strided"), strided)
     parameter = torch.nn.Parameter(torch.ones(3) * rank)
-    assert torch.equal(addend.torch.push_pull(parameter, "parameter"), torch.full((3,), 0.5))
+    assert torch.equal(addend.torch.push_pull(parameter, name="parameter"), torch.full((3,), 0.5))
     addend.torch.barrier()
     addend.torch.shutdown()
 
@@ -63,7 +63,7 @@ def broadcasts_on_two_ranks():
     model.register_buffer("strided", torch.rand(4, 6).t())
     addend.torch.broadcast_parameters(model.state_dict(), root_rank=1)
     for name, tensor in model.state_dict().items():
-        sum_ = addend.torch.push_pull(tensor.double(), "check/" + name, addend.torch.Sum)
+        sum_ = addend.torch.push_pull(tensor.double(), False, "check/" + name)
         assert torch.equal(sum_, 2 * tensor.double()), name
     assert torch.equal(model.flags, torch.tensor([True, True, False]))
     addend.torch.broadcast_parameters(model.named_parameters())
@@ -91,12 +91,12 @@ def states_on_two_ranks():
     assert optimizer.param_groups[0]["lr"] == 0.2
     momentum = optimizer.state[model.weight]["exp_avg"]
     assert momentum.abs().sum() > 0
-    assert torch.equal(addend.torch.push_pull(momentum, "check"), momentum)
+    assert torch.equal(addend.torch.push_pull(momentum, name="check"), momentum)
 
     state = addend.torch.ElasticState(model, optimizer, step=rank, best=float(rank))
     state.sync()  # rank 1 has trained longer
     assert (state.step, state.best) == (1, 1.0)
-    assert torch.equal(addend.torch.push_pull(model.weight, "weight"), model.weight)
+    assert torch.equal(addend.torch.push_pull(model.weight.detach(), name="weight"), model.weight)
     assert not state.commit(), "nobody waits"
     assert addend.torch.nodes_present() == addend.torch.num_nodes()
     addend.torch.shutdown()
@@ -113,13 +113,13 @@ def test_an_elastic_state_keeps_its_own_names():
 
 def test_what_cannot_be_summed_is_a_type_error(one_rank):
     for tensor, reason in (
-        (torch.zeros(2, dtype=torch.bool), "cannot sum torch.bool"),
+        (torch.zeros(2, dtype=torch.complex64), "cannot sum torch.complex64"),
         (torch.zeros(2, device="meta"), "on meta"),
         (torch.zeros(2).to_sparse(), "dense"),
         ([1.0, 2.0], "takes tensors"),
     ):
         with pytest.raises(TypeError, match=reason):
-            addend.torch.push_pull(tensor, "t")
+            addend.torch.push_pull(tensor, name="t")
     with pytest.raises(TypeError, match="state_dict"):
         addend.torch.broadcast_parameters([torch.zeros(2)])
     with pytest.raises(ValueError, match="root_rank 1"):

@@ -24,7 +24,7 @@ def main():
             data = torch.randn(4, 8, generator=generator)
             optimizer.zero_grad()
             model(data).square().mean().backward()
-            handles = [addend.torch.push_pull_async(parameter.grad, name) for name, parameter in model.named_parameters()]
+            handles = [addend.torch.push_pull_async(parameter.grad, name=name) for name, parameter in model.named_parameters()]
             for parameter, handle in zip(model.parameters(), handles):
                 parameter.grad.copy_(addend.torch.synchronize(handle))
             optimizer.step()

@@ -12,7 +12,7 @@ def main():
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64):
         whole = (torch.arange(24).reshape(4, 6) + rank).to(dtype)
         for name, view in (("transposed", whole.t()), ("strided", whole[::2, 1::3]), ("whole", whole)):
-            result = addend.torch.push_pull(view, f"{name} {dtype}", op=addend.Sum)
+            result = addend.torch.push_pull(view, average=False, name=f"{name} {dtype}")
             expected = ((view.double() - rank) * size + total).to(dtype)
             assert result.dtype == dtype and result.shape == view.shape and torch.equal(result, expected), (name, dtype)
     parameters = {"weight": torch.full((3, 2), float(rank)), "bias": torch.full((2,), float(rank))}

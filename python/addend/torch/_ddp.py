@@ -13,8 +13,8 @@ import threading
 
 import torch
 
-from . import _core, _errors
-from ._core import Average
+from .. import _core, _errors
+from .._core import Average
 from ._tensors import push_tensor
 
 _POLL_S = 0.5

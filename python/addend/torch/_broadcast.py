@@ -4,8 +4,8 @@ import io
 
 import torch
 
-from . import _core
-from . import rank, size
+from .. import _core
+from .. import rank, size
 from ._tensors import check_tensor
 
 _PREFIX = "addend.broadcast/"

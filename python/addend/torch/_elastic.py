@@ -2,7 +2,7 @@
 
 import torch
 
-from . import Max, init, nodes_present, nodes_waiting, num_nodes, rank, shutdown, size
+from .. import Max, init, nodes_present, nodes_waiting, num_nodes, rank, shutdown, size
 from ._broadcast import broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from ._tensors import push_tensor
 

@@ -1,0 +1,59 @@
+"""Names for operations that the caller gives none.
+
+Ranks call unnamed operations in the same order, as with any collective library. Names are used
+again, so that a loop does not declare a tensor at every turn, and which name is used depends on the
+order of the calls alone, never on time.
+"""
+
+import collections
+import threading
+
+from .. import _core, _errors
+
+_SIDE_BY_SIDE = 4  # unnamed operations on equal tensors that may be under way together
+_KEPT = 256  # names; the one that was not used for longest is forgotten
+
+
+class _Unnamed:
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._context = None
+        self._turns = {}  # by kind -> calls so far
+        self._used = collections.OrderedDict()  # name -> its last operation
+
+    def start(self, kind, begin):
+        """begin(name) -> an operation, whose tensors' names begin so; `kind`: which ones are alike."""
+        with self._lock:
+            if self._context != _core.context():
+                self._context, self._turns = _core.context(), {}
+                self._used.clear()
+            turn = self._turns.get(kind, 0)
+            self._turns[kind] = turn + 1
+            name = "%s/%d" % (kind, turn % _SIDE_BY_SIDE)
+            operation = self._used[name] = begin(name + "/")
+            self._used.move_to_end(name)
+            while len(self._used) > _KEPT:
+                self._forget(*self._used.popitem(last=False))
+            return operation
+
+    def _forget(self, name, operation):
+        # All ranks forget it here, so it must have ended here. It began before this call, so the
+        # other ranks come to it without this one.
+        try:
+            operation.wait()
+        except _errors.Error:
+            pass  # whoever waits for it hears of it
+        for tensor in _core.declared_under(name + "/"):
+            _core.undeclare(tensor)
+
+
+_unnamed = _Unnamed()
+
+
+def start(name, kind, begin):
+    """begin(name), or begin() of a name that the order of the calls chooses among those of its kind."""
+    if name is not None:
+        if not isinstance(name, str):
+            raise TypeError("a tensor's name must be a str, not %r" % (name,))
+        return begin(name)
+    return _unnamed.start("addend.unnamed/" + kind, begin)

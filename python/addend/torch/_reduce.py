@@ -1,0 +1,267 @@
+"""allreduce and its variants, under Horovod's and BytePS's names."""
+
+import torch
+
+from .. import _core
+from .._core import Average, Sum
+from . import _names
+from ._handle import Handle
+from ._tensors import check_op, on_host, push_tensor, scaled, wire_dtype
+from .compression import Compression
+
+
+class _Unsupported:
+    """One of Horovod's names that Addend does not have: it says so where it is used."""
+
+    def __init__(self, name, instead):
+        self._name = name
+        self._instead = instead
+
+    def __repr__(self):
+        return "addend.torch." + self._name
+
+    def refuse(self):
+        raise NotImplementedError("addend does not have %s: %s" % (self._name, self._instead))
+
+
+Adasum = _Unsupported(
+    "Adasum", "its result depends on the order of pairs of ranks; use Average with a scaled learning rate"
+)
+Product = _Unsupported("Product", "sum the logarithms, or gather the values with allgather")
+
+
+def chosen_op(average, op):
+    """Horovod's two ways to say how contributions are combined, as one op."""
+    if average is not None:
+        if op is not None:
+            raise ValueError("give either op or average, not both; average is the older way")
+        return Average if average else Sum
+    if op is None:
+        return Average
+    if isinstance(op, _Unsupported):
+        op.refuse()
+    check_op(op)
+    return op
+
+
+def start_reduce(source, target, name, op, priority=0, prescale_factor=1.0, postscale_factor=1.0):
+    """Starts `target` = `source` combined over all ranks, for dense tensors of one shape and dtype.
+
+    `source` None: this rank adds nothing. `target` may be `source`.
+    """
+    dtype = wire_dtype(target)
+    contribution = None
+    if source is not None:
+        contribution = on_host(scaled(source.detach(), prescale_factor), dtype)
+    target = target.detach()
+    direct = target.device.type == "cpu" and target.dtype == dtype and target.is_contiguous()
+    room = target if direct else torch.empty(target.shape, dtype=dtype)
+
+    def finish():
+        result = scaled(room, postscale_factor)
+        if result is not target:
+            target.copy_(result)
+        return target
+
+    return Handle([push_tensor(contribution, room, name, op, priority)], finish)
+
+
+def _kind(tensors, op):
+    return "allreduce/%r/%s" % (op, ";".join("%s%s" % (t.dtype, list(t.shape)) for t in tensors))
+
+
+def _start(tensors, targets, name, op, priority, prescale_factor, postscale_factor):
+    """One operation on all of `tensors`; its result is the list of targets."""
+
+    def begin(chosen):
+        names = [chosen] if len(tensors) == 1 else ["%s.%d" % (chosen, i) for i in range(len(tensors))]
+        started = [
+            start_reduce(source, target, one, op, priority, prescale_factor, postscale_factor)
+            for source, target, one in zip(tensors, targets, names)
+        ]
+        return Handle(started, lambda: [one.wait() for one in started])
+
+    return _names.start(name, _kind(tensors, op), begin)
+
+
+def _check_process_set(process_set):
+    if process_set is not None and process_set is not global_process_set:
+        raise NotImplementedError(
+            "addend has no process sets: every rank of the job takes part in every operation; start "
+            "one job per set, or see addend.torch.allreduce_replicas_ for shards"
+        )
+
+
+class _GlobalProcessSet:
+    def __repr__(self):
+        return "addend.torch.global_process_set"
+
+
+global_process_set = _GlobalProcessSet()
+
+
+def _tensors_of(tensors):
+    tensors = list(tensors)
+    for tensor in tensors:
+        wire_dtype(tensor)
+    if not tensors:
+        raise ValueError("a grouped operation needs at least one tensor")
+    return tensors
+
+
+def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0,
+                     postscale_factor=1.0, process_set=None, priority=0):
+    """Starts `tensor` = its average over all ranks (`op`: or sum, ...), in place; returns a handle.
+
+    The tensor must not be used before synchronize(handle), which returns it. All ranks give tensors
+    of the same shape and dtype under the same name; without a name, in the same order of calls.
+    """
+    _check_process_set(process_set)
+    wire_dtype(tensor)
+    return _single([tensor], [tensor], name, chosen_op(average, op), priority, prescale_factor, postscale_factor)
+
+
+def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0,
+                    postscale_factor=1.0, process_set=None, priority=0):
+    """As allreduce_async_, but the result is a tensor of its own."""
+    _check_process_set(process_set)
+    wire_dtype(tensor)
+    target = _like(tensor)
+    return _single([tensor], [target], name, chosen_op(average, op), priority, prescale_factor, postscale_factor)
+
+
+def _like(tensor):
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+
+
+def _single(*arguments):
+    group = _start(*arguments)
+    return Handle([group], lambda: group.wait()[0])
+
+
+class _Differentiable(torch.autograd.Function):
+    """The gradient of a sum over ranks is the sum of the ranks' gradients."""
+
+    @staticmethod
+    def forward(context, tensor, name, op, prescale_factor, postscale_factor):
+        context.arguments = (name, op, prescale_factor, postscale_factor)
+        return allreduce_async(tensor, None, name, op, prescale_factor, postscale_factor).wait()
+
+    @staticmethod
+    def backward(context, gradient):
+        name, *rest = context.arguments
+        name = None if name is None else name + "/gradient"
+        return (allreduce_async(gradient, None, name, *rest).wait(), None, None, None, None)
+
+
+def allreduce(tensor, average=None, name=None, compression=Compression.none, op=None,
+              prescale_factor=1.0, postscale_factor=1.0, process_set=None):
+    """The average of `tensor` over all ranks (`op`: or sum, ...), as a tensor of its own.
+
+    Differentiable for Sum and Average. `compression`: Compression.fp16 or bf16 for the way.
+    """
+    _check_process_set(process_set)
+    wire_dtype(tensor)
+    op = chosen_op(average, op)
+    compressed, context = compression.compress(tensor)
+    if compressed.requires_grad and torch.is_grad_enabled() and op in (Sum, Average):
+        result = _Differentiable.apply(compressed, name, op, prescale_factor, postscale_factor)
+    else:
+        result = allreduce_async(compressed, None, name, op, prescale_factor, postscale_factor).wait()
+    return compression.decompress(result, context)
+
+
+def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
+               process_set=None):
+    """As allreduce, in place; not differentiable."""
+    return allreduce_async_(
+        tensor, average, name, op, prescale_factor, postscale_factor, process_set
+    ).wait()
+
+
+def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale_factor=1.0,
+                             postscale_factor=1.0, process_set=None):
+    """As allreduce_async_ for a list of tensors; synchronize(handle) returns the list."""
+    _check_process_set(process_set)
+    tensors = _tensors_of(tensors)
+    return _start(tensors, tensors, name, chosen_op(average, op), 0, prescale_factor, postscale_factor)
+
+
+def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_factor=1.0,
+                            postscale_factor=1.0, process_set=None):
+    """As grouped_allreduce_async_, but the results are tensors of their own."""
+    _check_process_set(process_set)
+    tensors = _tensors_of(tensors)
+    targets = [_like(one) for one in tensors]
+    return _start(tensors, targets, name, chosen_op(average, op), 0, prescale_factor, postscale_factor)
+
+
+def grouped_allreduce(tensors, average=None, name=None, compression=Compression.none, op=None,
+                      prescale_factor=1.0, postscale_factor=1.0, process_set=None):
+    """As allreduce for a list of tensors; not differentiable."""
+    pairs = [compression.compress(one) for one in tensors]
+    results = grouped_allreduce_async(
+        [one for one, _ in pairs], average, name, op, prescale_factor, postscale_factor, process_set
+    ).wait()
+    return [compression.decompress(r, context) for r, (_, context) in zip(results, pairs)]
+
+
+def grouped_allreduce_(tensors, average=None, name=None, op=None, prescale_factor=1.0,
+                       postscale_factor=1.0, process_set=None):
+    """As allreduce_ for a list of tensors."""
+    return grouped_allreduce_async_(
+        tensors, average, name, op, prescale_factor, postscale_factor, process_set
+    ).wait()
+
+
+def poll(handle):
+    """True when the operation has ended, well or not: synchronize() then returns at once."""
+    return handle.done()
+
+
+def synchronize(handle, timeout=None):
+    """Waits for a handle of any *_async function; its result, or the reason why there is none."""
+    return handle.wait(timeout)
+
+
+# ---- BytePS's names ----
+
+
+def _op_of(average):
+    if isinstance(average, str):
+        raise TypeError("the second argument is average, as in BytePS: give the name as name=%r" % average)
+    return Average if average else Sum
+
+
+def push_pull_async(tensor, average=True, name=None, version=0, priority=0):
+    """allreduce_async under BytePS's name. Larger priorities go first; `version` is ignored."""
+    del version
+    return allreduce_async(tensor, None, name, _op_of(average), priority=priority)
+
+
+def push_pull_async_inplace(tensor, average=True, name=None, version=0, priority=0):
+    """allreduce_async_ under BytePS's name."""
+    del version
+    return allreduce_async_(tensor, None, name, _op_of(average), priority=priority)
+
+
+def push_pull(tensor, average=True, name=None, version=0, priority=0, compression=Compression.none):
+    """allreduce under BytePS's name."""
+    del version, priority  # of one that is waited for at once
+    return allreduce(tensor, None, name, compression, _op_of(average))
+
+
+def push_pull_inplace(tensor, average=True, name=None, version=0, priority=0):
+    """allreduce_ under BytePS's name."""
+    return push_pull_async_inplace(tensor, average, name, version, priority).wait()
+
+
+def push_pull_group_sync_inplace(tensor, average=True, name=None, version=0, priority=0):
+    """push_pull_async_inplace: rounds of a tensor never overlap, so a group needs no care of its own."""
+    return push_pull_async_inplace(tensor, average, name, version, priority)
+
+
+def declare(name):
+    """BytePS's declaration ahead of time: tensors are declared when they are first used."""
+    if not isinstance(name, str):
+        raise TypeError("a tensor's name must be a str, not %r" % (name,))

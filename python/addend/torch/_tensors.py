@@ -1,0 +1,76 @@
+"""PyTorch tensors as the contiguous host memory that the C ABI takes."""
+
+import torch
+
+from .. import _core
+
+_CODES = {
+    torch.float32: _core.DTYPE_CODES["float32"],
+    torch.float64: _core.DTYPE_CODES["float64"],
+    torch.float16: _core.DTYPE_CODES["float16"],
+    torch.bfloat16: _core.DTYPE_CODES["bfloat16"],
+    torch.int32: _core.DTYPE_CODES["int32"],
+    torch.int64: _core.DTYPE_CODES["int64"],
+}
+# Summed as int32, and narrowed again: the bits are those of a sum in the narrow type.
+_WIDENED = (torch.uint8, torch.int8, torch.int16, torch.bool)
+
+
+def check_tensor(tensor):
+    if not torch.is_tensor(tensor):
+        raise TypeError("addend.torch takes tensors, not %s" % type(tensor).__name__)
+    if tensor.layout != torch.strided:
+        raise TypeError(
+            "addend.torch takes dense tensors, but this one is %s; to_dense() makes one of it"
+            % tensor.layout
+        )
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise TypeError(
+            "addend.torch sums tensors on the CPU and on CUDA devices, but this one is on %s"
+            % tensor.device
+        )
+
+
+def wire_dtype(tensor):
+    """The dtype in which a tensor is summed; a TypeError says why it cannot be."""
+    check_tensor(tensor)
+    if tensor.dtype in _CODES:
+        return tensor.dtype
+    if tensor.dtype in _WIDENED:
+        return torch.int32
+    raise TypeError(
+        "addend cannot sum %s; it sums float32, float64, float16, bfloat16, bool and integers of 8, "
+        "16, 32 and 64 bits" % tensor.dtype
+    )
+
+
+def scaled(tensor, factor):
+    """tensor * factor in the tensor's own dtype; integers are scaled in float64, towards zero."""
+    if factor == 1.0:
+        return tensor
+    if tensor.is_floating_point():
+        return tensor * factor
+    return (tensor.double() * factor).to(tensor.dtype)
+
+
+def on_host(tensor, dtype):
+    """Contiguous values in host memory, pinned for a CUDA tensor; the tensor's own where it has such."""
+    tensor = tensor.detach()
+    if tensor.device.type == "cpu":
+        return tensor.to(dtype).contiguous()
+    host = torch.empty(tensor.shape, dtype=dtype, pin_memory=True)
+    return host.copy_(tensor)  # waits for the tensor's stream
+
+
+def check_op(op):
+    if not isinstance(op, _core.Op) or op == _core.BROADCAST:
+        raise TypeError("op must be addend.Sum, Average, Min or Max, not %r" % (op,))
+    return int(op)
+
+
+def push_tensor(source, target, name, op, priority):
+    """Starts a round of contiguous host memory. `source` None: nothing to add. `target` may be `source`."""
+    shape = tuple(target.shape)
+    declared = _core.declare(name, shape, _CODES[wire_dtype(target)], check_op(op))
+    address = None if source is None else source.data_ptr()
+    return _core.Handle(declared, address, target.data_ptr(), priority, (source, target))

@@ -1,0 +1,76 @@
+"""What a compression scheme is: how a bucket of gradients becomes its average over all ranks.
+
+A scheme is one file here. DistributedOptimizer(compression=...) and HookState(compression=...) give
+it buckets; what it sends it sends with the functions of addend.torch, so that its results have the
+same bits on all ranks. One object serves one model, and keeps what it remembers (residuals,
+velocities) by the name of the parameter, because buckets come and go.
+"""
+
+
+class Part:
+    """One parameter's place in a bucket: buffer[start:stop] is its gradient, flat."""
+
+    __slots__ = ("name", "start", "stop")
+
+    def __init__(self, name, start, stop):
+        self.name = name
+        self.start = start
+        self.stop = stop
+
+
+class Bucket:
+    """Gradients that are exchanged together.
+
+    name      the same on all ranks; buckets of other parameters have other names
+    buffer    their values: one dimension, contiguous, in host memory, of one floating type
+    parts     a Part for every parameter, in the order of the buffer
+    priority  larger first
+    """
+
+    __slots__ = ("name", "buffer", "parts", "priority")
+
+    def __init__(self, name, buffer, parts, priority=0):
+        self.name = name
+        self.buffer = buffer
+        self.parts = tuple(parts)
+        self.priority = priority
+
+
+class Scheme:
+    """The base of all schemes. Its methods are called by one thread at a time, on all ranks alike."""
+
+    def start(self, bucket):
+        """Begins the exchange; the handle's wait() leaves the average of all ranks in bucket.buffer.
+
+        Called once per bucket and step, in the same order of buckets on all ranks. Returns a
+        addend.torch Handle. Must not wait for other ranks' part in this step.
+        """
+        raise NotImplementedError
+
+    def stepping(self, optimizer, names):
+        """A context manager around the optimizer's step that uses the gradients.
+
+        `names`: {parameter: its name}. For schemes by which some elements have no gradient in this
+        step, and must not move.
+        """
+        return _Nothing()
+
+    def forget(self, bucket_name):
+        """The bucket is no more: undeclares its tensors. What is kept by parameter stays."""
+
+    def state_dict(self):
+        """What this rank remembers, for a checkpoint; tensors by parameter name."""
+        return {}
+
+    def load_state_dict(self, state):
+        """Goes on from a state_dict() of this rank."""
+        if state:
+            raise ValueError("%s keeps no state, but was given some" % type(self).__name__)
+
+
+class _Nothing:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
