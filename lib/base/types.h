@@ -18,9 +18,17 @@ enum class DType : uint8_t {
 };
 inline constexpr int kDTypes = 6;
 
-// kBroadcast copies the only contribution that is not empty, byte by byte.
-enum class ReduceOp : uint8_t { kSum = 0, kAverage = 1, kMin = 2, kMax = 3, kBroadcast = 4 };
-inline constexpr int kReduceOps = 5;
+// kBroadcast copies the only contribution that is not empty, byte by byte. kAccumulate is
+// asynchronous: a contribution is added to the latest value when it comes, and answered with that.
+enum class ReduceOp : uint8_t {
+  kSum = 0,
+  kAverage = 1,
+  kMin = 2,
+  kMax = 3,
+  kBroadcast = 4,
+  kAccumulate = 5,
+};
+inline constexpr int kReduceOps = 6;
 
 constexpr size_t SizeOf(DType dtype) {
   switch (dtype) {
@@ -47,7 +55,7 @@ constexpr std::string_view Name(DType dtype) {
 }
 
 constexpr std::string_view Name(ReduceOp op) {
-  constexpr std::string_view kNames[] = {"sum", "average", "min", "max", "broadcast"};
+  constexpr std::string_view kNames[] = {"sum", "average", "min", "max", "broadcast", "accumulate"};
   return kNames[static_cast<int>(op)];
 }
 

@@ -23,7 +23,8 @@ static_assert(ADDEND_INT64 == static_cast<int>(DType::kInt64));
 static_assert(ADDEND_INT64 + 1 == kDTypes);
 static_assert(ADDEND_SUM == static_cast<int>(ReduceOp::kSum));
 static_assert(ADDEND_BROADCAST == static_cast<int>(ReduceOp::kBroadcast));
-static_assert(ADDEND_BROADCAST + 1 == kReduceOps);
+static_assert(ADDEND_ACCUMULATE == static_cast<int>(ReduceOp::kAccumulate));
+static_assert(ADDEND_ACCUMULATE + 1 == kReduceOps);
 
 using Kind = Object::Kind;
 

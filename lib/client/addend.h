@@ -69,7 +69,11 @@ typedef enum {
   ADDEND_AVERAGE = 1,
   ADDEND_MIN = 2,
   ADDEND_MAX = 3,
-  ADDEND_BROADCAST = 4 /* the only contribution that is not empty, byte by byte */
+  ADDEND_BROADCAST = 4, /* the only contribution that is not empty, byte by byte */
+  /* Asynchronous: a node's contribution (of several local ranks: their sum) is added to the latest
+   * value as soon as it comes, and the result is that value, without waiting for other nodes. The
+   * first value is the first contribution. Rounds of different nodes are independent. */
+  ADDEND_ACCUMULATE = 5
 } addend_op;
 
 /* Zero or NULL takes the default, which is the environment variable in brackets, where there is

@@ -15,7 +15,7 @@
 //  integers divide towards zero.
 //  5. Integers wrap modulo 2^N.
 //  6. kMin and kMax: NaN wins; of equal values (-0.0 and +0.0) the earlier contribution stays.
-// kBroadcast has no arithmetic and must not be passed.
+// kBroadcast has no arithmetic, kAccumulate adds as kSum does: neither must be passed.
 #pragma once
 
 #include <cstddef>

@@ -69,6 +69,11 @@ std::vector<prometheus::MetricFamily> EngineMetrics::Collect() const {
       MakeFamily("addend_summation_links_rejected_total",
                  "Links closed because of what the peer sent, or refused.", MetricType::Counter,
                  {{"malformed", d(s.links_malformed)}, {"refused", d(s.links_refused)}}, "reason"),
+      MakeFamily("addend_summation_async_updates_total",
+                 "Updates in asynchronous mode: added, and lost with a server and the nodes that "
+                 "had copies of them.",
+                 MetricType::Counter,
+                 {{"applied", d(s.updates_applied)}, {"lost", d(s.updates_lost)}}, "result"),
       MakeFamily("addend_summation_memory_bytes",
                  "Accumulators and early contributions under the memory limit: now and the highest "
                  "so far.",

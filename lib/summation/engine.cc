@@ -25,6 +25,20 @@ uint64_t OwnBytes(const TensorSpec& tensor, uint32_t partition, bool external) {
   return AccumulatorSizeOf(tensor.dtype) == SizeOf(tensor.dtype) ? 0 : accumulator;
 }
 
+Partition::Spec SpecOf(const JobSpec& job, const TensorSpec& tensor, size_t i) {
+  return {.id = PartitionId(tensor.id, tensor.partitions[i]),
+          .name = tensor.name,
+          .dtype = tensor.dtype,
+          .op = tensor.op,
+          .elements = tensor.ElementsOf(tensor.partitions[i]),
+          .nodes = job.num_nodes,
+          .ranks = job.local_size,
+          .lost = job.lost,
+          .aborted = job.failed,
+          .version = tensor.versions[i],
+          .handed_over = tensor.handed_over[i]};
+}
+
 PartitionMemory Layout(const TensorSpec& tensor, uint32_t partition, std::byte* own,
                        const std::optional<ExternalSlots>& external) {
   const uint64_t accumulator =
@@ -158,12 +172,7 @@ absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(
   uint64_t bytes = 0;
   for (const uint32_t index : tensor.partitions)
     bytes += OwnBytes(tensor, index, external.has_value());
-  if (!budget_.TryReserve(bytes)) {
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "tensor '%s' needs %s for its accumulators, and %s of the memory limit of %s are free",
-        tensor.name, FormatByteSize(bytes), FormatByteSize(budget_.free()),
-        FormatByteSize(budget_.limit())));
-  }
+  ADDEND_RETURN_IF_ERROR(ReserveBytes(tensor, bytes));
   auto arena = Arena::Create(bytes);
   if (!arena.ok()) {
     budget_.Release(bytes);
@@ -179,21 +188,45 @@ absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(
     (*held)[index] = {part.size(), tensor.ElementsOf(index) * SizeOf(tensor.dtype),
                       tensor.shards[i]};
     memory.keep_alive = KeepAlive(*arena, part, external);
-    partitions.push_back(
-        std::make_shared<Partition>(Partition::Spec{.id = PartitionId(tensor.id, index),
-                                                    .name = tensor.name,
-                                                    .dtype = tensor.dtype,
-                                                    .op = tensor.op,
-                                                    .elements = tensor.ElementsOf(index),
-                                                    .nodes = job.num_nodes,
-                                                    .ranks = job.local_size,
-                                                    .lost = job.lost,
-                                                    .aborted = job.failed,
-                                                    .version = tensor.versions[i],
-                                                    .handed_over = tensor.handed_over[i]},
-                                    std::move(memory)));
+    partitions.push_back(std::make_shared<Partition>(SpecOf(job, tensor, i), std::move(memory)));
   }
   return partitions;
+}
+
+absl::Status Engine::ReserveBytes(const TensorSpec& tensor, uint64_t bytes) {
+  if (budget_.TryReserve(bytes)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "tensor '%s' needs %s for its accumulators, and %s of the memory limit of %s are free",
+      tensor.name, FormatByteSize(bytes), FormatByteSize(budget_.free()),
+      FormatByteSize(budget_.limit())));
+}
+
+// Two values of each are reserved: the latest, and one that is on its way to a node.
+absl::StatusOr<std::vector<std::shared_ptr<LatestPartition>>> Engine::MakeLatest(
+    const JobSpec& job, const TensorSpec& tensor, HeldTensor* held) {
+  uint64_t bytes = 0;
+  std::vector<std::shared_ptr<LatestPartition>> partitions;
+  for (size_t i = 0; i < tensor.partitions.size(); ++i) {
+    const uint64_t payload = tensor.ElementsOf(tensor.partitions[i]) * SizeOf(tensor.dtype);
+    (*held)[tensor.partitions[i]] = {2 * payload, payload, tensor.shards[i]};
+    bytes += 2 * payload;
+    partitions.push_back(std::make_shared<LatestPartition>(SpecOf(job, tensor, i)));
+  }
+  ADDEND_RETURN_IF_ERROR(ReserveBytes(tensor, bytes));
+  return partitions;
+}
+
+template <typename P>
+void Engine::GiveToShards(JobId job, const TensorSpec& tensor,
+                          const std::vector<std::shared_ptr<P>>& partitions) {
+  for (uint32_t s = 0; s < shards_.size(); ++s) {
+    Shard* const shard = shards_[s].get();
+    shard->loop()->Run([&] {
+      for (size_t i = 0; i < partitions.size(); ++i) {
+        if (tensor.shards[i] == s) shard->AddPartition(job, partitions[i]);
+      }
+    });
+  }
 }
 
 absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
@@ -238,14 +271,12 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
   }
   if (known != held.tensors.end() && added.partitions.empty()) return absl::OkStatus();
   HeldTensor reserved;
-  ADDEND_ASSIGN_OR_RETURN(auto partitions, MakePartitions(held.spec, added, &reserved));
-  for (uint32_t s = 0; s < shards_.size(); ++s) {
-    Shard* const shard = shards_[s].get();
-    shard->loop()->Run([&] {
-      for (size_t i = 0; i < partitions.size(); ++i) {
-        if (added.shards[i] == s) shard->AddPartition(job, partitions[i]);
-      }
-    });
+  if (tensor.op == ReduceOp::kAccumulate) {
+    ADDEND_ASSIGN_OR_RETURN(const auto partitions, MakeLatest(held.spec, added, &reserved));
+    GiveToShards(job, added, partitions);
+  } else {
+    ADDEND_ASSIGN_OR_RETURN(const auto partitions, MakePartitions(held.spec, added, &reserved));
+    GiveToShards(job, added, partitions);
   }
   held.owned_bytes.resize(shards_.size());
   for (const auto& [index, one] : reserved) held.owned_bytes[one.shard] += one.payload;
@@ -385,6 +416,8 @@ EngineStats Engine::stats() const {
     sum.early_kept += s.early_kept;
     sum.early_dropped += s.early_dropped;
     sum.links_refused += s.links_refused;
+    sum.updates_applied += s.updates_applied;
+    sum.updates_lost += s.updates_lost;
   }
   sum.memory_used_bytes = budget_.used();
   sum.memory_peak_bytes = budget_.peak();

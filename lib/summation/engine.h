@@ -30,6 +30,8 @@ struct EngineStats {
   uint64_t early_dropped = 0;
   uint64_t links_malformed = 0;
   uint64_t links_refused = 0;
+  uint64_t updates_applied = 0;
+  uint64_t updates_lost = 0;
   uint64_t memory_used_bytes = 0;
   uint64_t memory_peak_bytes = 0;
 };
@@ -106,6 +108,13 @@ class Engine {
   absl::StatusOr<std::vector<std::shared_ptr<Partition>>> MakePartitions(const JobSpec& job,
                                                                          const TensorSpec& tensor,
                                                                          HeldTensor* held);
+  absl::StatusOr<std::vector<std::shared_ptr<LatestPartition>>> MakeLatest(const JobSpec& job,
+                                                                           const TensorSpec& tensor,
+                                                                           HeldTensor* held);
+  absl::Status ReserveBytes(const TensorSpec& tensor, uint64_t bytes);
+  template <typename P>
+  void GiveToShards(JobId job, const TensorSpec& tensor,
+                    const std::vector<std::shared_ptr<P>>& partitions);
   void Drop(JobId job, TensorId tensor, const std::set<uint32_t>& partitions, HeldJob* held)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LimitInFlight(JobId id, const HeldJob& job) const;

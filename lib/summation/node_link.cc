@@ -30,6 +30,7 @@ absl::StatusOr<MutableBytes> NodeLink::Place(const FrameHeader& header) {
     }
     return MutableBytes(hello_room_.data(), header.payload_bytes);
   }
+  if (IsAboutLatest(header)) return PlaceLatest(header);
   if (header.type != FrameType::kContribution && header.type != FrameType::kResult) {
     return absl::UnimplementedError(absl::StrFormat(
         "this summation server does not take a %s frame with a payload", Name(header.type)));
@@ -100,6 +101,7 @@ bool NodeLink::IsReceiving(const Partition& partition) const {
 }
 
 absl::Status NodeLink::OnFrame(const FrameHeader& header, Payload payload) {
+  if (IsAboutLatest(header)) return OnLatestFrame(header, std::move(payload));
   switch (header.type) {
     case FrameType::kHello:
       return OnHello(header, payload.bytes());
@@ -147,7 +149,7 @@ absl::Status NodeLink::OnHello(const FrameHeader& header, Bytes token) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<Partition>> NodeLink::Find(const FrameHeader& header) const {
+absl::Status NodeLink::CheckSender(const FrameHeader& header) const {
   if (job_ == nullptr) {
     return shard_->Refuse(link_->peer(),
                           absl::UnauthenticatedError("the first frame of a link must be a HELLO"));
@@ -157,21 +159,34 @@ absl::StatusOr<std::shared_ptr<Partition>> NodeLink::Find(const FrameHeader& hea
     return absl::InvalidArgumentError(
         "a frame names another job, generation or node than its link's HELLO");
   }
-  const auto it = job_->partitions.find(header.partition);
-  if (it == job_->partitions.end()) return nullptr;
+  return absl::OkStatus();
+}
+
+absl::Status NodeLink::CheckFit(const FrameHeader& header, const Partition::Spec& spec) {
   if (header.type != FrameType::kContribution && header.type != FrameType::kResult) {
-    return it->second;
+    return absl::OkStatus();
   }
-  const Partition& partition = *it->second;
-  const size_t expected = header.flags & kFlagEmpty ? 0 : partition.payload_bytes();
-  if (header.dtype != partition.spec().dtype || header.op != partition.spec().op ||
-      header.payload_bytes != expected) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "a %s of %d bytes (%s, %s) does not fit partition %d of '%s' (%d bytes, %s, %s)",
-        Name(header.type), header.payload_bytes, Name(header.dtype), Name(header.op),
-        header.partition.index(), partition.spec().name, expected, Name(partition.spec().dtype),
-        Name(partition.spec().op)));
+  const size_t expected = header.flags & kFlagEmpty ? 0 : spec.elements * SizeOf(spec.dtype);
+  if (header.dtype == spec.dtype && header.op == spec.op && header.payload_bytes == expected) {
+    return absl::OkStatus();
   }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "a %s of %d bytes (%s, %s) does not fit partition %d of '%s' (%d bytes, %s, %s)",
+      Name(header.type), header.payload_bytes, Name(header.dtype), Name(header.op),
+      header.partition.index(), spec.name, expected, Name(spec.dtype), Name(spec.op)));
+}
+
+absl::StatusOr<std::shared_ptr<Partition>> NodeLink::Find(const FrameHeader& header) const {
+  ADDEND_RETURN_IF_ERROR(CheckSender(header));
+  const auto it = job_->partitions.find(header.partition);
+  if (it == job_->partitions.end()) {
+    const auto latest = job_->latest.find(header.partition);
+    if (latest != job_->latest.end()) {
+      ADDEND_RETURN_IF_ERROR(CheckFit(header, latest->second->spec()));
+    }
+    return nullptr;
+  }
+  ADDEND_RETURN_IF_ERROR(CheckFit(header, it->second->spec()));
   return it->second;
 }
 

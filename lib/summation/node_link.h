@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lib/memory/arena.h"
+#include "lib/summation/latest_partition.h"
 #include "lib/summation/partition.h"
 #include "lib/transport/outbox.h"
 #include "lib/transport/transport.h"
@@ -45,6 +46,7 @@ class NodeLink final : public Sink {
   // A payload that is being received.
   struct Placed {
     std::shared_ptr<Partition> partition;      // keeps the accumulator that is read into
+    std::shared_ptr<LatestPartition> latest;   // instead of it, in asynchronous mode
     std::unique_ptr<EarlyContribution> early;  // its buffer, when it comes early
     std::shared_ptr<Arena> own;                // or where else it lands, if not in `scratch_`
   };
@@ -67,6 +69,20 @@ class NodeLink final : public Sink {
   // The partition that a node's frame is about, after all that can be wrong with the header has
   // been checked. Null: it is not here (any more); the node will learn who has it.
   absl::StatusOr<std::shared_ptr<Partition>> Find(const FrameHeader& header) const;
+  absl::Status CheckSender(const FrameHeader& header) const;
+  // Of a contribution or result. INVALID_ARGUMENT: it does not fit the partition.
+  static absl::Status CheckFit(const FrameHeader& header, const Partition::Spec& spec);
+
+  // ---- asynchronous mode (node_link_latest.cc) ----
+  static bool IsAboutLatest(const FrameHeader& header);
+  absl::StatusOr<std::shared_ptr<LatestPartition>> FindLatest(const FrameHeader& header) const;
+  absl::StatusOr<MutableBytes> PlaceLatest(const FrameHeader& header);
+  absl::Status OnLatestFrame(const FrameHeader& header, Payload payload);
+  absl::Status OnUpdate(LatestPartition* partition, const FrameHeader& header, Bytes update);
+  absl::Status OnLatestReport(LatestPartition* partition, const FrameHeader& header, Bytes stamp);
+  void OnLatestSync(LatestPartition* partition, const FrameHeader& header);
+  absl::Status OnCopy(LatestPartition* partition, const FrameHeader& header, Bytes copy,
+                      std::shared_ptr<Arena> own);
 
   Shard* const shard_;
   Link* const link_;

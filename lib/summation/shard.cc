@@ -14,9 +14,6 @@
 namespace addend {
 namespace {
 
-constexpr absl::Duration kStallInterval = absl::Seconds(2);
-constexpr size_t kRoundsChecked = 1000;
-
 // Takes the same time wherever the first difference is.
 bool SameToken(Bytes given, const std::string& wanted) {
   if (given.size() != wanted.size()) return false;
@@ -45,13 +42,6 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(uint32_t index, MemoryBudge
     shard->inproc_ = MakeInprocTransport(shard->loop_.get(), std::move(network));
   shard->loop_->Run([&shard] { shard->CheckStalls(); });
   return shard;
-}
-
-void Shard::CheckStalls() {
-  loop_->RunAfter(kStallInterval, [this] { CheckStalls(); });
-  std::vector<OpenRoundInfo> open;
-  RollCall(JobId(), kRoundsChecked, &open);
-  for (const std::string& stall : stalls_.Check(open)) spdlog::warn("{}", stall);
 }
 
 Shard::~Shard() {
@@ -118,6 +108,7 @@ void Shard::SetJob(const JobSpec& spec) {
         const bool decides = partition->ownership().state() != Ownership::State::kClosed;
         if (decides) Abort(job, partition.get());
       }
+      for (auto& [id, partition] : job->latest) partition->Abort();
     }
     for (const NodeId node : spec.lost) {
       if (job->spec.lost.insert(node).second) Lose(job, node);
@@ -148,6 +139,9 @@ void Shard::Lose(ShardJob* job, NodeId node) {
     link->link()->Close(absl::AbortedError("the node is not in this generation any more"));
   }
   for (auto& [id, partition] : job->partitions) Lose(job, partition.get(), node);
+  for (auto& [id, partition] : job->latest) {
+    if (partition->Lose(node)) Restore(job, partition.get());
+  }
 }
 
 void Shard::Lose(ShardJob* job, Partition* partition, NodeId node) {
@@ -188,7 +182,10 @@ void Shard::NoteRecovery(Partition* partition) const {
 void Shard::DropPartitions(JobId job, TensorId tensor, const std::set<uint32_t>& partitions) {
   const auto it = jobs_.find(job);
   if (it == jobs_.end()) return;
-  for (const uint32_t index : partitions) it->second->partitions.erase(PartitionId(tensor, index));
+  for (const uint32_t index : partitions) {
+    it->second->partitions.erase(PartitionId(tensor, index));
+    it->second->latest.erase(PartitionId(tensor, index));
+  }
 }
 
 void Shard::DropJob(JobId job, const absl::Status& why) {
@@ -220,39 +217,6 @@ void Shard::DropEarly() {
     }
   }
   early_buffers_->DropUnused();
-}
-
-void Shard::RollCall(JobId wanted, size_t limit, std::vector<OpenRoundInfo>* out) const {
-  const absl::Time now = absl::Now();
-  for (const auto& [id, job] : jobs_) {
-    if (wanted != JobId() && wanted != id) continue;
-    for (const auto& [partition_id, partition] : job->partitions) {
-      const Collector& collector = partition->collector();
-      const Ownership& ownership = partition->ownership();
-      const bool recovering = ownership.state() == Ownership::State::kRecovering;
-      const bool lacking = ownership.Sums() && ownership.AnyLacks();
-      if (!collector.IsOpen() && !recovering && !lacking) continue;
-      if (partition->aborted()) continue;
-      if (out->size() >= limit) return;
-      OpenRoundInfo info;
-      info.job = id;
-      info.tensor = partition_id.tensor();
-      info.name = partition->spec().name;
-      info.partition = partition_id.index();
-      info.round = collector.round();
-      info.open_s = absl::ToDoubleSeconds(now - std::min(now, partition->open_since()));
-      info.state = ownership.Describe();
-      for (uint32_t i = 0; i < job->spec.num_nodes; ++i) {
-        const NodeId node(i);
-        if (!collector.TakesPart(node)) continue;
-        const bool there = recovering ? ownership.HasReported(node)
-                           : lacking  ? node != ownership.Holder()
-                                      : collector.HasPushed(node);
-        (there ? info.pushed : info.missing).push_back(node);
-      }
-      out->push_back(std::move(info));
-    }
-  }
 }
 
 absl::Status Shard::Refuse(const std::string& peer, absl::Status why) {
@@ -351,14 +315,19 @@ void Shard::AskAgain(ShardJob* job, const Partition& partition, NodeId node) {
 
 FrameHeader Shard::HeaderFor(const ShardJob& job, const Partition& partition,
                              FrameType type) const {
+  return HeaderFor(job, partition.spec(), partition.ownership().version(), type);
+}
+
+FrameHeader Shard::HeaderFor(const ShardJob& job, const Partition::Spec& spec, PlanVersion version,
+                             FrameType type) const {
   FrameHeader header;
   header.type = type;
-  header.dtype = partition.spec().dtype;
-  header.op = partition.spec().op;
+  header.dtype = spec.dtype;
+  header.op = spec.op;
   header.job = job.spec.id;
   header.generation = job.spec.generation;
-  header.plan_version = partition.ownership().version();
-  header.partition = partition.spec().id;
+  header.plan_version = version;
+  header.partition = spec.id;
   Sign(&header);
   return header;
 }
@@ -373,7 +342,11 @@ void Shard::HandOver(JobId job_id, TensorId tensor, const std::set<uint32_t>& pa
   const auto job = jobs_.find(job_id);
   if (job == jobs_.end()) return;
   for (const uint32_t index : partitions) {
-    const auto it = job->second->partitions.find(PartitionId(tensor, index));
+    const PartitionId id(tensor, index);
+    if (const auto latest = job->second->latest.find(id); latest != job->second->latest.end()) {
+      if (latest->second->HandOver(next)) CloseIfDue(job->second.get(), latest->second.get());
+    }
+    const auto it = job->second->partitions.find(id);
     if (it == job->second->partitions.end() || !it->second->HandOver(next)) continue;
     CloseIfDue(job->second.get(), it->second.get());
   }
@@ -408,6 +381,9 @@ void Shard::StopReceiving(const Partition& partition) {
 void Shard::TakeOver(JobId job_id, PartitionId id, PlanVersion version, bool handed_over) {
   const auto job = jobs_.find(job_id);
   if (job == jobs_.end()) return;
+  if (const auto latest = job->second->latest.find(id); latest != job->second->latest.end()) {
+    if (latest->second->TakeOver(version) && job->second->spec.failed) latest->second->Abort();
+  }
   const auto it = job->second->partitions.find(id);
   if (it == job->second->partitions.end() || version <= it->second->ownership().version()) return;
   StopReceiving(*it->second);

@@ -35,12 +35,17 @@ struct ShardStats {
   std::atomic<uint64_t> early_kept{0};
   std::atomic<uint64_t> early_dropped{0};
   std::atomic<uint64_t> links_refused{0};
+  std::atomic<uint64_t> updates_applied{0};
+  std::atomic<uint64_t> updates_lost{0};
 };
 
 struct ShardJob {
   JobSpec spec;
   std::vector<NodeLink*> links;  // by node; null: not connected
   absl::flat_hash_map<PartitionId, std::shared_ptr<Partition>> partitions;
+  absl::flat_hash_map<PartitionId, std::shared_ptr<LatestPartition>> latest;  // asynchronous ones
+  uint64_t lost_updates = 0;  // of those that were restored and are still to be reported
+  size_t restored = 0;
   size_t in_flight_bytes = SendLimits::kUnlimited;  // of every link, at most
 };
 
@@ -79,6 +84,7 @@ class Shard {
   // aborted, or go on without lost nodes.
   void SetJob(const JobSpec& spec);
   void AddPartition(JobId job, std::shared_ptr<Partition> partition);
+  void AddPartition(JobId job, std::shared_ptr<LatestPartition> partition);
   // The partition had another owner, which hands it over, or its nodes have to report. Only if it
   // is here, and the version is newer than its own.
   void TakeOver(JobId job, PartitionId partition, PlanVersion version, bool handed_over);
@@ -120,6 +126,22 @@ class Shard {
   void Relay(ShardJob* job, Partition* partition);
   void OnLinkClosed(NodeLink* link, const absl::Status& why);
 
+  // ---- the same in asynchronous mode (shard_latest.cc) ----
+  // Adds the update, and answers it.
+  absl::Status Take(NodeLink* link, LatestPartition* partition, const FrameHeader& update,
+                    Bytes values);
+  // The answer to the last update of the node that is in the value.
+  absl::Status SendLatest(NodeLink* link, LatestPartition* partition, int32_t priority);
+  // All reports are there: asks for the most recent copy.
+  void Restore(ShardJob* job, LatestPartition* partition);
+  void AskForCopy(NodeLink* link, const LatestPartition& partition);
+  // It is there.
+  absl::Status EndRestore(ShardJob* job, LatestPartition* partition, std::shared_ptr<Arena> copy);
+  // Where the partition stands for this node: which of its updates are in the value.
+  void SendRecovered(NodeLink* link, const LatestPartition& partition);
+  void SendMoved(NodeLink* link, const LatestPartition& partition);
+  void SendAborted(NodeLink* link, const LatestPartition& partition, Round round);
+
  private:
   Shard(MemoryBudget* budget, const ServerIdentity* identity, const SendLimits& send_limits)
       : early_buffers_(EarlyBuffers::Create(budget)),
@@ -137,8 +159,16 @@ class Shard {
   bool IsReceiving(const Partition& partition) const;
   void AskAgain(ShardJob* job, const Partition& partition, NodeId node);
   void CheckStalls();
+  void CloseIfDue(ShardJob* job, LatestPartition* partition);
+  void Open(ShardJob* job, LatestPartition* partition);
+  void ReportRestored(ShardJob* job);
+  static void RollCallLatest(const ShardJob& job, size_t limit, std::vector<OpenRoundInfo>* out);
   // A header about this partition, to one of the job's nodes.
   FrameHeader HeaderFor(const ShardJob& job, const Partition& partition, FrameType type) const;
+  FrameHeader HeaderFor(const ShardJob& job, const Partition::Spec& spec, PlanVersion version,
+                        FrameType type) const;
+  FrameHeader HeaderFor(const NodeLink& link, const LatestPartition& partition,
+                        FrameType type) const;
 
   const std::shared_ptr<EarlyBuffers> early_buffers_;
   const ServerIdentity* const identity_;

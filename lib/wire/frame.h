@@ -15,7 +15,7 @@
 namespace addend {
 
 inline constexpr uint32_t kFrameMagic = 0x444E4441;  // "ADND" on the wire
-inline constexpr uint16_t kWireVersion = 2;
+inline constexpr uint16_t kWireVersion = 3;
 inline constexpr size_t kFrameHeaderBytes = 96;
 // Upper limit of a payload; a header that announces more is malformed.
 inline constexpr uint32_t kMaxPayloadBytes = 1u << 30;
@@ -37,7 +37,8 @@ enum class FrameType : uint8_t {
       9,  // the link closes on purpose; detail = status code and exit status, payload = the reason
   kPing = 10,  // answered by a kPing with kFlagReply
   kBundle =
-      11,  // detail = so many frames in one: the payload is their headers, then their payloads
+      11,       // detail = so many frames in one: the payload is their headers, then their payloads
+  kStamp = 12,  // owner -> node, asynchronous mode: what is in the kResult that follows
 };
 std::string_view Name(FrameType type);
 

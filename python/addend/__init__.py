@@ -9,7 +9,8 @@ Every function may be called from any thread. Errors are addend.Error and its su
 job has failed, every pending and later call raises the job's error. For PyTorch see addend.torch.
 """
 
-from ._core import Average, Max, Min, Sum, init, is_initialized, shutdown, statistics, undeclare
+from ._core import Accumulate, Average, Max, Min, Sum
+from ._core import init, is_initialized, shutdown, statistics, undeclare
 from ._core import lib as _lib
 from ._core import place as _place
 from ._errors import Error, MismatchError, PeerLostError, StalledError, WaitTimeoutError
@@ -27,6 +28,7 @@ from ._numpy import (
 __version__ = _lib.addend_version().decode()
 
 __all__ = [
+    "Accumulate",
     "Average",
     "Error",
     "Max",

@@ -13,7 +13,7 @@ from ._errors import make_error
 from ._library import Options, Statistics, lib
 
 # addend_op
-SUM, AVERAGE, MIN, MAX, BROADCAST = range(5)
+SUM, AVERAGE, MIN, MAX, BROADCAST, ACCUMULATE = range(6)
 # addend_dtype
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64")
 DTYPE_CODES = {name: code for code, name in enumerate(DTYPES)}
@@ -24,7 +24,7 @@ _SLICE_S = 0.25
 
 
 class Op(int):
-    """How contributions are combined: addend.Sum, Average, Min or Max."""
+    """How contributions are combined: addend.Sum, Average, Min, Max, or asynchronously Accumulate."""
 
     def __new__(cls, value, name):
         op = super().__new__(cls, value)
@@ -39,6 +39,7 @@ Sum = Op(SUM, "Sum")
 Average = Op(AVERAGE, "Average")
 Min = Op(MIN, "Min")
 Max = Op(MAX, "Max")
+Accumulate = Op(ACCUMULATE, "Accumulate")
 Broadcast = Op(BROADCAST, "Broadcast")  # internal: see broadcast()
 
 

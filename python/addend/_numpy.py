@@ -59,7 +59,7 @@ def _native(array):
 
 def _check_op(op):
     if not isinstance(op, _core.Op) or op == _core.BROADCAST:
-        raise TypeError("op must be addend.Sum, Average, Min or Max, not %r" % (op,))
+        raise TypeError("op must be addend.Sum, Average, Min, Max or Accumulate, not %r" % (op,))
     return int(op)
 
 

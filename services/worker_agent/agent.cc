@@ -223,6 +223,7 @@ void Agent::ApplyPlan(const v1::TensorPlan& plan) {
                               .next = nullptr,
                               .next_version = PlanVersion()});
   }
+  if (tensor->asynchronous()) tensor->stamps.resize(tensor->partitions());
   by_id_[tensor->id] = tensor;
   owners_changed_ = true;
   for (uint32_t partition = 0; partition < tensor->partitions(); ++partition) {

@@ -138,6 +138,8 @@ class Agent final : private TrainerEvents, private ServerEvents {
   void LimitInFlight();
   MutableBytes RoomForResult(const ServerLink* link, const FrameHeader& header) override;
   void OnResult(const ServerLink* link, const FrameHeader& header, Bytes result) override;
+  MutableBytes RoomForStamp(const ServerLink* link, const FrameHeader& header) override;
+  void OnStamp(const ServerLink* link, const FrameHeader& header, Bytes stamp) override;
   void OnSendAgain(const ServerLink* link, const FrameHeader& header) override;
   // The tensor of a frame that its partition's owner has sent, or null.
   std::shared_ptr<Tensor> FindOwned(const ServerLink* link, const FrameHeader& header) const;

@@ -73,7 +73,11 @@ void Agent::OnMoved(const ServerLink* link, const FrameHeader& header) {
     return;
   }
   Follow(tensor.get(), partition, owner.next, owner.next_version);
-  if (const Task* task = pull_->Find(header.partition)) push_->Send(*task);
+  if (tensor->asynchronous()) {  // the value goes on from the nodes' copies
+    owner.reported = true;
+    push_->SendReport(*tensor, partition, FrameType::kRecover);
+  } else if (const Task* task = pull_->Find(header.partition))
+    push_->Send(*task);
   AckChange();
 }
 

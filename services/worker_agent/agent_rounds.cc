@@ -7,6 +7,7 @@
 #include "lib/base/exit_codes.h"
 #include "lib/base/log.h"
 #include "lib/base/strings.h"
+#include "lib/wire/stamp.h"
 #include "services/worker_agent/agent.h"
 
 namespace addend {
@@ -95,7 +96,27 @@ void Agent::OnResult(const ServerLink* link, const FrameHeader& header, Bytes re
     std::memcpy(room.data(), result.data(), result.size());
     copied_bytes_ += result.size();
   }
+  Tensor& tensor = *by_id_.at(header.partition.tensor());
+  if (tensor.asynchronous()) tensor.stamps[header.partition.index()].Take();
   pull_->Arrived(header.partition);
+}
+
+MutableBytes Agent::RoomForStamp(const ServerLink* link, const FrameHeader& header) {
+  Tensor* const tensor = Expecting(link, header);
+  if (tensor == nullptr || !tensor->asynchronous() ||
+      header.payload_bytes != StampBytes(options_.num_nodes)) {
+    return {};
+  }
+  std::vector<std::byte>& coming = tensor->stamps[header.partition.index()].coming;
+  coming.resize(header.payload_bytes);
+  return coming;
+}
+
+void Agent::OnStamp(const ServerLink* link, const FrameHeader& header, Bytes stamp) {
+  const MutableBytes room = RoomForStamp(link, header);
+  if (!room.empty() && room.data() != stamp.data()) {
+    std::memcpy(room.data(), stamp.data(), stamp.size());
+  }
 }
 
 void Agent::OnSendAgain(const ServerLink* link, const FrameHeader& header) {

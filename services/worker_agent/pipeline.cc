@@ -67,7 +67,11 @@ void PushStage::SendReport(const Tensor& tensor, uint32_t partition, FrameType t
   FrameHeader header = HeaderFor(tensor, partition, type);
   header.round = tensor.rounds.Held(partition);
   header.priority = INT32_MAX;  // before any contribution
-  tensor.owners[partition].link->Push(header, {}, nullptr);
+  if (type != FrameType::kRecover || !tensor.asynchronous()) {
+    return tensor.owners[partition].link->Push(header, {}, nullptr);
+  }
+  const auto stamp = std::make_shared<const std::vector<std::byte>>(tensor.stamps[partition].held);
+  tensor.owners[partition].link->Push(header, *stamp, [stamp](absl::Status) {});
 }
 
 void PushStage::SendResult(const std::shared_ptr<Tensor>& tensor, uint32_t partition, Round round) {

@@ -89,8 +89,10 @@ void ServerLink::SayHello() {
 }
 
 absl::StatusOr<MutableBytes> ServerLink::Place(const FrameHeader& header) {
-  if (header.type == FrameType::kResult) {
-    const MutableBytes room = events_->RoomForResult(this, header);
+  if (header.type == FrameType::kResult || header.type == FrameType::kStamp) {
+    const MutableBytes room = header.type == FrameType::kResult
+                                  ? events_->RoomForResult(this, header)
+                                  : events_->RoomForStamp(this, header);
     if (!room.empty()) placed_.insert(header.partition);
     return room;
   }
@@ -99,7 +101,7 @@ absl::StatusOr<MutableBytes> ServerLink::Place(const FrameHeader& header) {
 }
 
 absl::Status ServerLink::OnFrame(const FrameHeader& header, Payload payload) {
-  if (header.type == FrameType::kResult) placed_.erase(header.partition);
+  if (header.payload_bytes > 0) placed_.erase(header.partition);
   if (leaving_) return absl::OkStatus();
   switch (header.type) {
     case FrameType::kHello:
@@ -113,6 +115,10 @@ absl::Status ServerLink::OnFrame(const FrameHeader& header, Payload payload) {
       // Dropped by Place(): nobody waits for it.
       if (payload.bytes().size() == header.payload_bytes)
         events_->OnResult(this, header, payload.bytes());
+      return absl::OkStatus();
+    case FrameType::kStamp:
+      if (payload.bytes().size() == header.payload_bytes)
+        events_->OnStamp(this, header, payload.bytes());
       return absl::OkStatus();
     case FrameType::kSendAgain:
       events_->OnSendAgain(this, header);

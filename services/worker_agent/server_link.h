@@ -33,6 +33,9 @@ class ServerEvents {
   // Where the result belongs; empty: nobody waits for it (a repetition, of a round that is over, or
   // from a server that is not the owner any more).
   virtual MutableBytes RoomForResult(const ServerLink* link, const FrameHeader& header) = 0;
+  // The same of a stamp, which comes before the result that it is of.
+  virtual MutableBytes RoomForStamp(const ServerLink* link, const FrameHeader& header) = 0;
+  virtual void OnStamp(const ServerLink* link, const FrameHeader& header, Bytes stamp) = 0;
   // `result` may be the room given, the same memory written by the colocated server, or elsewhere.
   virtual void OnResult(const ServerLink* link, const FrameHeader& header, Bytes result) = 0;
   // The owner wants a contribution again, or a result that this node holds.

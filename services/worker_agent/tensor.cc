@@ -106,7 +106,8 @@ void Tensor::ReduceInNodeOf(uint32_t partition) {
   for (uint32_t rank = 0; rank < uses.size(); ++rank) {
     if (rounds.HasData(rank)) inputs.push_back(contributions[rank]->memory().data() + offset);
   }
-  ReduceInNode(shape.dtype, shape.op, node_sum_->memory().data() + offset, inputs,
+  const ReduceOp op = shape.op == ReduceOp::kAccumulate ? ReduceOp::kSum : shape.op;
+  ReduceInNode(shape.dtype, op, node_sum_->memory().data() + offset, inputs,
                BytesOf(partition) / SizeOf(shape.dtype));
 }
 

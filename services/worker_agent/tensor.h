@@ -47,6 +47,15 @@ struct PartitionOwner {
   PlanVersion next_version;
 };
 
+// What is in the copy of a partition's latest value that this node holds, and in the one that is to
+// come: the server's words, which it gets back when it asks (lib/wire/stamp.h). Empty: no copy yet.
+struct CopyStamps {
+  std::vector<std::byte> held;
+  std::vector<std::byte> coming;
+
+  void Take() { held.swap(coming); }
+};
+
 class Tensor {
  public:
   // Makes the segments. RESOURCE_EXHAUSTED when there is no memory for them.
@@ -80,6 +89,9 @@ class Tensor {
     return partition * partition_elements * SizeOf(shape.dtype);
   }
   size_t BytesOf(uint32_t partition) const;
+  // Rounds are this node's alone, and each result is a copy of the owner's latest value.
+  bool asynchronous() const { return shape.op == ReduceOp::kAccumulate; }
+  std::vector<CopyStamps> stamps;  // by partition; only then
   // For each partition a byte of the tensor, from 1 on, such that those of every link are spread
   // evenly over it.
   std::vector<uint64_t> PlacesSideBySide() const;

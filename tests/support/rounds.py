@@ -10,14 +10,14 @@ def running(cluster):
     return ranks
 
 
-def completed(ranks):
-    """Rounds that every rank has completed."""
-    return min(int((ranks.folder / f"rounds.{rank}").read_text() or 0) for rank in ranks.processes)
+def completed(ranks, of=None):
+    """Rounds that every rank has completed, or each of `of`."""
+    return min(int((ranks.folder / f"rounds.{rank}").read_text() or 0) for rank in of or ranks.processes)
 
 
-def goes_on(ranks, rounds=5, timeout=20, what="further rounds on every rank"):
-    before = completed(ranks)
-    eventually(lambda: completed(ranks) >= before + rounds, timeout * PATIENCE, what)
+def goes_on(ranks, rounds=5, timeout=20, what="further rounds on every rank", of=None):
+    before = completed(ranks, of)
+    eventually(lambda: completed(ranks, of) >= before + rounds, timeout * PATIENCE, what)
 
 
 def finish(ranks):

@@ -12,11 +12,20 @@ def parameters():
     return json.loads((_FOLDER / "parameters.json").read_text())
 
 
+def wait_for(path):
+    while not path.exists():
+        time.sleep(0.005)
+
+
+def shared(name):
+    """A path that all ranks and the test know."""
+    return _FOLDER / name
+
+
 def gate(name):
     """Tells the test that this rank is here, and waits until the test opens the gate."""
-    (_FOLDER / f"{name}.{RANK}").touch()
-    while not (_FOLDER / f"{name}.open").exists():
-        time.sleep(0.005)
+    shared(f"{name}.{RANK}").touch()
+    wait_for(shared(f"{name}.open"))
 
 
 def wants(name):

@@ -1,0 +1,59 @@
+"""Every rank adds 1 to its own elements as fast as it can; every answer must have exactly its own count there.
+
+The other ranks' counts never fall, and at the end every rank's count is what it has pushed.
+"""
+import os
+
+import numpy as np
+
+import addend
+from common import RANK, file, finish, gate, outcome, parameters, shared, wants
+
+SIZE = int(os.environ["WORLD_SIZE"])
+# Its size is the last round of the node, whose ranks go through its rounds together.
+LAST = shared(f"last.{os.environ['GROUP_RANK']}")
+ELEMENTS = {"large": 250_007, "small": 12}
+
+
+def main():
+    p = parameters()
+    report = {"pushed": 0, "wrong": [], "fallen": []}
+    mine = {name: np.array(np.arange(n) % SIZE == RANK, np.float32) for name, n in ELEMENTS.items()}
+    highest = {name: np.zeros(SIZE) for name in ELEMENTS}
+
+    def counts(name, values):
+        """Each rank's count; what is not the same everywhere is wrong."""
+        ranks = [np.unique(values[rank::SIZE]) for rank in range(SIZE)]
+        # Partitions are independent of each other, so others' counts may differ between them.
+        return np.array([r.min() for r in ranks]), len(ranks[RANK]) == 1
+
+    def run():
+        addend.init()
+        while not (LAST.exists() and LAST.stat().st_size == report["pushed"]):
+            if os.environ["LOCAL_RANK"] == "0" and wants("stop"):
+                LAST.write_bytes(bytes(report["pushed"] + 1))  # before that push, so all know when it has ended
+            handles = {name: addend.push_pull_async(one, name, op=addend.Accumulate) for name, one in mine.items()}
+            report["pushed"] += 1
+            for name, handle in handles.items():
+                now, one_count = counts(name, addend.synchronize(handle))
+                if not p.get("losses") and (not one_count or now[RANK] != report["pushed"]):
+                    report["wrong"].append([name, report["pushed"], now.tolist()])
+                if (now < highest[name]).any():
+                    report["fallen"].append([name, report["pushed"]])
+                highest[name] = now
+            file("rounds").write_text(str(report["pushed"]))
+            if report["pushed"] == 3:
+                gate("running")
+        if p.get("losses"):
+            return
+        pushed = addend.push_pull(np.eye(SIZE, dtype=np.int64)[RANK] * report["pushed"], "pushed", op=addend.Sum)
+        for name, one in mine.items():
+            last = addend.push_pull(np.zeros_like(one), name, op=addend.Accumulate)
+            if not (last == pushed[np.arange(len(last)) % SIZE]).all():
+                report["wrong"].append([name, "at the end", counts(name, last)[0].tolist(), pushed.tolist()])
+        addend.shutdown()
+
+    finish({**outcome(run), **report})
+
+
+main()
