@@ -8,8 +8,9 @@ import pytest
 from tests.support import reference
 from tests.support.cluster import Cluster, PATIENCE
 from tests.support.processes import eventually
-from tests.support.rounds import goes_on
+from tests.support.rounds import finish, goes_on, running
 
+COUNTS = "async_counts.py"
 LEASE = ["--lease=3s"]
 TENSORS = {"weights": ("float32", 300_011), "half": ("float16", 4_001), "brain": ("bfloat16", 70_000), "few": ("float64", 3)}
 
@@ -29,6 +30,20 @@ def parameter_server(order):
     return digests
 
 
+def replay(cluster, script, parameters, fate):
+    """What the ranks saw after each update. `fate`: the signal that a server gets on the way."""
+    ranks = cluster.start_ranks(script, parameters)
+    (ranks.folder / "turn.0").touch()
+    if fate:  # between two updates, or in the middle of one
+        eventually(lambda: (ranks.folder / "turn.5").exists(), 30 * PATIENCE, "the fifth update")
+        cluster.servers[0].signal(fate)
+    digests = {}
+    for outcome in ranks.join(60):
+        assert outcome.result["error"] is None, outcome.result
+        digests.update(outcome.result["digests"])
+    return [digests[str(turn)] for turn in range(len(parameters["order"]))]
+
+
 @pytest.mark.parametrize("cpu_servers,shards,fate", [
     (0, 1, None), (1, 2, None), (3, 1, None), (2, 1, signal.SIGKILL), (2, 2, signal.SIGTERM)])
 def test_a_replayed_order_has_the_bits_of_a_plain_parameter_server(tmp_path, cpu_servers, shards, fate):
@@ -36,36 +51,25 @@ def test_a_replayed_order_has_the_bits_of_a_plain_parameter_server(tmp_path, cpu
     print("seed", seed)
     order = random.Random(seed).choices(range(3), k=14)
     with Cluster(tmp_path, nodes=3, cpu_servers=cpu_servers, shards=shards, scheduler_flags=LEASE) as cluster:
-        ranks = cluster.start_ranks("async_replay.py", {"order": order, "tensors": TENSORS})
-        (ranks.folder / "turn.0").touch()
-        if fate:  # between two updates, or in the middle of one
-            eventually(lambda: (ranks.folder / "turn.5").exists(), 30 * PATIENCE, "the fifth update")
-            cluster.servers[0].signal(fate)
-        digests = {}
-        for outcome in ranks.join(60):
-            assert outcome.result["error"] is None, outcome.result
-            digests.update(outcome.result["digests"])
-    assert [digests[str(turn)] for turn in range(len(order))] == parameter_server(order)
+        digests = replay(cluster, "async_replay.py", {"order": order, "tensors": TENSORS}, fate)
+    assert digests == parameter_server(order)
 
 
-def running(cluster, **parameters):
-    ranks = cluster.start_ranks("async_counts.py", parameters)
-    ranks.wait_at("running")
-    ranks.open("running")
-    return ranks
-
-
-def finish(ranks):
-    ranks.open("stop")
-    for outcome in ranks.join(60):
-        assert outcome.result["error"] is None, outcome.result
-        assert outcome.result["wrong"] == [] and outcome.result["fallen"] == [], outcome.result
+@pytest.mark.parametrize("cpu_servers,fate", [(0, None), (2, signal.SIGKILL)])
+def test_training_in_a_replayed_order_has_the_weights_of_a_plain_parameter_server(tmp_path, cpu_servers, fate):
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    order = random.Random(seed).choices(range(3), k=20)
+    with Cluster(tmp_path, nodes=3, cpu_servers=cpu_servers, scheduler_flags=LEASE) as cluster:
+        digests = replay(cluster, "async_training.py", {"order": order}, fate)
+        reference = cluster.run_ranks("async_training.py", {"order": order, "reference": True}, ranks=[0])[0].result
+    assert digests == reference["digests"]
 
 
 @pytest.mark.parametrize("nodes,local_size,shards", [(2, 1, 2), (4, 1, 1), (2, 2, 1)])
 def test_no_update_is_lost_or_added_twice_whatever_happens_to_the_servers(tmp_path, nodes, local_size, shards):
     with Cluster(tmp_path, nodes, local_size, cpu_servers=2, shards=shards, scheduler_flags=LEASE) as cluster:
-        ranks = running(cluster)
+        ranks = running(cluster, COUNTS)
         goes_on(ranks)
         cluster.servers[0].kill()
         goes_on(ranks)
@@ -81,7 +85,7 @@ def test_no_update_is_lost_or_added_twice_whatever_happens_to_the_servers(tmp_pa
 
 def test_a_server_that_stands_still_is_replaced_and_comes_back(tmp_path):
     with Cluster(tmp_path, nodes=3, cpu_servers=1, scheduler_flags=LEASE) as cluster:
-        ranks = running(cluster)
+        ranks = running(cluster, COUNTS)
         cluster.servers[0].signal(signal.SIGSTOP)
         goes_on(ranks, timeout=30)
         cluster.servers[0].signal(signal.SIGCONT)
@@ -92,7 +96,7 @@ def test_a_server_that_stands_still_is_replaced_and_comes_back(tmp_path):
 
 def test_a_slow_node_holds_up_nobody(tmp_path):
     with Cluster(tmp_path, nodes=3, cpu_servers=1) as cluster:
-        ranks = running(cluster)
+        ranks = running(cluster, COUNTS)
         ranks.processes[1].signal(signal.SIGSTOP)
         goes_on(ranks, 20, of=[0, 2])
         ranks.processes[1].signal(signal.SIGCONT)
@@ -101,7 +105,7 @@ def test_a_slow_node_holds_up_nobody(tmp_path):
 
 def test_a_lost_node_is_an_error_on_the_others(tmp_path):
     with Cluster(tmp_path, nodes=3, cpu_servers=1, scheduler_flags=LEASE) as cluster:
-        ranks = running(cluster, losses=True)
+        ranks = running(cluster, COUNTS, losses=True)
         ranks.processes[2].kill()
         for outcome in ranks.join(30 * PATIENCE, expect=None):
             if outcome.rank != 2:
@@ -111,7 +115,7 @@ def test_a_lost_node_is_an_error_on_the_others(tmp_path):
 def test_with_shrink_the_others_go_on_and_the_log_counts_what_was_lost(tmp_path):
     """A node and a server die together: only what that node alone had copies of is lost."""
     with Cluster(tmp_path, nodes=3, cpu_servers=1, scheduler_flags=LEASE, agent_flags=["--on-node-loss=shrink"]) as cluster:
-        ranks = running(cluster, losses=True)
+        ranks = running(cluster, COUNTS, losses=True)
         goes_on(ranks)
         for process in (ranks.processes[2], cluster.agents[2], cluster.servers[0]):
             process.kill()

@@ -63,6 +63,15 @@ def test_the_bits_are_those_of_the_reference_whatever_happens_to_the_servers(tmp
         rounds.finish(ranks)
 
 
+def test_no_asynchronous_update_is_lost_when_a_server_is(tmp_path):
+    with rdma_cluster(tmp_path, nodes=2, cpu_servers=1) as cluster:
+        ranks = rounds.running(cluster, "async_counts.py")
+        eventually_links(cluster, r"2 rdma")
+        cluster.servers[0].kill()
+        rounds.goes_on(ranks, timeout=30)
+        rounds.finish(ranks)
+
+
 def test_training_with_ddp_has_the_weights_of_the_reference(tmp_path):
     with rdma_cluster(tmp_path, nodes=2, cpu_servers=1) as cluster:
         ranks = cluster.start_ranks("train_twice.py", {"steps": 3}, env={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()})

@@ -1,10 +1,10 @@
-"""Ranks that push, and compare every result with the reference, round after round until finish() (trainers/rounds.py)."""
+"""Ranks that push, and compare every result with the reference, round after round until finish() (trainers/rounds.py, or another that reports as it does)."""
 from tests.support.cluster import PATIENCE
 from tests.support.processes import eventually
 
 
-def running(cluster):
-    ranks = cluster.start_ranks("rounds.py")
+def running(cluster, script="rounds.py", **parameters):
+    ranks = cluster.start_ranks(script, parameters)
     ranks.wait_at("running")
     ranks.open("running")
     return ranks

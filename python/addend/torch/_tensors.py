@@ -57,9 +57,16 @@ def on_host(tensor, dtype):
     """Contiguous values in host memory, pinned for a CUDA tensor; the tensor's own where it has such."""
     tensor = tensor.detach()
     if tensor.device.type == "cpu":
-        return tensor.to(dtype).contiguous()
+        # What is conjugate or negative only by a mark has other values in memory.
+        return tensor.to(dtype).contiguous().resolve_conj().resolve_neg()
     host = torch.empty(tensor.shape, dtype=dtype, pin_memory=True)
     return host.copy_(tensor)  # waits for the tensor's stream
+
+
+def can_receive(tensor, dtype):
+    """True when a result of this dtype may be written to the tensor's own memory."""
+    plain = tensor.device.type == "cpu" and not tensor.is_neg() and not tensor.is_conj()
+    return plain and tensor.dtype == dtype and tensor.is_contiguous()
 
 
 def check_op(op):
@@ -68,9 +75,13 @@ def check_op(op):
     return int(op)
 
 
+def declare_tensor(tensor, name, op):
+    """What the first push does as well; a push waits until all ranks have declared its tensor."""
+    return _core.declare(name, tuple(tensor.shape), _CODES[wire_dtype(tensor)], check_op(op))
+
+
 def push_tensor(source, target, name, op, priority):
     """Starts a round of contiguous host memory. `source` None: nothing to add. `target` may be `source`."""
-    shape = tuple(target.shape)
-    declared = _core.declare(name, shape, _CODES[wire_dtype(target)], check_op(op))
+    declared = declare_tensor(target, name, op)
     address = None if source is None else source.data_ptr()
     return _core.Handle(declared, address, target.data_ptr(), priority, (source, target))

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "lib/transport/tcp/factory.h"
+#include "lib/wire/stamp.h"
 
 namespace addend {
 namespace {
@@ -50,8 +51,12 @@ class Node : public Sink {
       link_->Send(header, std::as_bytes(std::span<const float>(kept)), nullptr);
     });
   }
-  // To a new owner of `version`: `round` is the last whose result this node holds.
-  void Report(uint64_t version, uint64_t round) { Tell(FrameType::kRecover, version, round); }
+  // To a new owner of `version`: `round` is the last whose result this node holds; in asynchronous
+  // mode a copy with this stamp.
+  void Report(uint64_t version, uint64_t round, const Stamp& stamp = {}) {
+    Tell(FrameType::kRecover, version, round,
+         stamp.updates == 0 ? std::vector<std::byte>() : EncodeStamp(stamp));
+  }
   // The result of `round`, for the owner that has asked for it.
   void Supply(const std::vector<float>& values, uint64_t round) {
     sent_.push_back(values);
@@ -59,6 +64,7 @@ class Node : public Sink {
     loop_->Run([&] {
       FrameHeader header = Header(FrameType::kResult);
       header.partition = PartitionId(kTensor, 0);
+      header.plan_version = PlanVersion(version);
       header.round = Round(round);
       link_->Send(header, std::as_bytes(std::span<const float>(kept)), nullptr);
     });
@@ -107,6 +113,9 @@ class Node : public Sink {
   absl::Status OnFrame(const FrameHeader& header, Payload payload) override {
     MutexLock lock(&mu_);
     if (header.type == FrameType::kHello) greeted = true;
+    if (header.type == FrameType::kStamp) {
+      stamp = *DecodeStamp(payload.bytes(), payload.bytes().size() / 8 - 1);
+    }
     if (header.type == FrameType::kSendAgain && header.flags & kFlagResult) wanted = header.round;
     if (header.type == FrameType::kSendAgain && !(header.flags & kFlagResult)) ++asked_again;
     if (header.type == FrameType::kAborted) aborted = header.round;
@@ -130,6 +139,8 @@ class Node : public Sink {
   }
 
   uint64_t version = 0;  // of the plan that this node follows
+  ReduceOp op = ReduceOp::kSum;
+  Stamp stamp;  // of the last result
   std::optional<std::pair<PlanVersion, Round>> moved;
   bool greeted = false;
   bool closed = false;
@@ -145,18 +156,21 @@ class Node : public Sink {
   FrameHeader Header(FrameType type) const {
     FrameHeader header;
     header.type = type;
+    header.op = op;
     header.job = kJob;
     header.generation = Generation(1);
     header.sender = rank_;
     return header;
   }
-  void Tell(FrameType type, uint64_t plan_version, uint64_t round) {
+  void Tell(FrameType type, uint64_t plan_version, uint64_t round,
+            std::vector<std::byte> payload = {}) {
+    told_.push_back(std::move(payload));
     loop_->Run([&] {
       FrameHeader header = Header(type);
       header.partition = PartitionId(kTensor, 0);
       header.plan_version = PlanVersion(plan_version);
       header.round = Round(round);
-      link_->Send(header, {}, nullptr);
+      link_->Send(header, told_.back(), nullptr);
     });
   }
   template <typename Condition>
@@ -173,6 +187,7 @@ class Node : public Sink {
   const std::string token_;
   Link* link_ = nullptr;
   std::list<std::vector<float>> sent_;
+  std::list<std::vector<std::byte>> told_;
   std::vector<std::byte> room_;
   Mutex mu_;
   CondVar cv_;
@@ -196,6 +211,7 @@ class EngineTest : public testing::Test {
   absl::Status Reserve(uint64_t elements, uint64_t partition_elements, TensorId id = kTensor,
                        uint64_t version = 0, bool handed_over = false, uint32_t shard = 0) {
     TensorSpec spec;
+    spec.op = op_;
     spec.id = id;
     spec.name = "tensor";
     spec.elements = elements;
@@ -223,6 +239,18 @@ class EngineTest : public testing::Test {
                .token = "secret",
                .num_nodes = 1,
                .local_size = 1};
+  // All of `count` nodes, in asynchronous mode.
+  std::vector<Node*> JoinAsynchronously(uint32_t count, uint64_t version = 0) {
+    std::vector<Node*> nodes;
+    for (uint32_t rank = 0; rank < count; ++rank) {
+      nodes.push_back(Join(rank));
+      nodes.back()->op = ReduceOp::kAccumulate;
+      nodes.back()->version = version;
+      EXPECT_TRUE(nodes.back()->WaitForHello());
+    }
+    return nodes;
+  }
+  ReduceOp op_ = ReduceOp::kSum;
   std::unique_ptr<Engine> engine_;
   uint16_t port_ = 0;
   std::unique_ptr<EventLoop> loop_;
@@ -555,6 +583,115 @@ TEST_F(EngineTest, AnOwnerThatHadHandedOverAbortsWhatItGetsBackWhenTheGeneration
     EXPECT_EQ(node->WaitForAborted(), Round(1));
   }
   EXPECT_EQ(engine_->stats().partitions_sealed, 0u);
+}
+
+// ---- asynchronous mode ----
+
+TEST_F(EngineTest, AnUpdateIsAnsweredWithTheLatestValueAndNobodyElseIsTold) {
+  op_ = ReduceOp::kAccumulate;
+  Start(2);
+  ASSERT_TRUE(Reserve(3, 2).ok());  // two partitions
+  const auto nodes = JoinAsynchronously(2);
+  nodes[1]->Push({1, 2}, 1);
+  EXPECT_EQ(nodes[1]->WaitForResult(1), (std::vector<float>{1, 2}));
+  EXPECT_EQ(nodes[1]->stamp.applied, (std::vector<uint64_t>{0, 1}));
+  nodes[1]->Push({10, 20}, 2);
+  EXPECT_EQ(nodes[1]->WaitForResult(2), (std::vector<float>{11, 22}));
+  nodes[0]->Push({100, 200}, 1);
+  EXPECT_EQ(nodes[0]->WaitForResult(1), (std::vector<float>{111, 222}));
+  EXPECT_EQ(nodes[0]->stamp.updates, 3u);
+  EXPECT_EQ(nodes[0]->stamp.applied, (std::vector<uint64_t>{1, 2}));
+  EXPECT_EQ(nodes[0]->results.size(), 1u);
+  nodes[1]->Push({5}, 1, /*partition=*/1);
+  EXPECT_EQ(nodes[1]->WaitForResult(1, 1), std::vector<float>{5});
+  nodes[0]->results.clear();
+  nodes[0]->Push({100, 200}, 1);  // repeated after a reset, perhaps
+  EXPECT_EQ(nodes[0]->WaitForResult(1), (std::vector<float>{111, 222})) << "not added again";
+  EXPECT_EQ(engine_->stats().updates_applied, 4u);
+}
+
+TEST_F(EngineTest, ALaterOwnerGoesOnFromTheNewestCopyAndAddsNoUpdateThatIsInIt) {
+  op_ = ReduceOp::kAccumulate;
+  Start(3);
+  ASSERT_TRUE(Reserve(1, 64, kTensor, /*version=*/5).ok());
+  const auto nodes = JoinAsynchronously(3, /*version=*/5);
+  nodes[2]->Push({1000.0F}, 4);  // before the reports: dropped, and sent again later
+  // Node 1's round 3 is in node 0's copy, but its answer was lost; node 2's round 4 is in none.
+  nodes[0]->Report(5, 7, {.updates = 13, .applied = {7, 3, 3}});
+  nodes[1]->Report(5, 2, {.updates = 9, .applied = {5, 2, 2}});
+  nodes[2]->Report(5, 3, {.updates = 12, .applied = {7, 2, 3}});
+  ASSERT_TRUE(nodes[0]->WaitForRequest(7));
+  nodes[0]->Supply({42.0F}, 7);
+  EXPECT_EQ(nodes[0]->WaitForRecovered(), Round(7));
+  EXPECT_EQ(nodes[1]->WaitForRecovered(), Round(3)) << "not to be sent again";
+  EXPECT_EQ(nodes[1]->WaitForResult(3), std::vector<float>{42.0F});
+  EXPECT_EQ(nodes[2]->WaitForRecovered(), Round(3));
+  nodes[2]->Push({1000.0F}, 4);
+  EXPECT_EQ(nodes[2]->WaitForResult(4), std::vector<float>{1042.0F});
+  EXPECT_EQ(nodes[2]->stamp.updates, 14u);
+  EXPECT_EQ(nodes[2]->stamp.applied, (std::vector<uint64_t>{7, 3, 4}));
+  EXPECT_EQ(engine_->stats().updates_lost, 0u);
+}
+
+TEST_F(EngineTest, WhenTheHolderIsLostTheNextNewestCopyIsTakenAndWhatIsMissingCounted) {
+  op_ = ReduceOp::kAccumulate;
+  Start(3);
+  ASSERT_TRUE(Reserve(1, 64, kTensor, /*version=*/5).ok());
+  const auto nodes = JoinAsynchronously(3, /*version=*/5);
+  nodes[0]->Report(5, 7, {.updates = 13, .applied = {7, 3, 3}});
+  nodes[1]->Report(5, 3, {.updates = 11, .applied = {5, 3, 3}});
+  nodes[2]->Report(5, 3, {.updates = 10, .applied = {5, 2, 3}});
+  ASSERT_TRUE(nodes[0]->WaitForRequest(7));
+  job_.lost = {NodeId(0)};
+  engine_->SetJob(job_);
+  ASSERT_TRUE(nodes[1]->WaitForRequest(3));
+  EXPECT_EQ(engine_->RollCall(kJob, 10).at(0).missing, std::vector<NodeId>{NodeId(1)});
+  nodes[1]->Supply({7.0F}, 3);
+  EXPECT_EQ(nodes[2]->WaitForRecovered(), Round(3));
+  EXPECT_EQ(engine_->stats().updates_lost, 2u) << "of node 0, which had the answers";
+}
+
+TEST_F(EngineTest, AnOwnerHandsOverBetweenTwoUpdates) {
+  op_ = ReduceOp::kAccumulate;
+  Start(2);
+  ASSERT_TRUE(Reserve(1, 64).ok());
+  const auto nodes = JoinAsynchronously(2);
+  nodes[1]->Push({3.0F}, 1);
+  EXPECT_EQ(nodes[1]->WaitForResult(1), std::vector<float>{3.0F});
+  engine_->HandOver(kJob, kTensor, {0}, PlanVersion(9));
+  EXPECT_EQ(nodes[0]->WaitForMoved(), std::pair(PlanVersion(9), Round(0)));
+  EXPECT_EQ(nodes[1]->WaitForMoved(), std::pair(PlanVersion(9), Round(1)));
+  nodes[1]->moved.reset();
+  nodes[1]->Push({4.0F}, 2);
+  EXPECT_EQ(nodes[1]->WaitForMoved(), std::pair(PlanVersion(9), Round(1))) << "not added here";
+  nodes[1]->results.clear();
+  nodes[1]->Sync(0);
+  EXPECT_EQ(nodes[1]->WaitForResult(1), std::vector<float>{3.0F}) << "a reset has lost it";
+}
+
+TEST_F(EngineTest, WhenTheGenerationHasFailedNoUpdateIsAdded) {
+  op_ = ReduceOp::kAccumulate;
+  Start(2);
+  ASSERT_TRUE(Reserve(1, 64).ok());
+  const auto nodes = JoinAsynchronously(2);
+  job_.failed = true;
+  engine_->SetJob(job_);
+  nodes[0]->Push({3.0F}, 1);
+  EXPECT_EQ(nodes[0]->WaitForAborted(), Round(1));
+}
+
+TEST_F(EngineTest, AnUpdateForASumAndAContributionForALatestValueAreRefused) {
+  Start(2);
+  ASSERT_TRUE(Reserve(1, 64).ok());
+  const auto nodes = JoinAsynchronously(1);
+  nodes[0]->Push({1.0F}, 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(nodes[0]->WaitForClose()));
+  op_ = ReduceOp::kAccumulate;
+  ASSERT_TRUE(Reserve(1, 64, TensorId(2)).ok());
+  Node* const other = Join(1);
+  ASSERT_TRUE(other->WaitForHello());
+  other->Push({1.0F}, 1, 0, TensorId(2));
+  EXPECT_TRUE(absl::IsInvalidArgument(other->WaitForClose()));
 }
 
 }  // namespace
