@@ -16,6 +16,14 @@ class Handle:
         self._result = None
         self._lock = threading.Lock()
 
+    def rounds(self):
+        """The rounds of which it is made, as the handles of _core."""
+        for one in self._rounds:
+            if isinstance(one, Handle):
+                yield from one.rounds()
+            else:
+                yield one
+
     def done(self):
         """True when the operation has ended, well or not."""
         return all(one.done() for one in self._rounds)

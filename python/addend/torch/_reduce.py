@@ -2,32 +2,13 @@
 
 import torch
 
-from .. import _core
 from .._core import Average, Sum
 from . import _names
 from ._handle import Handle
-from ._tensors import check_op, on_host, push_tensor, scaled, wire_dtype
+from ._rounds import start_reduce
+from ._tensors import check_op, wire_dtype
+from ._unsupported import Unsupported, check_process_set
 from .compression import Compression
-
-
-class _Unsupported:
-    """One of Horovod's names that Addend does not have: it says so where it is used."""
-
-    def __init__(self, name, instead):
-        self._name = name
-        self._instead = instead
-
-    def __repr__(self):
-        return "addend.torch." + self._name
-
-    def refuse(self):
-        raise NotImplementedError("addend does not have %s: %s" % (self._name, self._instead))
-
-
-Adasum = _Unsupported(
-    "Adasum", "its result depends on the order of pairs of ranks; use Average with a scaled learning rate"
-)
-Product = _Unsupported("Product", "sum the logarithms, or gather the values with allgather")
 
 
 def chosen_op(average, op):
@@ -38,32 +19,10 @@ def chosen_op(average, op):
         return Average if average else Sum
     if op is None:
         return Average
-    if isinstance(op, _Unsupported):
+    if isinstance(op, Unsupported):
         op.refuse()
     check_op(op)
     return op
-
-
-def start_reduce(source, target, name, op, priority=0, prescale_factor=1.0, postscale_factor=1.0):
-    """Starts `target` = `source` combined over all ranks, for dense tensors of one shape and dtype.
-
-    `source` None: this rank adds nothing. `target` may be `source`.
-    """
-    dtype = wire_dtype(target)
-    contribution = None
-    if source is not None:
-        contribution = on_host(scaled(source.detach(), prescale_factor), dtype)
-    target = target.detach()
-    direct = target.device.type == "cpu" and target.dtype == dtype and target.is_contiguous()
-    room = target if direct else torch.empty(target.shape, dtype=dtype)
-
-    def finish():
-        result = scaled(room, postscale_factor)
-        if result is not target:
-            target.copy_(result)
-        return target
-
-    return Handle([push_tensor(contribution, room, name, op, priority)], finish)
 
 
 def _kind(tensors, op):
@@ -79,25 +38,15 @@ def _start(tensors, targets, name, op, priority, prescale_factor, postscale_fact
             start_reduce(source, target, one, op, priority, prescale_factor, postscale_factor)
             for source, target, one in zip(tensors, targets, names)
         ]
-        return Handle(started, lambda: [one.wait() for one in started])
+
+        def finish():
+            for one in started:
+                one.wait()
+            return targets
+
+        return Handle(started, finish)
 
     return _names.start(name, _kind(tensors, op), begin)
-
-
-def _check_process_set(process_set):
-    if process_set is not None and process_set is not global_process_set:
-        raise NotImplementedError(
-            "addend has no process sets: every rank of the job takes part in every operation; start "
-            "one job per set, or see addend.torch.allreduce_replicas_ for shards"
-        )
-
-
-class _GlobalProcessSet:
-    def __repr__(self):
-        return "addend.torch.global_process_set"
-
-
-global_process_set = _GlobalProcessSet()
 
 
 def _tensors_of(tensors):
@@ -116,18 +65,19 @@ def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1
     The tensor must not be used before synchronize(handle), which returns it. All ranks give tensors
     of the same shape and dtype under the same name; without a name, in the same order of calls.
     """
-    _check_process_set(process_set)
+    check_process_set(process_set)
     wire_dtype(tensor)
-    return _single([tensor], [tensor], name, chosen_op(average, op), priority, prescale_factor, postscale_factor)
+    op = chosen_op(average, op)
+    return _single([tensor], [tensor], name, op, priority, prescale_factor, postscale_factor)
 
 
 def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0,
                     postscale_factor=1.0, process_set=None, priority=0):
     """As allreduce_async_, but the result is a tensor of its own."""
-    _check_process_set(process_set)
+    check_process_set(process_set)
     wire_dtype(tensor)
-    target = _like(tensor)
-    return _single([tensor], [target], name, chosen_op(average, op), priority, prescale_factor, postscale_factor)
+    op, target = chosen_op(average, op), _like(tensor)
+    return _single([tensor], [target], name, op, priority, prescale_factor, postscale_factor)
 
 
 def _like(tensor):
@@ -160,7 +110,7 @@ def allreduce(tensor, average=None, name=None, compression=Compression.none, op=
 
     Differentiable for Sum and Average. `compression`: Compression.fp16 or bf16 for the way.
     """
-    _check_process_set(process_set)
+    check_process_set(process_set)
     wire_dtype(tensor)
     op = chosen_op(average, op)
     compressed, context = compression.compress(tensor)
@@ -182,7 +132,7 @@ def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, po
 def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale_factor=1.0,
                              postscale_factor=1.0, process_set=None):
     """As allreduce_async_ for a list of tensors; synchronize(handle) returns the list."""
-    _check_process_set(process_set)
+    check_process_set(process_set)
     tensors = _tensors_of(tensors)
     return _start(tensors, tensors, name, chosen_op(average, op), 0, prescale_factor, postscale_factor)
 
@@ -190,7 +140,7 @@ def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale
 def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_factor=1.0,
                             postscale_factor=1.0, process_set=None):
     """As grouped_allreduce_async_, but the results are tensors of their own."""
-    _check_process_set(process_set)
+    check_process_set(process_set)
     tensors = _tensors_of(tensors)
     targets = [_like(one) for one in tensors]
     return _start(tensors, targets, name, chosen_op(average, op), 0, prescale_factor, postscale_factor)

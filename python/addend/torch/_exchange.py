@@ -1,0 +1,305 @@
+"""The gradients of one DistributedOptimizer on their way: from the backward pass to the step."""
+
+import collections
+import threading
+import weakref
+
+import torch
+
+from .. import _core, _errors
+from ._join import control
+from ._rounds import start_reduce
+from ._tensors import wire_dtype
+
+# Names of tensors whose optimizer is no more. They are undeclared when the next one is made, because
+# an object may come to its end anywhere, also within a call that holds a lock.
+_abandoned = collections.deque()
+
+
+def _abandon(hooks, names):
+    for hook in hooks:
+        hook.remove()
+    _abandoned.extend(names)
+
+
+def _forget_abandoned():
+    while _abandoned:
+        try:
+            _core.undeclare(_abandoned.popleft())
+        except _errors.Error:
+            pass  # left in the middle of a round, or with its job
+
+
+class Entry:
+    """A parameter of the optimizer. `label` is the user's name of it, `name` that of its tensor."""
+
+    def __init__(self, number, parameter, label, name):
+        self.number = number
+        self.parameter = parameter
+        self.label = label
+        self.name = name
+        self.passes = 0  # backward passes since the last step
+        self.node = None  # the AccumulateGrad node that has our hook; it lives only as long as we hold it
+        self.hooked = False
+
+    def check_unchanged(self, gradient, version):
+        """The sum would overwrite what was done to the gradient since it was pushed."""
+        # Views of one buffer count their changes together: of them nothing can be said.
+        if gradient._version != version and not gradient._is_view():
+            raise RuntimeError(
+                "the gradient of %r was changed while it was being averaged; call "
+                "optimizer.synchronize() first (to clip or to unscale), and step within "
+                "optimizer.skip_synchronize()" % self.label
+            )
+
+    def put(self, gradient):
+        if self.parameter.grad is not gradient:
+            self.parameter.grad = gradient
+
+
+class _Averaged:
+    """A gradient under way; `result` waits for its average."""
+
+    def __init__(self, entry, gradient, result):
+        self.entry = entry
+        self.gradient = gradient
+        self._version = gradient._version
+        self._result = result
+
+    def check(self):
+        self.entry.check_unchanged(self.gradient, self._version)
+
+    def finish(self):
+        """Waits for the average and makes it the gradient."""
+        with torch.no_grad():
+            result = self._result()
+            if result is not self.gradient:
+                self.gradient.copy_(result)
+        self.entry.put(self.gradient)
+
+
+class Singles:
+    """The way of gradients without a scheme: each is averaged by itself, in place where it can be."""
+
+    def __init__(self, op, compression, predivide_factor):
+        self._op = op
+        self._compression = compression
+        self._factors = (1.0 / predivide_factor, predivide_factor)
+        self._under_way = []
+
+    def adopt(self, entries):
+        """Tensors are declared when they are first pushed."""
+
+    def start(self, entry, gradient, empty):
+        """The gradient is ready; without one of this rank (`empty`) it is zeros."""
+        with torch.no_grad():
+            target, context = self._compression.compress(gradient)
+        handle = self._push(entry, None if empty else target, target)
+
+        def result():
+            handle.wait()
+            return self._compression.decompress(target, context)
+
+        self._under_way.append(_Averaged(entry, gradient, result))
+
+    def _push(self, entry, source, target):
+        # The parameters that the forward pass needs first go first.
+        return start_reduce(source, target, entry.name, self._op, -entry.number, *self._factors)
+
+    def started(self):
+        """What is under way, all of it once every gradient is ready."""
+        return list(self._under_way)
+
+    def clear(self):
+        """The next start() begins a new step."""
+        self._under_way = []
+
+    def check_join(self):
+        """join() works."""
+
+    def start_without_gradients(self, entry):
+        """Takes part in another rank's step; the handle's result is to be thrown away."""
+        scratch, _ = self._compression.compress(torch.zeros_like(entry.parameter, requires_grad=False))
+        return self._push(entry, None, scratch)
+
+
+class Exchange:
+    """Which gradients of this step are under way; `way` is Singles or Buckets.
+
+    Hooks call ready() in the backward pass, from any thread of autograd's. close() starts what is
+    missing and ends the step's exchange.
+    """
+
+    def __init__(self, make_way, passes_per_step, sparse_as_dense):
+        _forget_abandoned()
+        self._lock = threading.Lock()
+        self._context = _core.context()
+        self._number = control.register(self)
+        self._prefix = "addend.optimizer/%d/" % self._number
+        self.way = make_way(self._prefix)
+        self._sparse_as_dense = sparse_as_dense
+        self.passes_per_step = passes_per_step
+        self._entries = []
+        self._labels = set()
+        self._adopted = []  # those that take part: which require a gradient
+        self._open = set()  # those whose gradients are under way
+        self.synchronized = False  # the gradients are averages, and no step was made since
+        self._hooks, self._names = [], []
+        weakref.finalize(self, _abandon, self._hooks, self._names).atexit = False
+
+    # ---- parameters ----
+
+    def add(self, parameter, label):
+        """One more parameter, known to the user under this name."""
+        if label in self._labels:
+            raise ValueError("two parameters have the name %r; names have to differ" % label)
+        entry = Entry(len(self._entries), parameter, label, self._prefix + label)
+        self._entries.append(entry)
+        self._labels.add(label)
+        self._names.append(entry.name)
+        if parameter.requires_grad:
+            self._hook(entry)
+
+    def labels(self):
+        return {entry.parameter: entry.label for entry in self._entries}
+
+    def _hook(self, entry):
+        parameter = entry.parameter
+        wire_dtype(parameter)
+        # Whatever the hook holds lives as long as the model.
+        exchange, number = weakref.ref(self), entry.number
+
+        def ready(*_):
+            living = exchange()
+            if living is not None:
+                living.ready(number)
+
+        if hasattr(parameter, "register_post_accumulate_grad_hook"):
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(ready))
+        else:
+            with torch.enable_grad():
+                entry.node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+            self._hooks.append(entry.node.register_hook(ready))
+        entry.hooked = True
+
+    def _participants(self):
+        """Users freeze and unfreeze parameters between two steps, on all ranks alike."""
+        entries = [entry for entry in self._entries if entry.parameter.requires_grad]
+        if entries != self._adopted:
+            for entry in entries:
+                if not entry.hooked:
+                    self._hook(entry)
+            self.way.adopt(entries)
+            self._adopted = entries
+        return self._adopted
+
+    # ---- the backward pass ----
+
+    def ready(self, number):
+        """The gradient of this parameter is complete for this backward pass."""
+        with self._lock:
+            entry = self._entries[number]
+            if entry.parameter.grad is None or not entry.parameter.requires_grad:
+                return
+            self._leave_former_job()
+            if entry in self._open:
+                raise AssertionError(
+                    "%r got a gradient in more than backward_passes_per_step=%d backward passes since "
+                    "the last step; call step() in time, or give DistributedOptimizer as many passes "
+                    "as you make" % (entry.label, self.passes_per_step)
+                )
+            self.synchronized = False
+            entry.passes += 1
+            if entry.passes >= self.passes_per_step:
+                self._guarded(self._start, entry)
+
+    def _start(self, entry):
+        if not self._open:
+            self._participants()
+            control.announce(self._number)
+        parameter = entry.parameter
+        empty = parameter.grad is None
+        if empty:
+            parameter.grad = torch.zeros_like(parameter, requires_grad=False)
+        if parameter.grad.layout != torch.strided:
+            self._make_dense(entry)
+        self.way.start(entry, parameter.grad, empty)
+        self._open.add(entry)
+
+    def _make_dense(self, entry):
+        if not self._sparse_as_dense:
+            raise TypeError(
+                "the gradient of %r is sparse; give DistributedOptimizer sparse_as_dense=True, or make "
+                "the layer with sparse=False" % entry.label
+            )
+        entry.parameter.grad = entry.parameter.grad.to_dense()
+
+    # ---- the step ----
+
+    def close(self):
+        """Starts what is missing; all of this step's exchange, whose finish() is to be called."""
+        with self._lock:
+            self._leave_former_job()
+            return self._guarded(self._close)
+
+    def _close(self):
+        for one in self.way.started():
+            one.check()
+        for entry in self._participants():
+            if entry not in self._open:
+                self._start(entry)
+        started = self.way.started()
+        self._reset()
+        return started
+
+    def synchronize(self):
+        """Returns when all gradients are averages."""
+        if self.synchronized and not self._open:
+            return
+        for one in self.close():
+            one.finish()
+        self.synchronized = True
+
+    def under_way(self):
+        self._leave_former_job()
+        return bool(self._open)
+
+    def restart(self):
+        """The gradients were cleared: what was counted of them is forgotten."""
+        self._reset()
+        self.synchronized = False
+
+    def _guarded(self, function, *arguments):
+        # After an error nothing of the step is left, so that the next one may begin anew.
+        try:
+            return function(*arguments)
+        except BaseException:
+            self._reset()
+            raise
+
+    def _reset(self):
+        self._open.clear()
+        self.way.clear()
+        for entry in self._entries:
+            entry.passes = 0
+
+    def _leave_former_job(self):
+        """What was under way when this process left its job will never end."""
+        if self._context != _core.context():
+            self._context = _core.context()
+            self._reset()
+
+    # ---- join ----
+
+    def prepare_to_join(self):
+        if self.under_way():
+            raise RuntimeError(
+                "join() was called between backward() and step() of a DistributedOptimizer; finish the "
+                "step first"
+            )
+        self.way.check_join()
+        self.restart()
+
+    def start_without_gradients(self):
+        """Takes part in a step with nothing to add; handles of results that nobody wants."""
+        return [self.way.start_without_gradients(entry) for entry in self._participants()]

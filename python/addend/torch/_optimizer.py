@@ -1,0 +1,257 @@
+"""DistributedOptimizer: any optimizer, with gradients that are averages over all ranks."""
+
+import collections
+import contextlib
+import warnings
+
+import torch
+
+from .._core import Average
+from ._buckets import Buckets
+from ._exchange import Exchange, Singles
+from ._reduce import chosen_op
+from ._unsupported import check_process_set
+from .compression import Compression, Scheme
+
+
+class Distributed:
+    """What DistributedOptimizer() adds to the class of the optimizer that it is given."""
+
+    # Of each object: _addend (its Exchange), _addend_synchronizes, _addend_scheme.
+
+    def step(self, closure=None, **options):
+        """Waits until all gradients are averages over all ranks, and makes the optimizer's step.
+
+        A closure's gradients are averaged whenever the optimizer calls it. The loss that it returns is
+        this rank's own: for an optimizer that decides by it (LBFGS), return its average over all ranks.
+        """
+        exchange = self._addend
+        if not self._addend_synchronizes:
+            self._addend_check_synchronized()
+        elif closure is not None:
+            closure = self._addend_averaging(closure)
+        elif exchange.synchronized and not exchange.under_way():
+            warnings.warn(
+                "optimizer.step() was called after optimizer.synchronize(): the gradients are averages "
+                "already and are not averaged again; step within optimizer.skip_synchronize() to say "
+                "that this is meant"
+            )
+        else:
+            exchange.synchronize()
+        with self._addend_stepping():
+            arguments = () if closure is None else (closure,)
+            result = super().step(*arguments, **options)
+        exchange.synchronized = False
+        return result
+
+    # torch.optim wraps the step of every class in its profiler's and hooks' calls, once: that of the
+    # user's class, which is called from here, has them already.
+    step.hooked = True
+
+    def _addend_check_synchronized(self):
+        if self._addend.under_way():
+            raise AssertionError(
+                "step() within skip_synchronize() would use gradients that are not averages yet; call "
+                "optimizer.synchronize() before it"
+            )
+
+    def _addend_averaging(self, closure):
+        def averaging():
+            self._addend.synchronized = False
+            with torch.enable_grad():
+                loss = closure()
+            self._addend.synchronize()
+            return loss
+
+        return averaging
+
+    def _addend_stepping(self):
+        if self._addend_scheme is None:
+            return contextlib.nullcontext()
+        return self._addend_scheme.stepping(self, self._addend.labels())
+
+    def synchronize(self):
+        """Waits until all gradients are averages: for whatever comes before the step, as clipping.
+
+            optimizer.synchronize()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        """
+        self._addend.synchronize()
+
+    @contextlib.contextmanager
+    def skip_synchronize(self):
+        """Within it step() takes the gradients as they are: after synchronize()."""
+        self._addend_synchronizes = False
+        try:
+            yield
+        finally:
+            self._addend_synchronizes = True
+
+    def zero_grad(self, *arguments, **options):
+        """As the optimizer's own; an error while gradients are being averaged."""
+        self._addend_check_zero_grad()
+        return super().zero_grad(*arguments, **options)
+
+    def _addend_check_zero_grad(self):
+        if self._addend.under_way():
+            raise AssertionError(
+                "zero_grad() between backward() and step() would clear gradients that are being "
+                "averaged; call it after step(), or before backward()"
+            )
+        self._addend.restart()
+
+    def add_param_group(self, param_group):
+        """As the optimizer's own, to be called on all ranks; the parameters are named by their place."""
+        super().add_param_group(param_group)
+        last = len(self.param_groups) - 1
+        for place, parameter in enumerate(self.param_groups[last]["params"]):
+            self._addend.add(parameter, _unnamed(last, place))
+
+    def __reduce_ex__(self, protocol):
+        # A copy, or what is loaded from a pickle, is an optimizer of the user's class: it has parameters
+        # of its own, which no other rank knows.
+        order = type(self).__mro__
+        kind = order[order.index(Distributed) + 1]
+        return object.__new__, (kind,), self.__getstate__()
+
+    def set_backward_passes_per_step(self, passes):
+        """Backward passes whose gradients are added up on each rank before they are averaged."""
+        if self._addend.under_way():
+            raise AssertionError("backward_passes_per_step cannot change between backward() and step()")
+        self._addend.passes_per_step = _checked_passes(passes)
+        self._addend.restart()
+
+
+def DistributedOptimizer(  # pylint: disable=invalid-name
+    optimizer,
+    named_parameters=None,
+    compression=Compression.none,
+    backward_passes_per_step=1,
+    op=Average,
+    gradient_predivide_factor=1.0,
+    num_groups=0,
+    groups=None,
+    sparse_as_dense=False,
+    process_set=None,
+):
+    """An optimizer of the class of `optimizer`, which it replaces, that steps alike on all ranks.
+
+    A parameter's gradient goes on its way as soon as the backward pass has made it, and step() waits
+    for all of them. All ranks make their optimizers in the same order. Every parameter that requires a
+    gradient takes part in every step, with zeros where a rank has no gradient.
+
+    named_parameters           model.named_parameters(): the names by which ranks agree, and errors
+                               speak; without it a parameter is named by its place in param_groups
+    compression                Compression.fp16 or bf16, any object with compress(tensor) and
+                               decompress(tensor, context), or a compression.Scheme
+    backward_passes_per_step   so many gradients are added up on each rank before they are averaged
+    op                         Average, or addend.torch.Sum, Min, Max
+    gradient_predivide_factor  divides gradients by it before the average, and multiplies them after
+    sparse_as_dense            sparse gradients (torch.nn.Embedding(sparse=True)) are made dense
+    num_groups, groups         checked, and without effect: small tensors travel together anyway
+
+    Mixed precision: scaler.scale(loss).backward(); optimizer.synchronize(); scaler.unscale_(optimizer);
+    with optimizer.skip_synchronize(): scaler.step(optimizer). An infinity of one rank is one on all.
+    """
+    check_process_set(process_set)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError("DistributedOptimizer takes a torch.optim.Optimizer, not %r" % (optimizer,))
+    if isinstance(optimizer, Distributed):
+        raise ValueError("this optimizer is a DistributedOptimizer already")
+    op = chosen_op(None, op)
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor needs op=Average, not %r" % op)
+    if gradient_predivide_factor <= 0:
+        raise ValueError("gradient_predivide_factor must be above 0, not %r" % gradient_predivide_factor)
+    _check_groups(num_groups, groups)
+    passes = _checked_passes(backward_passes_per_step)
+    labels = labels_of(optimizer, named_parameters)
+    make_way = _way(compression, op, gradient_predivide_factor)
+
+    made = as_subclass(optimizer, Distributed)
+    made._addend = Exchange(make_way, passes, sparse_as_dense)
+    made._addend_synchronizes = True
+    made._addend_scheme = compression if isinstance(compression, Scheme) else None
+    for parameter, label in labels.items():
+        made._addend.add(parameter, label)
+    return made
+
+
+def as_subclass(optimizer, mixin):
+    """A new object with the optimizer's state and param_groups, of its class with `mixin` before it."""
+    kind = type(optimizer)
+    made = object.__new__(type(kind.__name__, (mixin, kind), {}))
+    made.__dict__.update(optimizer.__dict__)
+    # A learning rate scheduler made before puts a step() into the object, which is the former one's.
+    made.__dict__.pop("step", None)
+    return made
+
+
+def _way(compression, op, predivide_factor):
+    """What makes Singles or Buckets, given the prefix of its tensors' names."""
+    if isinstance(compression, Scheme):
+        if op != Average or predivide_factor != 1.0:
+            raise ValueError("a compression scheme averages: op and gradient_predivide_factor have no place")
+        return lambda prefix: Buckets(compression, prefix)
+    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        raise TypeError(
+            "compression must have compress(tensor) and decompress(tensor, context), or be an object of "
+            "a compression.Scheme, not %r" % (compression,)
+        )
+    return lambda prefix: Singles(op, compression, predivide_factor)
+
+
+def _unnamed(group, place):
+    return "group%d.%d" % (group, place)
+
+
+def labels_of(optimizer, named_parameters):
+    """{parameter: name} of the optimizer's parameters, in the model's order where it is known."""
+    places = {
+        parameter: _unnamed(g, i)
+        for g, group in enumerate(optimizer.param_groups)
+        for i, parameter in enumerate(group["params"])
+    }
+    if named_parameters is None:
+        return places
+    given = list(named_parameters)
+    names = {}
+    for pair in given:
+        if not (isinstance(pair, tuple) and len(pair) == 2 and torch.is_tensor(pair[1])):
+            raise ValueError(
+                "named_parameters must be pairs of a name and a parameter, as model.named_parameters() "
+                "gives them, but one is %.80r" % (pair,)
+            )
+        names.setdefault(pair[1], pair[0])
+    doubles = [name for name, times in collections.Counter(name for name, _ in given).items() if times > 1]
+    if doubles:
+        raise ValueError("named_parameters has names twice: %s" % ", ".join(map(repr, doubles)))
+    missing = [place for parameter, place in places.items() if parameter not in names]
+    if missing:
+        raise ValueError(
+            "named_parameters does not name %d of the optimizer's parameters: %s"
+            % (len(missing), ", ".join(missing))
+        )
+    return {parameter: name for parameter, name in names.items() if parameter in places}
+
+
+def _checked_passes(passes):
+    if not isinstance(passes, int) or passes < 1:
+        raise ValueError("backward_passes_per_step must be a whole number of at least 1, not %r" % (passes,))
+    return passes
+
+
+def _check_groups(num_groups, groups):
+    if not isinstance(num_groups, int) or num_groups < 0:
+        raise ValueError("num_groups must be a whole number of at least 0, not %r" % (num_groups,))
+    if groups is None or (isinstance(groups, int) and groups >= 0):
+        return
+    if not isinstance(groups, (list, tuple)) or not all(isinstance(g, (list, tuple)) for g in groups):
+        raise ValueError("groups must be a number or a list of lists of parameters, not %.80r" % (groups,))
+    members = [parameter for group in groups for parameter in group]
+    if not all(torch.is_tensor(one) for one in members):
+        raise ValueError("groups must hold parameters only")
+    if len({id(one) for one in members}) < len(members):
+        raise ValueError("a parameter is in two places of groups")
