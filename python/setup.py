@@ -1,0 +1,66 @@
+"""What pyproject.toml cannot say: the package carries what scripts/build has made.
+
+libaddend.so goes beside the modules, the services' binaries (those that there are) into the folder
+bin. Nothing is compiled here, and nothing is written into the checkout.
+"""
+
+import atexit
+import pathlib
+import re
+import shutil
+import tempfile
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:  # before setuptools 70.1
+    from wheel.bdist_wheel import bdist_wheel
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LIBRARY = ROOT / "build" / "lib" / "libaddend.so"
+BINARIES = ("addend-scheduler", "addend-summation", "addend-agent", "addendctl")
+
+
+class BuildWithLibrary(build_py):
+    def run(self):
+        if not LIBRARY.exists():
+            raise SystemExit("%s does not exist: run scripts/build first, then install again" % LIBRARY)
+        super().run()
+        package = pathlib.Path(self.build_lib) / "addend"
+        self._carry(LIBRARY, package)
+        self._carry(ROOT / "LICENSE", package)
+        for name in BINARIES:
+            if (ROOT / "build" / "bin" / name).exists():
+                self._carry(ROOT / "build" / "bin" / name, package / "bin")
+
+    def _carry(self, file, folder):
+        self.mkpath(str(folder))
+        shutil.copy2(file, folder)
+
+
+class PlatformWheel(bdist_wheel):
+    """For any Python 3, because ctypes needs no ABI of it, but for this machine's kind alone."""
+
+    def finalize_options(self):
+        super().finalize_options()
+        self.root_is_pure = False
+
+    def get_tag(self):
+        return "py3", "none", super().get_tag()[2]
+
+
+def version():
+    text = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
+    return re.search(r"^project\(addend VERSION ([0-9.]+)", text, re.M)[1]
+
+
+scratch = tempfile.mkdtemp(prefix="addend-setup-")
+atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+setup(
+    version=version(),
+    license="Apache-2.0",
+    cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": PlatformWheel},
+    options={"build": {"build_base": scratch}, "egg_info": {"egg_base": scratch}},
+)

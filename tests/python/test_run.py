@@ -1,0 +1,193 @@
+"""addend run: the real services and small ranks, started and ended by the command."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import uuid
+
+import pytest
+
+from tests.support.processes import Process, eventually
+
+from .conftest import BIN_DIR, DEADLINE_S, ROOT
+
+needs_binaries = pytest.mark.skipif(
+    not (BIN_DIR / "addend-agent").exists(), reason=f"{BIN_DIR} has no binaries: run scripts/build first"
+)
+
+# What ranks do, as programs of one line: a sum over the job, and what torchrun's variables say.
+SUM = "import addend, numpy; addend.init(); s = addend.push_pull(numpy.ones(5), 't', addend.Sum)[0]; "
+LEAVE = "addend.shutdown()"
+
+
+def environment(**more):
+    env = {key: value for key, value in os.environ.items() if not key.startswith("ADDEND_")}
+    env.update(PYTHONPATH=f"{ROOT}/python", ADDEND_BIN_DIR=str(BIN_DIR), PYTHONDONTWRITEBYTECODE="1")
+    env.update(OPENBLAS_NUM_THREADS="1", **more)
+    return env
+
+
+def run(*arguments, **more):
+    return subprocess.run(
+        [sys.executable, "-m", "addend", *map(str, arguments)],
+        capture_output=True, text=True, timeout=DEADLINE_S, env=environment(**more),
+    )
+
+
+def python(code):
+    return ["--", sys.executable, "-c", code]
+
+
+def lines_of(result):
+    """{rank: its lines} of the standard output."""
+    lines = {}
+    for line in result.stdout.splitlines():
+        prefix, text = line.split("] ", 1)
+        lines.setdefault(int(prefix[1:]), []).append(text)
+    return lines
+
+
+def running_with(word):
+    """The process ids whose command line or environment holds a word that only this test uses."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if word.encode() in text:
+                found.append(int(entry.name))
+    return found
+
+
+@needs_binaries
+def test_ranks_of_several_nodes_join_one_job(tmp_path):
+    names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR"]
+    code = SUM + "import json, os; print(json.dumps([s, addend.num_nodes(), *map(os.environ.get, %r)])); "
+    code %= (names + ["ADDEND_JOB"],)
+    result = run("run", "-n", 2, "--nodes", 2, "--servers", 1, "--job", "pair", "--log-dir", tmp_path,
+                 *python(code + LEAVE))
+    assert result.returncode == 0, result.stderr
+    for rank, (line,) in sorted(lines_of(result).items()):
+        assert json.loads(line) == [
+            4.0, 2, str(rank), "4", str(rank % 2), "2", str(rank // 2), "127.0.0.1", "pair"]
+    assert len(lines_of(result)) == 4
+    logs = {path.name for path in tmp_path.iterdir()}
+    assert logs == {"scheduler.log", "summation-server-0.log", "agent-of-node-0.log", "agent-of-node-1.log"}
+
+
+@needs_binaries
+def test_a_script_is_run_by_this_python_and_its_arguments_are_its_own(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import sys, os\nprint(sys.argv[1:], int(os.environ['MASTER_PORT']) > 0, flush=True)\n"
+                      "sys.stdout.write('no newline'); print('an error', file=sys.stderr)\n")
+    result = run("run", "-n", "1", script, "--ranks=7", "-n", "3")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "[0] ['--ranks=7', '-n', '3'] True\n[0] no newline\n"
+    assert "[0] an error\n" in result.stderr
+
+
+@needs_binaries
+def test_the_first_failing_rank_decides_and_the_others_are_ended():
+    code = "import os, signal, sys; sys.exit(7) if os.environ['RANK'] == '1' else signal.pause()"
+    result = run("run", "-n", 3, "--grace", "0.2", *python(code))
+    assert result.returncode == 7
+    assert "addend run: rank 1 ended with status 7" in result.stderr
+
+
+@needs_binaries
+def test_the_other_ranks_can_report_their_error():
+    code = ("import os, sys; import addend, numpy; addend.init(); addend.push_pull(numpy.ones(1), 'a'); "
+            "os._exit(9) if os.environ['RANK'] == '0' else addend.push_pull(numpy.ones(1), 'b')")
+    result = run("run", "-n", 2, *python(code))
+    assert result.returncode == 9
+    assert "PeerLostError" in result.stderr
+
+
+@needs_binaries
+def test_a_rank_that_is_killed_counts_as_a_shell_counts_it():
+    result = run("run", *python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
+    assert result.returncode == 128 + signal.SIGKILL
+
+
+@pytest.fixture
+def waiting(tmp_path):
+    """A run whose ranks, and what they have started, wait for ever; gives (Process, a word that all know)."""
+    if not (BIN_DIR / "addend-agent").exists():
+        pytest.skip(f"{BIN_DIR} has no binaries: run scripts/build first")
+    word = "only-here-%s" % uuid.uuid4()
+    # The shell stays, so that the sleeping process is a grandchild.
+    command = ["sh", "-c", 'touch "$1.$RANK"; sleep 100000; true', "sh", tmp_path / "began"]
+    process = Process(
+        "run", [sys.executable, "-m", "addend", "run", "-n", 2, "--job", word, *command],
+        tmp_path / "log", environment(TEST_WORD=word))
+    try:
+        eventually(lambda: all((tmp_path / f"began.{i}").exists() for i in range(2)), DEADLINE_S, "two ranks")
+        # The command, its guard, two services, two shells, two sleeps.
+        eventually(lambda: len(running_with(word)) == 8, DEADLINE_S, "eight processes")
+        yield process, word
+    finally:
+        process.kill()
+        for left in running_with(word):
+            os.kill(left, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_everything(waiting, number):
+    process, word = waiting
+    process.signal(number)
+    assert process.wait(DEADLINE_S) == 128 + number
+    assert running_with(word) == []
+
+
+def test_a_killed_command_leaves_nothing(waiting):
+    process, word = waiting
+    process.signal(signal.SIGKILL)
+    process.wait(DEADLINE_S)
+    eventually(lambda: running_with(word) == [], DEADLINE_S, "an end of all processes")
+
+
+@pytest.mark.parametrize("arguments,reason", [
+    ([], "there is no command"),
+    (["walk"], "'walk' is no command"),
+    (["run"], "there is no command to run"),
+    (["run", "-n", "0", "true"], "'0' is not a number of at least 1"),
+    (["run", "--nope", "true"], "--nope"),
+    (["run", "--servers", "many", "true"], "'many' is not a number of at least 0"),
+])
+def test_bad_usage_is_one_sentence(arguments, reason):
+    result = run(*arguments)
+    assert (result.returncode, result.stdout) == (64, "")
+    assert reason in result.stderr and result.stderr.count("\n") == 1
+
+
+@needs_binaries
+def test_what_the_services_refuse_is_said():
+    result = run("run", "--partition-bytes=x", "true")
+    assert result.returncode == 64
+    assert "the agent of node 0 did not start" in result.stderr and "'x' is not a size" in result.stderr
+
+
+@needs_binaries
+def test_a_command_that_does_not_exist():
+    result = run("run", "-n", 2, "--", "/no/such/program")
+    assert result.returncode == 127
+    assert result.stderr == "addend run: /no/such/program cannot be started: No such file or directory\n"
+
+
+def test_missing_binaries_are_named(tmp_path):
+    result = run("run", "true", ADDEND_BIN_DIR=str(tmp_path))
+    assert result.returncode == 64
+    assert f"are not in {tmp_path}" in result.stderr and "scripts/build" in result.stderr
+
+
+def test_help_and_version():
+    assert "addend run" in run("--help").stdout
+    assert "--nproc-per-node" in run("run", "--help").stdout
+    import addend
+
+    assert run("--version").stdout == f"addend {addend.__version__}\n"
