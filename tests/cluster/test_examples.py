@@ -1,0 +1,92 @@
+"""The examples on whole clusters: they learn, and the bits do not depend on the servers."""
+import json
+import re
+
+import pytest
+
+from tests.support.cluster import PATIENCE, PYTHON, ROOT, Cluster
+from tests.support.ports import free_port
+
+EXAMPLES = ROOT / "examples"
+
+
+def run(cluster, script, *arguments, expect=0):
+    """Runs an example on all ranks; their logs."""
+    port = free_port()
+    ranks = []
+    for rank in range(cluster.nodes * cluster.local_size):
+        env = cluster.rank_environment(rank, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+        command = [PYTHON, EXAMPLES / script, *arguments]
+        ranks.append(cluster.start(f"{script}{port}.rank{rank}", command, env=env))
+    for rank in ranks:
+        assert rank.wait(120 * PATIENCE) == expect, rank.tail()
+    return [rank.text() for rank in ranks]
+
+
+def numbers(log, what):
+    return [float(value) for value in re.findall(rf"{what} ([0-9.]+)", log)]
+
+
+def checksum(logs):
+    """The one of all ranks."""
+    (found,) = {re.search(r"^checksum (\w{64})$", log, re.M)[1] for log in logs}
+    return found
+
+
+def accuracy(cluster, *arguments):
+    return numbers(run(cluster, "digits_horovod.py", "--epochs=12", *arguments)[0], "accuracy")[-1]
+
+
+def test_digits_are_learnt_as_well_by_four_ranks_as_by_one(tmp_path):
+    """The same global batches and learning rate: what differs is rounding, and what becomes of it."""
+    with Cluster(tmp_path, 1, 1) as cluster:
+        alone = accuracy(cluster, "--batch-size=64", "--base-lr=0.04")
+    with Cluster(tmp_path, 2, 2, cpu_servers=1) as cluster:
+        together = accuracy(cluster, "--batch-size=16", "--base-lr=0.01")
+    assert min(alone, together) > 0.93
+    assert abs(alone - together) < 0.02
+
+
+def test_digits_are_learnt_with_half_the_bytes(tmp_path):
+    with Cluster(tmp_path, 2, 1) as cluster:
+        assert accuracy(cluster, "--batch-size=32", "--base-lr=0.02", "--fp16-allreduce") > 0.93
+
+
+def test_diloco_learns_and_all_ranks_agree_whoever_sums(tmp_path):
+    checksums = set()
+    for cpu_servers in (0, 2):
+        with Cluster(tmp_path, 2, 1, cpu_servers) as cluster:
+            logs = run(cluster, "diloco.py", "--outer-steps=3", "--inner-steps=5")
+        losses = numbers(logs[0], "loss")
+        assert len(losses) == 3 and losses[-1] < losses[0] - 0.3
+        checksums.add(checksum(logs))
+    assert len(checksums) == 1
+
+
+def test_sharded_replicas_train_as_data_parallelism_does(tmp_path):
+    steps = 6
+    checksums, losses = set(), []
+    for cpu_servers in (0, 2):
+        with Cluster(tmp_path, 2, 2, cpu_servers) as cluster:
+            logs = run(cluster, "sharded_replicas.py", f"--steps={steps}")
+            if cpu_servers == 0:
+                progress = cluster.folder / "progress"
+                run(cluster, "train_char_transformer.py", f"--steps={steps}", f"--progress-file={progress}")
+                plain = [json.loads(line)["loss"] for line in progress.read_text().splitlines()]
+        losses = numbers(logs[0], "loss")
+        checksums.add(checksum(logs))
+    assert len(checksums) == 1
+    assert losses == pytest.approx(plain, rel=1e-3) and losses[-1] < losses[0]
+
+
+def test_hsdp_says_which_pytorch_it_needs_or_learns(tmp_path):
+    torch = pytest.importorskip("torch")
+    suffices = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 7)
+    with Cluster(tmp_path, 2, 2) as cluster:
+        if suffices:
+            losses = numbers(run(cluster, "hsdp.py", "--steps=20")[0], "loss")
+            assert losses[-1] < losses[0]
+        else:
+            for log in run(cluster, "hsdp.py", expect=77):
+                assert log == (f"hsdp.py: PyTorch {torch.__version__} has no FSDPModule.set_all_reduce_hook; "
+                               "it needs PyTorch 2.7 or newer\n")
