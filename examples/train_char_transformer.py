@@ -2,8 +2,10 @@
 """Trains a small character-level transformer on the text of the GPL with DistributedDataParallel.
 
 Started once per rank with torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
-MASTER_ADDR, MASTER_PORT); ADDEND_SOCKET names the node's agent. For example, with an agent that
-serves two ranks:
+MASTER_ADDR, MASTER_PORT); ADDEND_SOCKET names the node's agent. For example, on one machine with
+nothing started yet, or with an agent that serves two ranks:
+
+    PYTHONPATH=python /usr/bin/python3 -m addend run -n 2 -- examples/train_char_transformer.py
 
     PYTHONPATH=python ADDEND_SOCKET=/run/addend/agent.sock \\
         torchrun --nproc_per_node=2 examples/train_char_transformer.py --steps=200
@@ -143,12 +145,13 @@ def weights_checksum(model):
 
 
 class Reporter:
-    """Rank 0's files: one JSON line per step, and the checksum of the weights."""
+    """Rank 0's files: one JSON line per step, and the checksum of the weights. Without them it prints."""
 
     def __init__(self, options, rank):
         self._checksum_file = options.checksum_file if rank == 0 else None
         path = options.progress_file if rank == 0 else None
         self._progress = open(path, "w", encoding="utf-8") if path else None
+        self._prints = rank == 0 and path is None
         self._last = time.monotonic()
 
     def step(self, step, loss):
@@ -157,12 +160,16 @@ class Reporter:
         if self._progress:
             line = {"step": step, "loss": round(loss, 5), "steps_per_s": round(rate, 3)}
             print(json.dumps(line), file=self._progress, flush=True)
+        if self._prints and step % 10 == 0:
+            print("step %d: loss %.4f" % (step, loss), flush=True)
 
     def checksum(self, step, model):
         if self._checksum_file:
             path = self._checksum_file if step is None else "%s.%d" % (self._checksum_file, step)
             with open(path, "w", encoding="utf-8") as file:
                 file.write(weights_checksum(model) + "\n")
+        elif self._prints and step is None:
+            print("SHA-256 of the weights:", weights_checksum(model), flush=True)
 
 
 def train(options):

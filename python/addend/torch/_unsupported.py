@@ -44,7 +44,8 @@ add_process_set, remove_process_set, ProcessSet = _unsupported(
     "every rank of the job takes part in every operation; start one job per set of ranks",
 )
 start_timeline, stop_timeline = _unsupported(
-    "start_timeline stop_timeline", "addendctl trace records what all machines of a job do"
+    "start_timeline stop_timeline",
+    "the services' /metrics and addendctl why say where time goes, and torch.profiler what the trainer does"
 )
 (SyncBatchNorm,) = _unsupported(
     "SyncBatchNorm", "use torch.nn.SyncBatchNorm with a process group of PyTorch's own, or GroupNorm"
