@@ -14,10 +14,26 @@ import threading
 import torch
 
 from .. import _core, _errors
-from .._core import Average
-from ._tensors import push_tensor
+from .compression import Bucket, Compression, Part
+from .compression.cast import CastScheme, as_scheme
 
 _POLL_S = 0.5
+
+
+class _Bucket:
+    """A bucket under way: what fulfils its future, when so many of its rounds have ended."""
+
+    def __init__(self, operation, rounds):
+        self.operation = operation
+        self.future = torch.futures.Future()
+        self.rounds_left = rounds
+
+    def complete(self):
+        try:
+            result = self.operation.wait()
+        except Exception as error:  # pylint: disable=broad-except
+            result = error
+        self.future.set_result(result)
 
 
 class _Completer:
@@ -25,18 +41,24 @@ class _Completer:
 
     def __init__(self, context):
         self.context = context
-        self._pending = {}  # tag -> (handle, future, buffer)
+        self._pending = {}  # tag -> _Bucket
         self._tags = itertools.count(1)
         self._stop = False
         self._thread = threading.Thread(target=self._run, name="addend-torch", daemon=True)
         self._thread.start()
 
-    def add(self, handle, buffer):
-        source = torch.futures.Future()
-        tag = next(self._tags)
-        self._pending[tag] = (handle, source, buffer)
-        handle.tag(tag)  # may have ended already: then it is reported now
-        return source.then(_unwrap)
+    def add(self, operation):
+        """A future of the operation's result."""
+        rounds = list(operation.rounds())
+        bucket = _Bucket(operation, len(rounds))
+        future = bucket.future.then(_unwrap)
+        for one in rounds:
+            tag = next(self._tags)
+            self._pending[tag] = bucket
+            one.tag(tag)  # may have ended already: then it is reported now
+        if not rounds:
+            bucket.complete()
+        return future
 
     def alive(self):
         return self._thread.is_alive()
@@ -50,21 +72,15 @@ class _Completer:
         while not self._stop:
             code = _core.lib.addend_next_done(self.context, _POLL_S, ctypes.byref(tag))
             if code == _errors.OK:
-                self._complete(tag.value)
+                bucket = self._pending.pop(tag.value)
+                bucket.rounds_left -= 1
+                if bucket.rounds_left == 0:
+                    bucket.complete()
             elif code != _errors.TIMEOUT:
                 break  # the job has failed or this process has left it
         # Whatever is left has ended with that error.
-        for tag_left in [] if self._stop else list(self._pending):
-            self._complete(tag_left)
-
-    def _complete(self, tag):
-        handle, source, buffer = self._pending.pop(tag)
-        try:
-            handle.wait()
-        except Exception as error:  # pylint: disable=broad-except
-            source.set_result(error)
-        else:
-            source.set_result(buffer)
+        for bucket in set() if self._stop else set(self._pending.values()):
+            bucket.complete()
 
 
 def _completed(value):
@@ -119,82 +135,142 @@ class HookState:
     the buckets, because DDP rebuilds its buckets after the first step: the tensors of buckets that
     are no more are undeclared, and their memory is freed. All ranks have to make their HookStates
     in the same order.
+
+    `compression`: one of Compression, any object with its compress() and decompress(), or a Scheme
+    of addend.torch.compression, which needs the model, and is the same on all ranks. What a Scheme
+    remembers is in state_dict(), of each rank its own; no_sync() leaves it alone. A HookState can
+    also be pickled, without the model: attach() gives it one again.
     """
 
-    def __init__(self, model=None):
+    def __init__(self, model=None, compression=Compression.none):
+        self._scheme = as_scheme(compression)
+        self._plain = compression is Compression.none
+        self.attach(model)
+
+    def attach(self, model):
+        """Serves this model from now on."""
         self._prefix = "addend.ddp/%d/" % next(_instances)
-        self._names = {}
+        self._names = {}  # parameter -> name
         self._group_size = None
         if model is not None:
-            self._names = {id(p): name for name, p in model.named_parameters()}
             group = getattr(model, "process_group", None)
             self._group_size = group.size() if group is not None else None
-        self._known = {}  # identity of a bucket -> its tensor's name
-        self._declared = set()  # tensor names of the last backward passes
+            if isinstance(model, torch.nn.parallel.DistributedDataParallel):
+                model = model.module
+            self._names = {p: name for name, p in model.named_parameters()}
+        self._known = {}  # identity of a bucket -> its name and parts
+        self._declared = set()  # names of the last backward passes' buckets
         # Of the backward pass under way.
         self._queued = False  # _finish is going to run
-        self._open = []  # (tensor name, handle)
+        self._open = []  # (bucket name, operation)
         self._error = None
 
-    def push(self, bucket):
+    def __getstate__(self):
+        return {"_scheme": self._scheme, "_plain": self._plain}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self.attach(None)
+
+    def state_dict(self):
+        """What this rank's compression remembers, by parameter name; to be called between two steps."""
+        return {"compression": type(self._scheme).__name__, "state": self._scheme.state_dict()}
+
+    def load_state_dict(self, state):
+        """Goes on from this rank's state_dict(). All ranks load one of the same step, or none does."""
+        mine = type(self._scheme).__name__
+        if state["compression"] != mine:
+            raise ValueError(
+                "the state is one of %s, but this HookState has %s" % (state["compression"], mine)
+            )
+        self._scheme.load_state_dict(state["state"])
+
+    def stepping(self, optimizer):
+        """A context for optimizer.step(): elements whose gradients were not sent stay as they are.
+
+        CoarseSparse needs it; it changes nothing with any other compression.
+
+            with state.stepping(optimizer):
+                optimizer.step()
+        """
+        return self._scheme.stepping(optimizer, self._names)
+
+    def push(self, bucket, scheme=None):
         """Starts the bucket's average; the future's value is the bucket's buffer.
 
-        An error is raised at the end of the backward pass: DDP calls this from C++, which would
-        make a RuntimeError of it.
+        `scheme` instead of the state's own, which must be none. An error is raised at the end of the
+        backward pass: DDP calls this from C++, which would make a RuntimeError of it.
         """
         if bucket.index() == 0 or not self._queued:
             self._open, self._error, self._queued = [], None, True
             # Runs before DDP looks at the futures.
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
         try:
-            return self._start(bucket)
+            return self._start(bucket, scheme)
         except Exception as error:  # pylint: disable=broad-except
             self._error = self._error or error
             return _completed(error)
 
-    def _start(self, bucket):
+    def _start(self, bucket, scheme):
         if self._group_size not in (None, _core.place(_core.lib.addend_size)):
             raise ValueError(
                 "DistributedDataParallel works on %d ranks, but this Addend job has %d; start both "
                 "with the same ranks"
                 % (self._group_size, _core.place(_core.lib.addend_size))
             )
-        buffer = bucket.buffer()
-        name = self._tensor_name(bucket)
+        scheme = self._chosen(scheme)
+        name, parts = self._name_and_parts(bucket)
         # The last bucket holds the first layers, which the next forward pass needs first.
-        handle = push_tensor(buffer, buffer, name, Average, bucket.index())
-        self._open.append((name, handle))
-        future = _the_completer().add(handle, buffer)
+        operation = scheme.start(Bucket(name, bucket.buffer(), parts, bucket.index()))
+        self._open.append((name, operation))
+        future = _the_completer().add(operation)
         if bucket.is_last():
-            self._forget_former()
+            self._forget_former(scheme)
         return future
+
+    def _chosen(self, scheme):
+        if scheme is not None:
+            if not self._plain:
+                raise ValueError(
+                    "the HookState has a compression already: use addend.torch.ddp_comm_hook with it, "
+                    "or torch's fp16_compress_wrapper(addend.torch.ddp_comm_hook)"
+                )
+            return scheme
+        if not self._names and not isinstance(self._scheme, CastScheme):
+            raise ValueError(
+                "%s remembers by parameter name, but this HookState has no model: give it one with "
+                "HookState(model, ...) or attach(model)" % type(self._scheme).__name__
+            )
+        return self._scheme
 
     def _finish(self):
         """At the end of the backward pass: waits for the sums, and raises what went wrong."""
-        handles, self._open, self._queued = self._open, [], False
+        operations, self._open, self._queued = self._open, [], False
         if self._error is not None:
             raise self._error
-        for _, handle in handles:
-            handle.wait()
+        for _, operation in operations:
+            operation.wait()
 
-    def _tensor_name(self, bucket):
+    def _name_and_parts(self, bucket):
         buffer, parameters = bucket.buffer(), bucket.parameters()
         identity = (buffer.dtype, buffer.numel()) + tuple(id(p) for p in parameters)
-        name = self._known.get(identity)
-        if name is None:
+        known = self._known.get(identity)
+        if known is None:
+            names = [self._names.get(p, "") for p in parameters]
             digest = hashlib.sha256(str(buffer.dtype).encode())
-            for p in parameters:
-                digest.update(("%s %s;" % (self._names.get(id(p), ""), tuple(p.shape))).encode())
+            for p, name in zip(parameters, names):
+                digest.update(("%s %s;" % (name, tuple(p.shape))).encode())
             # Without names, the place in the pass tells equal buckets apart.
             index = "" if self._names else "/%d" % bucket.index()
-            name = self._known[identity] = self._prefix + digest.hexdigest()[:32] + index
-        return name
+            name = self._prefix + digest.hexdigest()[:32] + index
+            known = self._known[identity] = (name, _parts(names, parameters))
+        return known
 
-    def _forget_former(self):
+    def _forget_former(self, scheme):
         current = {name for name, _ in self._open}
         for name in self._declared - current:
             try:
-                _core.undeclare(name)
+                scheme.forget(name)
             except _errors.Error as error:
                 if error.code != _errors.STATE:
                     raise
@@ -202,7 +278,24 @@ class HookState:
         self._declared = current
 
 
+def _parts(names, parameters):
+    """The parameters' places in a bucket's buffer: DDP keeps the order in memory where it is dense."""
+    parts, start = [], 0
+    for name, p in zip(names, parameters):
+        stride = None
+        if not p.is_contiguous() and torch.empty_like(p).stride() == p.stride():
+            stride = p.stride()
+        parts.append(Part(name, start, start + p.numel(), stride))
+        start += p.numel()
+    return parts
+
+
 _default_state = HookState()
+_FP16, _BF16 = CastScheme(Compression.fp16), CastScheme(Compression.bf16)
+
+
+def _state_of(state):
+    return _default_state if state is None else state
 
 
 def ddp_comm_hook(state, bucket):
@@ -212,4 +305,18 @@ def ddp_comm_hook(state, bucket):
     its own construction; torch.distributed.init_process_group("gloo") will do. When the job fails,
     backward() raises its error.
     """
-    return (_default_state if state is None else state).push(bucket)
+    return _state_of(state).push(bucket)
+
+
+def fp16_compress_hook(state, bucket):
+    """ddp_comm_hook, with gradients that travel as float16: register_comm_hook(None, fp16_compress_hook)."""
+    return _state_of(state).push(bucket, _FP16)
+
+
+def bf16_compress_hook(state, bucket):
+    """ddp_comm_hook, with gradients that travel as bfloat16."""
+    return _state_of(state).push(bucket, _BF16)
+
+
+# DDP knows torch's own hook for bfloat16 by its name, and refuses it on CPUs.
+bf16_compress_hook.__name__ = "addend_bf16_compress_hook"

@@ -1,9 +1,13 @@
 """What can be done to gradients on their way: casts, and schemes that send less than all of them."""
 
 from .cast import BF16Compressor, FP16Compressor, NoneCompressor
+from .coarse_sparse import CoarseSparse
+from .one_bit import OneBit
+from .random_k import RandomK
 from .scheme import Bucket, Part, Scheme
+from .top_k import TopK
 
-__all__ = ["Bucket", "Compression", "Part", "Scheme"]
+__all__ = ["Bucket", "CoarseSparse", "Compression", "OneBit", "Part", "RandomK", "Scheme", "TopK"]
 
 
 class Compression:

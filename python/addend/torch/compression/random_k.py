@@ -1,0 +1,67 @@
+"""Elements drawn at random, the same ones on all ranks: they are summed without their places."""
+
+import hashlib
+
+import torch
+
+from ..._core import Average
+from .._handle import Handle
+from .._rounds import start_reduce
+from .error_feedback import ErrorFeedback, mark_not_finite
+from .exchanges import Exchanges
+from .scheme import Scheme
+from .top_k import check_k, elements_of
+
+
+class RandomK(Scheme):
+    """`k`: elements of every parameter (an int), or the share of them (a float below 1).
+
+    Which ones follows from `seed`, the parameter's name and how often it was exchanged before: it
+    must be the same on all ranks, and state_dict() has it. With error_feedback, the others are added
+    to the next step's gradients; without, they are lost. What comes late comes in larger pieces: with
+    error feedback, a small share and an optimizer's momentum need a lower learning rate, or diverge.
+    """
+
+    def __init__(self, k=0.01, seed=0, error_feedback=True):
+        check_k(k)
+        self._k = k
+        self._seed = seed
+        self._exchanges = Exchanges()
+        self._feedback = ErrorFeedback(error_feedback)
+
+    def _draw(self, part):
+        exchange = self._exchanges.next([part.name])
+        text = "%d/%d/%s" % (self._seed, exchange, part.name)
+        number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
+        generator = torch.Generator().manual_seed(number)
+        order = torch.randperm(part.stop - part.start, generator=generator)
+        return order[: elements_of(self._k, part)] + part.start
+
+    def start(self, bucket):
+        values = self._feedback.corrected(bucket)
+        places = torch.cat([self._draw(part) for part in bucket.parts])
+        chosen = values[places].to(bucket.buffer.dtype)
+        values[places] -= chosen.to(values.dtype)  # what is left out
+        sent = torch.cat([chosen, mark_not_finite(values).to(chosen.dtype)])
+        sending = start_reduce(sent, sent, bucket.name, Average, bucket.priority)
+
+        def finish():
+            average = sending.wait()
+            bucket.buffer.fill_(0.0 if torch.isfinite(average[-1]) else float("nan"))
+            bucket.buffer[places] = average[:-1]
+            self._feedback.keep(bucket, values)
+            return bucket.buffer
+
+        return Handle([sending], finish)
+
+    def state_dict(self):
+        return {
+            "seed": self._seed,
+            "exchanges": self._exchanges.state_dict(),
+            "residuals": self._feedback.state_dict(),
+        }
+
+    def load_state_dict(self, state):
+        self._seed = state["seed"]
+        self._exchanges.load_state_dict(state["exchanges"])
+        self._feedback.load_state_dict(state["residuals"])
