@@ -52,6 +52,16 @@ def test_digits_are_learnt_with_half_the_bytes(tmp_path):
         assert accuracy(cluster, "--batch-size=32", "--base-lr=0.02", "--fp16-allreduce") > 0.93
 
 
+@pytest.mark.parametrize("nodes,local_size", [(3, 1), (2, 2)])
+def test_digits_are_learnt_asynchronously_and_a_slow_rank_holds_up_no_other_node(tmp_path, nodes, local_size):
+    with Cluster(tmp_path, nodes, local_size, cpu_servers=1) as cluster:
+        logs = run(cluster, "digits_async.py", "--slow-rank=0", "--slow-by=0.1", f"--steps={900 * local_size}")
+    steps = [float(re.search(r"^(\d+) steps", log, re.M)[1]) for log in logs]
+    assert len({numbers(log, "accuracy")[-1] for log in logs}) == 1, "all have the same parameters at the end"
+    assert numbers(logs[0], "accuracy")[-1] > 0.9
+    assert max(steps[:local_size]) < min(steps[local_size:]) / 1.5, steps
+
+
 def test_diloco_learns_and_all_ranks_agree_whoever_sums(tmp_path):
     checksums = set()
     for cpu_servers in (0, 2):

@@ -27,7 +27,7 @@ from .. import init, is_initialized, local_rank, local_size, node_rank, nodes_pr
 from .. import nodes_waiting, num_nodes, rank, shutdown, size, statistics
 from .. import node_rank as cross_rank
 from .. import num_nodes as cross_size
-from .._core import Average, Max, Min, Sum
+from .._core import Accumulate, Average, Max, Min, Sum
 from .._errors import Error, MismatchError, PeerLostError, StalledError, WaitTimeoutError
 from ._async import AsyncOptimizer
 from ._broadcast import (
