@@ -100,4 +100,4 @@ from ._unsupported import (
     start_timeline,
     stop_timeline,
 )
-from .compression import Compression
+from .compression import CoarseSparse, Compression, OneBit, RandomK, TopK
