@@ -11,6 +11,7 @@ from tests.support.cluster import ROOT
 
 RECOVERY = ROOT / "spec" / "recovery.pml"
 NODE_LOSS = ROOT / "spec" / "node_loss.pml"
+LATEST = ROOT / "spec" / "latest.pml"
 BOUND = {"ROUNDS": 2}
 
 # What may happen in one run, or less of it. With SLOTS, results are written into the nodes' memory by the servers.
@@ -49,6 +50,18 @@ LOSS_MUTATIONS = [
     ("M_OWNER_NOT_TOLD", {"DEATHS": 1}, "failed"),
     ("M_ANY_SERVER", {"FALSE_DEATHS": 1}, "agreed"),
     ("M_SEALS_AFTER_ABORT", {}, "aborted"),
+]
+
+# The same in asynchronous mode.
+LATEST_SHORT = [
+    {"CHANGES": 2}, {"DEATHS": 1}, {"FALSE_DEATHS": 1}, {"CHANGES": 1, "RESETS": 1}, {"DEATHS": 1, "RESETS": 1},
+]
+LATEST_FULL = [{"DEATHS": 2, "ROUNDS": 1}, {"CHANGES": 1, "DEATHS": 1}, {"CHANGES": 1, "FALSE_DEATHS": 1}]
+LATEST_MUTATIONS = [
+    ("M_NO_STAMP", {"DEATHS": 1}, "==r"),
+    ("M_FIRST_COPY", {"DEATHS": 1}, "value"),
+    ("M_ANY_SERVER", {"FALSE_DEATHS": 1}, "==r"),
+    ("M_OPEN_EARLY", {"DEATHS": 1}, "==r"),
 ]
 
 
@@ -98,7 +111,20 @@ def test_a_lost_node_ends_the_open_rounds_alike_within_larger_bounds(tmp_path, c
     check(tmp_path, NODE_LOSS, case, timeout=300, optimize="-O2")
 
 
-ALL_MUTATIONS = [(RECOVERY, *mutation) for mutation in MUTATIONS] + [(NODE_LOSS, *mutation) for mutation in LOSS_MUTATIONS]
+@pytest.mark.parametrize("case", LATEST_SHORT, ids=name_of)
+def test_no_asynchronous_update_is_lost_or_added_twice(tmp_path, case):
+    check(tmp_path, LATEST, case, timeout=60)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", LATEST_FULL, ids=name_of)
+def test_no_asynchronous_update_is_lost_or_added_twice_within_larger_bounds(tmp_path, case):
+    check(tmp_path, LATEST, case, timeout=300, optimize="-O2")
+
+
+ALL_MUTATIONS = [
+    (model, *mutation) for model, mutations in ((RECOVERY, MUTATIONS), (NODE_LOSS, LOSS_MUTATIONS), (LATEST, LATEST_MUTATIONS))
+    for mutation in mutations]
 
 
 @pytest.mark.parametrize("model,mutation,case,violated", ALL_MUTATIONS, ids=[f"{model.stem}-{mutation}" for model, mutation, _, _ in ALL_MUTATIONS])
