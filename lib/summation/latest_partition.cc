@@ -140,12 +140,15 @@ void LatestPartition::BeginRestore() {
   waiting_since_ = absl::InfiniteFuture();
 }
 
-uint64_t LatestPartition::EndRestore(std::shared_ptr<Arena> copy) {
+void LatestPartition::EndRestore(std::shared_ptr<Arena> copy) {
   if (value_ != nullptr) former_.push_back(std::move(value_));
   value_ = std::move(copy);
   has_value_ = true;
   state_ = State::kOpen;
   waiting_since_ = absl::InfiniteFuture();
+}
+
+uint64_t LatestPartition::LostUpdates() const {
   uint64_t lost = 0;
   for (uint32_t node = 0; node < reports_.size(); ++node) {
     const uint64_t held = Held(NodeId(node)).value();

@@ -84,9 +84,11 @@ class LatestPartition {
   // The reports are complete, and the holder is asked for its copy. Without one this server starts
   // anew.
   void BeginRestore();
-  // The holder's copy, payload_bytes() of it. Open from now on. How many updates whose answers
-  // nodes have are not in it: those that only lost nodes had copies of.
-  uint64_t EndRestore(std::shared_ptr<Arena> copy);
+  // The holder's copy, payload_bytes() of it. Open from now on.
+  void EndRestore(std::shared_ptr<Arena> copy);
+  // Once it is open: how many updates whose answers nodes have are not in the value, because only
+  // lost nodes had copies with them.
+  uint64_t LostUpdates() const;
   // The node takes part in nothing any more. True if that completes the reports, or if it was asked
   // for its copy: then BeginRestore() is due.
   bool Lose(NodeId node);

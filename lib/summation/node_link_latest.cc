@@ -140,7 +140,8 @@ absl::Status NodeLink::OnCopy(LatestPartition* partition, const FrameHeader& hea
     ADDEND_ASSIGN_OR_RETURN(own, Arena::Create(copy.size()));
     std::memcpy(own->memory().data(), copy.data(), copy.size());
   }
-  return shard_->EndRestore(job_, partition, std::move(own));
+  shard_->EndRestore(job_, partition, std::move(own));
+  return absl::OkStatus();
 }
 
 }  // namespace addend

@@ -136,7 +136,7 @@ class Shard {
   void Restore(ShardJob* job, LatestPartition* partition);
   void AskForCopy(NodeLink* link, const LatestPartition& partition);
   // It is there.
-  absl::Status EndRestore(ShardJob* job, LatestPartition* partition, std::shared_ptr<Arena> copy);
+  void EndRestore(ShardJob* job, LatestPartition* partition, std::shared_ptr<Arena> copy);
   // Where the partition stands for this node: which of its updates are in the value.
   void SendRecovered(NodeLink* link, const LatestPartition& partition);
   void SendMoved(NodeLink* link, const LatestPartition& partition);
@@ -161,7 +161,7 @@ class Shard {
   void CheckStalls();
   void CloseIfDue(ShardJob* job, LatestPartition* partition);
   void Open(ShardJob* job, LatestPartition* partition);
-  void ReportRestored(ShardJob* job);
+  void NoteRestored(ShardJob* job, const LatestPartition& restored);
   static void RollCallLatest(const ShardJob& job, size_t limit, std::vector<OpenRoundInfo>* out);
   // A header about this partition, to one of the job's nodes.
   FrameHeader HeaderFor(const ShardJob& job, const Partition& partition, FrameType type) const;

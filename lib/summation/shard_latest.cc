@@ -74,21 +74,20 @@ void Shard::AskForCopy(NodeLink* link, const LatestPartition& partition) {
 
 void Shard::Restore(ShardJob* job, LatestPartition* partition) {
   partition->BeginRestore();
-  if (partition->state() == LatestPartition::State::kOpen) return Open(job, partition);
+  if (partition->state() == LatestPartition::State::kOpen) {
+    Open(job, partition);
+    if (partition->LostUpdates() > 0) NoteRestored(job, *partition);
+    return;
+  }
   // A node whose link is broken reports again when it is back.
   NodeLink* const holder = job->links[partition->Holder()->value()];
   if (holder != nullptr) AskForCopy(holder, *partition);
 }
 
-absl::Status Shard::EndRestore(ShardJob* job, LatestPartition* partition,
-                               std::shared_ptr<Arena> copy) {
-  const uint64_t lost = partition->EndRestore(std::move(copy));
-  ++job->restored;
-  job->lost_updates += lost;
-  stats_.updates_lost.fetch_add(lost, std::memory_order_relaxed);
+void Shard::EndRestore(ShardJob* job, LatestPartition* partition, std::shared_ptr<Arena> copy) {
+  partition->EndRestore(std::move(copy));
   Open(job, partition);
-  ReportRestored(job);
-  return absl::OkStatus();
+  NoteRestored(job, *partition);
 }
 
 void Shard::Open(ShardJob* job, LatestPartition* partition) {
@@ -103,7 +102,11 @@ void Shard::Open(ShardJob* job, LatestPartition* partition) {
 }
 
 // One line for all that a change or a loss has brought here.
-void Shard::ReportRestored(ShardJob* job) {
+void Shard::NoteRestored(ShardJob* job, const LatestPartition& restored) {
+  const uint64_t lost = restored.LostUpdates();
+  ++job->restored;
+  job->lost_updates += lost;
+  stats_.updates_lost.fetch_add(lost, std::memory_order_relaxed);
   for (const auto& [id, partition] : job->latest) {
     const auto state = partition->state();
     if (state == LatestPartition::State::kRecovering ||

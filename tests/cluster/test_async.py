@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from tests.support import reference
-from tests.support.cluster import Cluster, PATIENCE
+from tests.support.cluster import Cluster, PATIENCE, SANITIZED
 from tests.support.processes import eventually
 from tests.support.rounds import finish, goes_on, running
 
@@ -44,8 +44,10 @@ def replay(cluster, script, parameters, fate):
     return [digests[str(turn)] for turn in range(len(parameters["order"]))]
 
 
-@pytest.mark.parametrize("cpu_servers,shards,fate", [
-    (0, 1, None), (1, 2, None), (3, 1, None), (2, 1, signal.SIGKILL), (2, 2, signal.SIGTERM)])
+REPLAYS = [(2, 2, signal.SIGTERM), (0, 1, None), (1, 2, None), (3, 1, None), (2, 1, signal.SIGKILL)]
+
+
+@pytest.mark.parametrize("cpu_servers,shards,fate", REPLAYS[:1] if SANITIZED else REPLAYS)
 def test_a_replayed_order_has_the_bits_of_a_plain_parameter_server(tmp_path, cpu_servers, shards, fate):
     seed = random.randrange(1 << 30)
     print("seed", seed)
@@ -55,6 +57,7 @@ def test_a_replayed_order_has_the_bits_of_a_plain_parameter_server(tmp_path, cpu
     assert digests == parameter_server(order)
 
 
+@pytest.mark.skipif(bool(SANITIZED), reason="what it adds is Python")
 @pytest.mark.parametrize("cpu_servers,fate", [(0, None), (2, signal.SIGKILL)])
 def test_training_in_a_replayed_order_has_the_weights_of_a_plain_parameter_server(tmp_path, cpu_servers, fate):
     seed = random.randrange(1 << 30)
@@ -66,7 +69,7 @@ def test_training_in_a_replayed_order_has_the_weights_of_a_plain_parameter_serve
     assert digests == reference["digests"]
 
 
-@pytest.mark.parametrize("nodes,local_size,shards", [(2, 1, 2), (4, 1, 1), (2, 2, 1)])
+@pytest.mark.parametrize("nodes,local_size,shards", [(2, 1, 2), (2, 2, 1)] if SANITIZED else [(2, 1, 2), (4, 1, 1), (2, 2, 1)])
 def test_no_update_is_lost_or_added_twice_whatever_happens_to_the_servers(tmp_path, nodes, local_size, shards):
     with Cluster(tmp_path, nodes, local_size, cpu_servers=2, shards=shards, scheduler_flags=LEASE) as cluster:
         ranks = running(cluster, COUNTS)

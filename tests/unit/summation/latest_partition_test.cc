@@ -109,7 +109,8 @@ TEST_F(LatestPartitionTest, ALaterOwnerGoesOnFromTheMostRecentCopy) {
   EXPECT_EQ(partition.Holder(), NodeId(2));
   partition.BeginRestore();
   EXPECT_EQ(partition.state(), State::kRestoring);
-  EXPECT_EQ(partition.EndRestore(Copy(12, 120)), 0u);
+  partition.EndRestore(Copy(12, 120));
+  EXPECT_EQ(partition.LostUpdates(), 0u);
   EXPECT_EQ(partition.state(), State::kOpen);
   EXPECT_EQ(partition.Applied(NodeId(0)), Round(7));
   Apply(&partition, 1, 4, 1, 1);
@@ -127,7 +128,8 @@ TEST_F(LatestPartitionTest, WhatOnlyALostNodeHadIsLostAndCounted) {
   EXPECT_TRUE(partition.Lose(NodeId(0))) << "it was asked for its copy";
   partition.BeginRestore();
   EXPECT_EQ(partition.Holder(), NodeId(1));
-  EXPECT_EQ(partition.EndRestore(Copy(1, 1)), 1u) << "node 0 had the answer to its round 7";
+  partition.EndRestore(Copy(1, 1));
+  EXPECT_EQ(partition.LostUpdates(), 1u) << "node 0 had the answer to its round 7";
 }
 
 TEST_F(LatestPartitionTest, WithoutAnyCopyItStartsAnew) {
@@ -136,8 +138,20 @@ TEST_F(LatestPartitionTest, WithoutAnyCopyItStartsAnew) {
   EXPECT_TRUE(Report(&partition, 2, 0, StampOf(0, {0, 0, 0}))) << "node 1 is lost";
   partition.BeginRestore();
   EXPECT_EQ(partition.state(), State::kOpen);
+  EXPECT_EQ(partition.LostUpdates(), 0u);
   Apply(&partition, 0, 1, 5, 5);
   EXPECT_EQ(Latest(&partition), (std::vector<float>{5, 5}));
+}
+
+TEST_F(LatestPartitionTest, WhenAllWhoHadACopyAreLostEveryUpdateIs) {
+  LatestPartition partition(SpecOf(PlanVersion(2)));
+  EXPECT_FALSE(Report(&partition, 0, 4, StampOf(4, {4, 0, 0})));
+  EXPECT_FALSE(Report(&partition, 1, 0, StampOf(0, {0, 0, 0})));
+  EXPECT_FALSE(partition.Lose(NodeId(0)));
+  EXPECT_TRUE(Report(&partition, 2, 0, StampOf(0, {0, 0, 0})));
+  partition.BeginRestore();
+  EXPECT_EQ(partition.state(), State::kOpen);
+  EXPECT_EQ(partition.LostUpdates(), 4u);
 }
 
 TEST_F(LatestPartitionTest, ALostNodeIsNotWaitedFor) {
