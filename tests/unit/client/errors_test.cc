@@ -250,7 +250,7 @@ TEST_F(ErrorsTest, BadArgumentsAreNamed) {
   EXPECT_EQ(declare("t", huge, 2, 0, 0), ADDEND_ERROR_INVALID);
   EXPECT_EQ(declare("t", nullptr, 65, 0, 0), ADDEND_ERROR_INVALID);
   EXPECT_EQ(declare("t", nullptr, 0, 6, 0), ADDEND_ERROR_INVALID);
-  EXPECT_EQ(declare("t", nullptr, 0, 0, 5), ADDEND_ERROR_INVALID);
+  EXPECT_EQ(declare("t", nullptr, 0, 0, 6), ADDEND_ERROR_INVALID);
   EXPECT_EQ(declare("t", nullptr, 0, -1, 0), ADDEND_ERROR_INVALID);
   EXPECT_EQ(addend_undeclare(nullptr), ADDEND_ERROR_INVALID);
   EXPECT_EQ(addend_wait(reinterpret_cast<addend_handle*>(contexts_[0]), 0), ADDEND_ERROR_INVALID);
