@@ -8,6 +8,7 @@ from tests.support.cluster import Cluster, SANITIZED
 
 SMALL = [("random", size) for size in (0, 1, 3, 1023)] + [("special", 1023)]
 LARGE = [("random", 1_000_003)]
+SEVERAL_PARTITIONS = [("random", 250_003)]
 # A sound subset: every n, every L, every k, both numbers of shards, each at least twice and not always together.
 PLAIN = [(1, 1, 0, 1), (1, 2, 2, 3), (2, 1, 0, 3), (2, 2, 1, 1), (3, 1, 2, 1), (3, 2, 0, 3), (4, 1, 5, 3), (4, 2, 2, 1), (4, 1, 0, 1)]
 # The sanitizers look at the code and not at the bits: every n, every k, both numbers of shards and of local ranks once.
@@ -43,7 +44,7 @@ def test_result_is_the_sum_in_node_order(tmp_path, nodes, local_size, cpu_server
 @pytest.mark.full
 @pytest.mark.parametrize("nodes,local_size,cpu_servers,shards", [case for case in ALL if case not in PLAIN])
 def test_result_is_the_sum_in_node_order_everywhere(tmp_path, nodes, local_size, cpu_servers, shards):
-    check_matrix(tmp_path, nodes, local_size, cpu_servers, shards, shapes())
+    check_matrix(tmp_path, nodes, local_size, cpu_servers, shards, SMALL + SEVERAL_PARTITIONS)
 
 
 def test_rounds_do_not_mix(tmp_path):

@@ -21,8 +21,8 @@ SHORT = [
     {"CHANGES": 1, "RESETS": 1}, {"DEATHS": 1, "RESETS": 1}, {"CHANGES": 1, "RESTARTS": 1}, {"DEATHS": 1, "RESTARTS": 1},
 ]
 FULL = [
-    {"CHANGES": 1, "DEATHS": 1, "ROUNDS": 3}, {"CHANGES": 2, "DEATHS": 1},
-    {"CHANGES": 1, "FALSE_DEATHS": 1, "RESETS": 1},
+    {"CHANGES": 1, "DEATHS": 1, "ROUNDS": 3}, {"CHANGES": 2, "DEATHS": 1, "SLOTS": 1},
+    {"CHANGES": 1, "FALSE_DEATHS": 1, "RESETS": 1}, {"CHANGES": 1, "FALSE_DEATHS": 1, "RESETS": 1, "SLOTS": 1},
     {"DEATHS": 1, "RESETS": 1, "RESTARTS": 1},
 ]
 # The rule that is missing, what has to happen to need it, and what is then violated.
@@ -94,10 +94,9 @@ def test_no_error_within_the_bounds(tmp_path, case, slots):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("slots", [{}, {"SLOTS": 1}], ids=["frames", "slots"])
 @pytest.mark.parametrize("case", FULL, ids=name_of)
-def test_no_error_within_larger_bounds(tmp_path, case, slots):
-    check(tmp_path, RECOVERY, {**case, **slots}, timeout=300, optimize="-O2")
+def test_no_error_within_larger_bounds(tmp_path, case):
+    check(tmp_path, RECOVERY, case, timeout=300, optimize="-O2")
 
 
 @pytest.mark.parametrize("case", LOSS_SHORT, ids=name_of)
