@@ -1,5 +1,8 @@
 """Horovod's functions on tensors, as Horovod documents them."""
 
+import gc
+import weakref
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -245,3 +248,13 @@ def test_an_allgather_can_be_waited_for_with_a_limit(one_rank):
         handle.wait(timeout=0.05)
     one_rank.tell("release")
     same(handle.wait(), torch.tensor([1]))
+
+
+@pytest.mark.parametrize("operation", ["allreduce", "broadcast", "allgather"])
+def test_the_result_of_an_unnamed_operation_is_the_callers_alone(one_rank, operation):
+    arguments = (torch.ones(10), 0) if operation == "broadcast" else (torch.ones(10),)
+    result = getattr(hvd, operation)(*arguments)
+    remembered = weakref.ref(result)
+    del result
+    gc.collect()
+    assert remembered() is None

@@ -99,7 +99,12 @@ class _Allgather:
             raise self._error
 
     def result(self):
-        return self._result
+        """Once: it is the caller's then."""
+        result, self._result = self._result, None
+        return result
+
+    def rounds(self):
+        yield self
 
     def _run(self):
         try:

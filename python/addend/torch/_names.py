@@ -19,7 +19,7 @@ class _Unnamed:
         self._lock = threading.Lock()
         self._context = None
         self._turns = {}  # by kind -> calls so far
-        self._used = collections.OrderedDict()  # name -> its last operation
+        self._used = collections.OrderedDict()  # name -> the rounds of its last operation
 
     def start(self, kind, begin):
         """begin(name) -> an operation, whose tensors' names begin so; `kind`: which ones are alike."""
@@ -30,19 +30,21 @@ class _Unnamed:
             turn = self._turns.get(kind, 0)
             self._turns[kind] = turn + 1
             name = "%s/%d" % (kind, turn % _SIDE_BY_SIDE)
-            operation = self._used[name] = begin(name + "/")
+            operation = begin(name + "/")
+            self._used[name] = list(operation.rounds())  # without its result, which is the caller's
             self._used.move_to_end(name)
             while len(self._used) > _KEPT:
                 self._forget(*self._used.popitem(last=False))
             return operation
 
-    def _forget(self, name, operation):
+    def _forget(self, name, rounds):
         # All ranks forget it here, so it must have ended here. It began before this call, so the
         # other ranks come to it without this one.
-        try:
-            operation.wait()
-        except _errors.Error:
-            pass  # whoever waits for it hears of it
+        for one in rounds:
+            try:
+                one.wait()
+            except _errors.Error:
+                pass  # whoever waits for it hears of it
         for tensor in _core.declared_under(name + "/"):
             _core.undeclare(tensor)
 
