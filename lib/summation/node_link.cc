@@ -178,16 +178,7 @@ absl::Status NodeLink::CheckFit(const FrameHeader& header, const Partition::Spec
 
 absl::StatusOr<std::shared_ptr<Partition>> NodeLink::Find(const FrameHeader& header) const {
   ADDEND_RETURN_IF_ERROR(CheckSender(header));
-  const auto it = job_->partitions.find(header.partition);
-  if (it == job_->partitions.end()) {
-    const auto latest = job_->latest.find(header.partition);
-    if (latest != job_->latest.end()) {
-      ADDEND_RETURN_IF_ERROR(CheckFit(header, latest->second->spec()));
-    }
-    return nullptr;
-  }
-  ADDEND_RETURN_IF_ERROR(CheckFit(header, it->second->spec()));
-  return it->second;
+  return FindAmong(job_->partitions, job_->latest, header);
 }
 
 absl::Status NodeLink::OnContribution(const FrameHeader& header, Payload payload) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "lib/base/status_macros.h"
 #include "lib/memory/arena.h"
 #include "lib/summation/latest_partition.h"
 #include "lib/summation/partition.h"
@@ -72,6 +73,20 @@ class NodeLink final : public Sink {
   absl::Status CheckSender(const FrameHeader& header) const;
   // Of a contribution or result. INVALID_ARGUMENT: it does not fit the partition.
   static absl::Status CheckFit(const FrameHeader& header, const Partition::Spec& spec);
+  // In the map that frames of its operation are about; one of the other map does not fit.
+  template <typename Held, typename Others>
+  static absl::StatusOr<typename Held::mapped_type> FindAmong(const Held& held,
+                                                              const Others& others,
+                                                              const FrameHeader& header) {
+    if (const auto it = held.find(header.partition); it != held.end()) {
+      ADDEND_RETURN_IF_ERROR(CheckFit(header, it->second->spec()));
+      return it->second;
+    }
+    if (const auto other = others.find(header.partition); other != others.end()) {
+      ADDEND_RETURN_IF_ERROR(CheckFit(header, other->second->spec()));
+    }
+    return nullptr;
+  }
 
   // ---- asynchronous mode (node_link_latest.cc) ----
   static bool IsAboutLatest(const FrameHeader& header);

@@ -17,16 +17,7 @@ bool NodeLink::IsAboutLatest(const FrameHeader& header) {
 absl::StatusOr<std::shared_ptr<LatestPartition>> NodeLink::FindLatest(
     const FrameHeader& header) const {
   ADDEND_RETURN_IF_ERROR(CheckSender(header));
-  const auto it = job_->latest.find(header.partition);
-  if (it == job_->latest.end()) {
-    const auto other = job_->partitions.find(header.partition);
-    if (other != job_->partitions.end()) {
-      ADDEND_RETURN_IF_ERROR(CheckFit(header, other->second->spec()));
-    }
-    return nullptr;
-  }
-  ADDEND_RETURN_IF_ERROR(CheckFit(header, it->second->spec()));
-  return it->second;
+  return FindAmong(job_->latest, job_->partitions, header);
 }
 
 absl::StatusOr<MutableBytes> NodeLink::PlaceLatest(const FrameHeader& header) {

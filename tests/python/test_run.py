@@ -14,10 +14,6 @@ from tests.support.processes import Process, eventually
 
 from .conftest import BIN_DIR, DEADLINE_S, ROOT
 
-needs_binaries = pytest.mark.skipif(
-    not (BIN_DIR / "addend-agent").exists(), reason=f"{BIN_DIR} has no binaries: run scripts/build first"
-)
-
 # What ranks do, as programs of one line: a sum over the job, and what torchrun's variables say.
 SUM = "import addend, numpy; addend.init(); s = addend.push_pull(numpy.ones(5), 't', addend.Sum)[0]; "
 LEAVE = "addend.shutdown()"
@@ -64,7 +60,6 @@ def running_with(word):
     return found
 
 
-@needs_binaries
 def test_ranks_of_several_nodes_join_one_job(tmp_path):
     names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR"]
     code = SUM + "import json, os; print(json.dumps([s, addend.num_nodes(), *map(os.environ.get, %r)])); "
@@ -80,7 +75,6 @@ def test_ranks_of_several_nodes_join_one_job(tmp_path):
     assert logs == {"scheduler.log", "summation-server-0.log", "agent-of-node-0.log", "agent-of-node-1.log"}
 
 
-@needs_binaries
 def test_a_script_is_run_by_this_python_and_its_arguments_are_its_own(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import sys, os\nprint(sys.argv[1:], int(os.environ['MASTER_PORT']) > 0, flush=True)\n"
@@ -91,7 +85,6 @@ def test_a_script_is_run_by_this_python_and_its_arguments_are_its_own(tmp_path):
     assert "[0] an error\n" in result.stderr
 
 
-@needs_binaries
 def test_the_first_failing_rank_decides_and_the_others_are_ended():
     code = "import os, signal, sys; sys.exit(7) if os.environ['RANK'] == '1' else signal.pause()"
     result = run("run", "-n", 3, "--grace", "0.2", *python(code))
@@ -99,7 +92,6 @@ def test_the_first_failing_rank_decides_and_the_others_are_ended():
     assert "addend run: rank 1 ended with status 7" in result.stderr
 
 
-@needs_binaries
 def test_the_other_ranks_can_report_their_error():
     code = ("import os, sys; import addend, numpy; addend.init(); addend.push_pull(numpy.ones(1), 'a'); "
             "os._exit(9) if os.environ['RANK'] == '0' else addend.push_pull(numpy.ones(1), 'b')")
@@ -108,7 +100,6 @@ def test_the_other_ranks_can_report_their_error():
     assert "PeerLostError" in result.stderr
 
 
-@needs_binaries
 def test_a_rank_that_is_killed_counts_as_a_shell_counts_it():
     result = run("run", *python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
     assert result.returncode == 128 + signal.SIGKILL
@@ -117,8 +108,6 @@ def test_a_rank_that_is_killed_counts_as_a_shell_counts_it():
 @pytest.fixture
 def waiting(tmp_path):
     """A run whose ranks, and what they have started, wait for ever; gives (Process, a word that all know)."""
-    if not (BIN_DIR / "addend-agent").exists():
-        pytest.skip(f"{BIN_DIR} has no binaries: run scripts/build first")
     word = "only-here-%s" % uuid.uuid4()
     # The shell stays, so that the sleeping process is a grandchild.
     command = ["sh", "-c", 'touch "$1.$RANK"; sleep 100000; true', "sh", tmp_path / "began"]
@@ -165,14 +154,12 @@ def test_bad_usage_is_one_sentence(arguments, reason):
     assert reason in result.stderr and result.stderr.count("\n") == 1
 
 
-@needs_binaries
 def test_what_the_services_refuse_is_said():
     result = run("run", "--partition-bytes=x", "true")
     assert result.returncode == 64
     assert "the agent of node 0 did not start" in result.stderr and "'x' is not a size" in result.stderr
 
 
-@needs_binaries
 def test_a_command_that_does_not_exist():
     result = run("run", "-n", 2, "--", "/no/such/program")
     assert result.returncode == 127
