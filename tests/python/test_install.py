@@ -11,7 +11,6 @@ import pytest
 from .conftest import DEADLINE_S, FAKE_AGENT, ROOT
 
 
-
 def clean_environment(**more):
     drop = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
     env = {k: v for k, v in os.environ.items() if not k.startswith("ADDEND_") and k not in drop}
