@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <set>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/fd.h"
+#include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "lib/base/version.h"
@@ -120,6 +122,33 @@ absl::StatusOr<CommandLine> ReadCommandLine(const Program& program, const FlagTa
   return result;
 }
 
+// --log-format is a flag like the others, but complaints about flags are to have it already. So it
+// is looked for by hand; where it is wrong, that is found out later.
+bool WantsJson(const FlagTable& table, int argc, char** argv) {
+  const absl::CommandLineFlag* const flag = table.Find("log_format");
+  if (flag == nullptr) return false;
+  const char* const set = ::getenv(EnvironmentName(ToStd(flag->Name())).c_str());
+  std::string_view value = set != nullptr ? set : "";
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    const size_t equals = argument.find('=');
+    if (argument.substr(0, 2) != "--" || table.Find(argument.substr(2, equals - 2)) != flag)
+      continue;
+    if (equals != std::string_view::npos) {
+      value = argument.substr(equals + 1);
+    } else if (i + 1 < argc) {
+      value = argv[i + 1];
+    }
+  }
+  return value == "json";
+}
+
+// "addend-agent" is "agent" in the log.
+std::string NameInLog(const Program& program) {
+  const size_t dash = program.name.find('-');
+  return dash == std::string::npos ? program.name : program.name.substr(dash + 1);
+}
+
 // All ADDEND_* variables that are not empty.
 std::map<std::string, std::string> ReadEnvironment() {
   std::map<std::string, std::string> result;
@@ -143,8 +172,9 @@ void WarnOfMisspeltVariables(const Program& program, const FlagTable& table,
     if (table.Find(name) != nullptr) continue;
     const std::string nearest = table.Nearest(name);
     if (nearest.empty() || environment.count(EnvironmentName(nearest)) != 0) continue;
-    absl::FPrintF(stderr, "%s: warning: %s in the environment has no effect; did you mean %s?\n",
-                  program.name, variable, EnvironmentName(nearest));
+    PrintLine(program.name, spdlog::level::warn,
+              absl::StrFormat("%s in the environment has no effect; did you mean %s?", variable,
+                              EnvironmentName(nearest)));
   }
 }
 
@@ -201,6 +231,9 @@ void WriteTerminationMessage(const std::string& line) {
 absl::StatusOr<Parsed> ParseOptions(const Program& program, int argc, char** argv,
                                     std::vector<std::string>* positional) {
   const FlagTable table;
+  if (WantsJson(table, argc, argv)) {
+    ADDEND_RETURN_IF_ERROR(InitLogging({.process = NameInLog(program), .format = "json"}));
+  }
   ADDEND_ASSIGN_OR_RETURN(CommandLine command_line, ReadCommandLine(program, table, argc, argv));
   if (command_line.help) {
     PrintHelp(program, table);
@@ -232,10 +265,9 @@ int RunProgram(const Program& program, int argc, char** argv,
   absl::Status status = parsed.status();
   if (parsed.ok() && *parsed == Parsed::kRun) status = body();
   if (status.ok()) return kExitOk;
-  const std::string line = absl::StrFormat("%s: %s\n", program.name, Message(status));
   std::fflush(stdout);
-  std::fputs(line.c_str(), stderr);
-  WriteTerminationMessage(line);
+  PrintLine(program.name, spdlog::level::critical, Message(status));
+  WriteTerminationMessage(absl::StrFormat("%s: %s\n", program.name, Message(status)));
   return ExitCodeOf(status);
 }
 

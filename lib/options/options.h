@@ -40,8 +40,8 @@ absl::StatusOr<Parsed> ParseOptions(const Program& program, int argc, char** arg
 
 // The whole of main(): ignores SIGPIPE, parses the options, runs `body` unless the options already
 // answered, and returns the exit status (lib/base/exit_codes.h). A failure is printed to standard
-// error as "<name>: <sentence>", and written to /dev/termination-log if there is one, where
-// Kubernetes looks for it.
+// error as "<name>: <sentence>" (or in JSON, where the program has --log-format=json), and written
+// as "<name>: <sentence>" to /dev/termination-log if there is one, where Kubernetes looks for it.
 int RunProgram(const Program& program, int argc, char** argv,
                absl::FunctionRef<absl::Status()> body,
                std::vector<std::string>* positional = nullptr);

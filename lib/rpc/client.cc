@@ -5,14 +5,34 @@
 
 #include <chrono>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "lib/base/strings.h"
 #include "lib/rpc/grpc_log.h"
 #include "lib/rpc/server.h"
 #include "lib/rpc/status.h"
+#include "lib/rpc/tls_probe.h"
 
 namespace addend {
 
+namespace {
+
+// gRPC's words when one end of a handshake has not liked the other.
+bool MayBeTls(const absl::Status& status) {
+  const std::string text = Message(status);
+  return absl::IsUnavailable(status) &&
+         (absl::StrContains(text, "handshake") || absl::StrContains(text, "erification") ||
+          absl::StrContains(text, "ocket closed") || absl::StrContains(text, "reset by peer"));
+}
+
+}  // namespace
+
 std::shared_ptr<grpc::Channel> Dial(const std::string& target) {
+  return Dial(target, ProcessIdentity());
+}
+
+std::shared_ptr<grpc::Channel> Dial(const std::string& target, const TlsIdentity* identity) {
   internal::RouteGrpcLog();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
@@ -30,7 +50,13 @@ std::shared_ptr<grpc::Channel> Dial(const std::string& target) {
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Connections, and with them the waiting after a failure, are not shared between channels.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  if (identity == nullptr) {
+    return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  }
+  if (const std::string& name = identity->files().server_name; !name.empty()) {
+    arguments.SetSslTargetNameOverride(name);
+  }
+  return grpc::CreateCustomChannel(target, identity->channel_credentials(), arguments);
 }
 
 std::vector<std::string> Targets(const std::string& targets) {
@@ -45,6 +71,16 @@ absl::Status CallAny(const std::string& targets,
     if (!IsUnreachable(status)) break;
   }
   return status;
+}
+
+std::string WhyUnreachable(const std::string& targets, const absl::Status& status) {
+  if (MayBeTls(status)) {
+    for (const std::string& target : Targets(targets)) {
+      const std::string why = internal::WhyTlsFails(target, ProcessIdentity());
+      if (!why.empty()) return absl::StrFormat("no TLS with %s: %s", target, why);
+    }
+  }
+  return ShortReason(status);
 }
 
 void SetDeadline(grpc::ClientContext* context, absl::Duration timeout) {

@@ -2,12 +2,52 @@
 
 #include <grpc/support/log.h>
 
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "absl/time/clock.h"
 #include "lib/base/log.h"
+#include "lib/base/mutex.h"
 
 namespace addend::internal {
 namespace {
 
+constexpr absl::Duration kBetweenHandshakeLines = absl::Seconds(10);
+constexpr std::string_view kHandshake = "Handshake failed with fatal error";
+
+// A server refuses whom it does not trust without a status that anybody sees, and peers try again
+// several times a second.
+class Handshakes {
+ public:
+  // `message` ends with OpenSSL's words: "...: SSL routines::peer did not return a certificate."
+  void HaveFailed(std::string_view message) {
+    std::string reason(message.substr(message.rfind(':') + 1));
+    if (!reason.empty() && reason.back() == '.') reason.pop_back();
+    if (!IsDue(reason)) return;
+    const bool plain = reason == "wrong version number" || reason == "http request";
+    spdlog::warn("a TLS handshake has failed: {}{}", reason,
+                 plain ? " (the other end speaks plain text)" : "");
+  }
+
+ private:
+  bool IsDue(const std::string& reason) {
+    const absl::Time now = absl::Now();
+    MutexLock lock(&mu_);
+    absl::Time& due = due_.try_emplace(reason, absl::InfinitePast()).first->second;
+    if (now < due) return false;
+    due = now + kBetweenHandshakeLines;
+    return true;
+  }
+
+  Mutex mu_;
+  std::map<std::string, absl::Time> due_ ABSL_GUARDED_BY(mu_);  // by reason; OpenSSL has a few
+};
+
 void Log(gpr_log_func_args* args) {
+  const std::string_view message = args->message;
+  static auto* const handshakes = new Handshakes();  // gRPC's threads may outlive main()
+  if (message.substr(0, kHandshake.size()) == kHandshake) handshakes->HaveFailed(message);
   spdlog::debug("grpc: {} ({}:{})", args->message, args->file, args->line);
 }
 

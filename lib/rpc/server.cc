@@ -24,7 +24,7 @@ namespace addend {
 namespace {
 
 constexpr char kReadiness[] = "readiness";
-constexpr std::chrono::seconds kShutdownTime(2);
+constexpr std::chrono::seconds kShutdownTime(1);
 
 // A socket bound to each of the addresses that `address` stands for; Unavailable with the reason if
 // one is in use, or none can be had.
@@ -76,11 +76,12 @@ struct Listening {
 
 absl::StatusOr<Listening> Listen(const HostPort& address,
                                  const std::vector<grpc::Service*>& services,
-                                 std::string_view purpose) {
+                                 std::string_view purpose,
+                                 std::shared_ptr<grpc::ServerCredentials> credentials) {
   grpc::ServerBuilder builder;
   int port = 0;
   const HostPort bind_address{address.host.empty() ? "::" : address.host, address.port};
-  builder.AddListeningPort(bind_address.ToString(), grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(bind_address.ToString(), std::move(credentials), &port);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
@@ -107,8 +108,12 @@ void SetHealth(grpc::Server* server, bool ready) {
   health->SetServingStatus(kReadiness, ready);
 }
 
-void ShutDown(grpc::Server* server) {
-  server->Shutdown(std::chrono::system_clock::now() + kShutdownTime);
+std::chrono::system_clock::time_point EndOfCalls() {
+  return std::chrono::system_clock::now() + kShutdownTime;
+}
+
+void ShutDown(grpc::Server* server, std::chrono::system_clock::time_point deadline) {
+  server->Shutdown(deadline);
   server->Wait();
 }
 
@@ -137,7 +142,8 @@ absl::StatusOr<ReservedAddress> ReservedAddress::Take(const HostPort& address) {
 absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(const HostPort& listen) {
   EnableHealthAndReflection();
   std::unique_ptr<HealthServer> result(new HealthServer());
-  ADDEND_ASSIGN_OR_RETURN(Listening health, Listen(listen, {}, "health checks"));
+  ADDEND_ASSIGN_OR_RETURN(Listening health,
+                          Listen(listen, {}, "health checks", grpc::InsecureServerCredentials()));
   result->server_ = std::move(health.server);
   result->port_ = health.port;
   result->SetReady(false);
@@ -145,16 +151,23 @@ absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(const HostPort
 }
 
 HealthServer::~HealthServer() {
-  if (server_ != nullptr) ShutDown(server_.get());
+  if (server_ != nullptr) ShutDown(server_.get(), EndOfCalls());
+}
+
+void HealthServer::End(std::chrono::system_clock::time_point deadline) {
+  ShutDown(server_.get(), deadline);
+  server_.reset();
 }
 
 void HealthServer::SetReady(bool ready) { SetHealth(server_.get(), ready); }
 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
-    const Options& options, const std::vector<grpc::Service*>& services) {
+    const Options& options, const std::vector<grpc::Service*>& services, const TlsIdentity* tls) {
   EnableHealthAndReflection();
   std::unique_ptr<RpcServer> result(new RpcServer());
-  ADDEND_ASSIGN_OR_RETURN(Listening main, Listen(options.listen, services, "gRPC"));
+  ADDEND_ASSIGN_OR_RETURN(
+      Listening main, Listen(options.listen, services, "gRPC",
+                             tls ? tls->server_credentials() : grpc::InsecureServerCredentials()));
   result->server_ = std::move(main.server);
   result->port_ = main.port;
   if (options.health_listen.has_value()) {
@@ -167,7 +180,9 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
 RpcServer::~RpcServer() {
   if (server_ == nullptr) return;
   SetReady(false);
-  ShutDown(server_.get());
+  const auto deadline = EndOfCalls();  // one for both, which may both have streams that hang
+  ShutDown(server_.get(), deadline);
+  if (health_ != nullptr) health_->End(deadline);
 }
 
 void RpcServer::SetReady(bool ready) {

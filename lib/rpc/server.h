@@ -4,6 +4,7 @@
 
 #include <grpcpp/server.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "lib/base/fd.h"
 #include "lib/options/host_port.h"
+#include "lib/rpc/tls.h"
 
 namespace addend {
 
@@ -45,9 +47,11 @@ class HealthServer {
   void SetReady(bool ready);
 
  private:
+  friend class RpcServer;
   HealthServer() = default;
+  void End(std::chrono::system_clock::time_point deadline);
 
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<grpc::Server> server_;  // null: has ended
   uint16_t port_ = 0;
 };
 
@@ -61,10 +65,12 @@ class RpcServer {
   };
 
   // The services stay the caller's and must outlive the server. Not ready until SetReady(true).
-  // InvalidArgument if an address cannot be listened on.
+  // InvalidArgument if an address cannot be listened on. `tls`: who it is to clients; null: plain
+  // text, as the health-only port is always.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(
-      const Options& options, const std::vector<grpc::Service*>& services);
-  // Refuses new calls, lets running ones end for 2 s, then cancels them and waits for their
+      const Options& options, const std::vector<grpc::Service*>& services,
+      const TlsIdentity* tls = ProcessIdentity());
+  // Refuses new calls, lets running ones end for 1 s, then cancels them and waits for their
   // handlers. A handler of a stream therefore has to look at ServerContext::IsCancelled at least
   // that often.
   ~RpcServer();

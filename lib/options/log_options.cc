@@ -1,0 +1,20 @@
+#include "lib/options/log_options.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/flags/flag.h"
+
+ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warn, error or off");
+ABSL_FLAG(std::string, log_format, "text",
+          "of the log on standard error: text, or json (an object per line)");
+
+namespace addend {
+
+absl::Status StartLogging(LogOptions who) {
+  who.level = absl::GetFlag(FLAGS_log_level);
+  who.format = absl::GetFlag(FLAGS_log_format);
+  return InitLogging(who);
+}
+
+}  // namespace addend

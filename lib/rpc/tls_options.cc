@@ -1,0 +1,43 @@
+#include "lib/rpc/tls_options.h"
+
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_format.h"
+#include "lib/base/log.h"
+#include "lib/base/status_macros.h"
+
+ABSL_FLAG(std::string, tls_cert, "",
+          "PEM file with this process's certificate: gRPC is mutual TLS; with --tls-key and "
+          "--tls-ca; read again when it changes");
+ABSL_FLAG(std::string, tls_key, "", "PEM file with the certificate's private key");
+ABSL_FLAG(std::string, tls_ca, "",
+          "PEM file with the authorities that have signed the others' certificates");
+ABSL_FLAG(
+    std::string, tls_server_name, "",
+    "the name that the certificates of those that are called must carry; default: the host of "
+    "their address");
+
+namespace addend {
+
+absl::StatusOr<std::unique_ptr<TlsIdentity>> StartTls() {
+  const TlsFiles files{.cert = absl::GetFlag(FLAGS_tls_cert),
+                       .key = absl::GetFlag(FLAGS_tls_key),
+                       .ca = absl::GetFlag(FLAGS_tls_ca),
+                       .server_name = absl::GetFlag(FLAGS_tls_server_name)};
+  const int given = !files.cert.empty() + !files.key.empty() + !files.ca.empty();
+  if (given == 0 && files.server_name.empty()) {
+    spdlog::info("the control plane is plain text: --tls-cert, --tls-key and --tls-ca protect it");
+    return nullptr;
+  }
+  if (given != 3) {
+    const char* missing = files.cert.empty() ? "cert" : files.key.empty() ? "key" : "ca";
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--tls-%s is missing: mutual TLS needs --tls-cert, --tls-key and --tls-ca", missing));
+  }
+  ADDEND_ASSIGN_OR_RETURN(auto identity, TlsIdentity::Load(files));
+  SetProcessIdentity(identity.get());
+  return identity;
+}
+
+}  // namespace addend

@@ -1,0 +1,16 @@
+// --tls-cert, --tls-key, --tls-ca and --tls-server-name: one definition for all binaries.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "lib/rpc/tls.h"
+
+namespace addend {
+
+// Reads the parsed flags, which are declared in tls_options.cc, and makes what they say the
+// identity of this process, until the result is destroyed. Null without the flags: plain text, of
+// which the log is told. INVALID_ARGUMENT names the flag.
+absl::StatusOr<std::unique_ptr<TlsIdentity>> StartTls();
+
+}  // namespace addend
