@@ -1,34 +1,105 @@
 #include "lib/base/log.h"
 
+#include <spdlog/formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <string>
+#include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "lib/base/status_macros.h"
 
 namespace addend {
+namespace {
 
-absl::Status InitLogging(std::string_view process, std::string_view level) {
-  const auto parsed = spdlog::level::from_str(std::string(level));
-  if (parsed == spdlog::level::off && level != "off") {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "--log-level=%s is not a level: use trace, debug, info, warn, error or off", level));
+bool is_json = false;  // written before threads start
+
+class JsonLines final : public spdlog::formatter {
+ public:
+  explicit JsonLines(LogOptions options) : options_(std::move(options)) {}
+
+  void format(const spdlog::details::log_msg& line, spdlog::memory_buf_t& out) override {
+    const auto level = spdlog::level::to_string_view(line.level);
+    nlohmann::ordered_json object;
+    object["time"] =
+        absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::FromChrono(line.time), absl::UTCTimeZone());
+    object["level"] = std::string(level.data(), level.size());
+    object["process"] = options_.process;
+    object["job"] = nullptr;
+    if (!options_.job.empty()) object["job"] = options_.job;
+    object["node"] = nullptr;
+    if (options_.node) object["node"] = *options_.node;
+    object["message"] = std::string(line.payload.data(), line.payload.size());
+    // Names that others have chosen may hold any bytes.
+    const std::string text =
+        object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    out.append(text.data(), text.data() + text.size());
   }
-  auto logger = std::make_shared<spdlog::logger>(std::string(process),
+  std::unique_ptr<spdlog::formatter> clone() const override {
+    return std::make_unique<JsonLines>(options_);
+  }
+
+ private:
+  const LogOptions options_;
+};
+
+std::string NameOf(const LogOptions& options) {
+  std::string name = options.process;
+  if (options.node) name += absl::StrFormat(" %d", *options.node);
+  if (!options.job.empty()) name += absl::StrFormat(" of %s", options.job);
+  return name;
+}
+
+}  // namespace
+
+absl::Status InitLogging(const LogOptions& options) {
+  const auto level = spdlog::level::from_str(options.level);
+  if (level == spdlog::level::off && options.level != "off") {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--log-level=%s is not a level: use trace, debug, info, warn, error or off",
+                        options.level));
+  }
+  if (options.format != "text" && options.format != "json") {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--log-format=%s is not a format: use text or json", options.format));
+  }
+  is_json = options.format == "json";
+  auto logger = std::make_shared<spdlog::logger>(NameOf(options),
                                                  std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %l [%n] %v");
-  logger->set_level(parsed);
+  if (is_json) {
+    logger->set_formatter(std::make_unique<JsonLines>(options));
+  } else {
+    logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %l [%n] %v");
+  }
+  logger->set_level(level);
   logger->flush_on(spdlog::level::warn);
   spdlog::set_default_logger(logger);
   return absl::OkStatus();
 }
 
+void PrintLine(std::string_view program, spdlog::level::level_enum level,
+               std::string_view sentence) {
+  if (!is_json) {
+    absl::FPrintF(stderr, "%s: %s%s\n", program, level == spdlog::level::warn ? "warning: " : "",
+                  sentence);
+    return;
+  }
+  const auto logger = spdlog::default_logger();
+  const spdlog::details::log_msg line(logger->name(), level,
+                                      spdlog::string_view_t(sentence.data(), sentence.size()));
+  for (const auto& sink : logger->sinks()) {  // past the logger, which knows a level
+    sink->log(line);
+    sink->flush();
+  }
+}
+
 void CheckFailed(const char* file, int line, const char* condition, const char* reason) {
-  std::fprintf(stderr, "%s:%d: check failed: %s: %s\n", file, line, condition, reason);
+  PrintLine(absl::StrFormat("%s:%d", file, line), spdlog::level::critical,
+            absl::StrFormat("check failed: %s: %s", condition, reason));
   std::abort();
 }
 
