@@ -1,16 +1,21 @@
 #include "lib/telemetry/http_server.h"
 
 #include <httplib.h>
+#include <netinet/in.h>
 #include <prometheus/text_serializer.h>
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <iterator>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "lib/base/mutex.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "lib/telemetry/process_metrics.h"
@@ -19,7 +24,9 @@ namespace addend {
 namespace {
 
 constexpr char kText[] = "text/plain; charset=utf-8";
-constexpr int kThreads = 2;
+// Browsers open connections ahead of need, and each has a thread until it times out.
+constexpr int kThreads = 4;
+constexpr std::chrono::milliseconds kBetweenEndings(10);
 constexpr int kClientTimeoutS = 2;  // a client that reads or writes slower than that loses its turn
 
 std::string SerializeAll(const prometheus::Registry& registry,
@@ -50,19 +57,76 @@ int Bind(httplib::Server* server, const std::string& host, uint16_t port) {
   return server->bind_to_port(host, port) ? port : 0;
 }
 
+// httplib takes a path as a regular expression.
+std::string Literally(const std::string& path) {
+  std::string pattern;
+  for (const char c : path) {
+    if (c == '.') pattern += '\\';
+    pattern += c;
+  }
+  return pattern;
+}
+
+httplib::Headers BrowserHeaders() {
+  return {{"Content-Security-Policy",
+           "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+           "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"},
+          {"X-Content-Type-Options", "nosniff"},
+          {"Referrer-Policy", "no-referrer"},
+          {"Cache-Control", "no-store"}};
+}
+
+// Returns all paths, for people.
+std::string AddRoutes(std::vector<HttpRoute> routes, httplib::Server* server) {
+  std::string paths;
+  for (HttpRoute& route : routes) {
+    paths += route.path + ", ";
+    server->Get(Literally(route.path), [answer = std::move(route.answer)](
+                                           const httplib::Request&, httplib::Response& response) {
+      HttpAnswer made = answer();
+      response.status = made.status;
+      response.set_content(std::move(made.body), made.content_type);
+    });
+  }
+  return paths + "/metrics, /healthz and /readyz";
+}
+
+// Ends the connections that this process has accepted on `port`: httplib keeps them to itself, and
+// would wait for each to send its request.
+void EndConnections(uint16_t port) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", ignored)) {
+    const int fd = std::atoi(entry.path().filename().c_str());
+    sockaddr_storage address{};
+    socklen_t length = sizeof(address);
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    if (::getsockname(fd, any, &length) != 0) continue;
+    const in_port_t own = any->sa_family == AF_INET6
+                              ? reinterpret_cast<sockaddr_in6*>(any)->sin6_port
+                              : reinterpret_cast<sockaddr_in*>(any)->sin_port;
+    const bool internet = any->sa_family == AF_INET || any->sa_family == AF_INET6;
+    if (!internet || ntohs(own) != port) continue;
+    length = sizeof(address);
+    if (::getpeername(fd, any, &length) == 0) ::shutdown(fd, SHUT_RDWR);
+  }
+}
+
 }  // namespace
 
 struct HttpServer::Impl {
   httplib::Server server;
   std::thread thread;
   uint16_t port = 0;
+  Mutex mu;
+  CondVar changed;
+  bool ended ABSL_GUARDED_BY(mu) = false;
 };
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
     const std::string& host, uint16_t port, prometheus::Registry* registry, ReadyFn ready,
-    std::vector<const prometheus::Collectable*> also) {
+    std::vector<const prometheus::Collectable*> also, std::vector<HttpRoute> routes) {
   auto impl = std::make_unique<Impl>();
   httplib::Server& server = impl->server;
   server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
@@ -84,11 +148,11 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
                response.status = status.ok() ? 200 : 503;
                response.set_content(status.ok() ? "ok\n" : Message(status) + "\n", kText);
              });
-  server.set_error_handler([](const httplib::Request& request, httplib::Response& response) {
+  server.set_default_headers(BrowserHeaders());
+  const std::string paths = AddRoutes(std::move(routes), &server);
+  server.set_error_handler([paths](const httplib::Request& request, httplib::Response& response) {
     if (response.status != 404) return;
-    response.set_content(
-        absl::StrFormat("%s is not here: /metrics, /healthz and /readyz are\n", request.path),
-        kText);
+    response.set_content(absl::StrFormat("%s is not here: %s are\n", request.path, paths), kText);
   });
 
   // All interfaces: both families where the kernel has IPv6, else IPv4.
@@ -101,7 +165,12 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
         "cannot listen on %s:%d for HTTP: %s", ipv6 ? "[" + host + "]" : host, port, reason));
   }
   impl->port = static_cast<uint16_t>(bound);
-  impl->thread = std::thread([&server] { server.listen_after_bind(); });
+  impl->thread = std::thread([raw = impl.get()] {
+    raw->server.listen_after_bind();
+    MutexLock lock(&raw->mu);
+    raw->ended = true;
+    raw->changed.NotifyAll();
+  });
   // stop() does nothing before the server runs, so nobody may have it before that.
   while (!server.is_running()) std::this_thread::yield();
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
@@ -109,6 +178,13 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
 
 HttpServer::~HttpServer() {
   impl_->server.stop();
+  while (true) {
+    EndConnections(impl_->port);
+    MutexLock lock(&impl_->mu);
+    // One may have been accepted just now.
+    impl_->changed.WaitUntil(&impl_->mu, std::chrono::steady_clock::now() + kBetweenEndings);
+    if (impl_->ended) break;
+  }
   impl_->thread.join();
 }
 

@@ -1,4 +1,5 @@
-// The HTTP endpoints of every service: /metrics (Prometheus' text format), /healthz and /readyz.
+// The HTTP endpoints of every service: /metrics (Prometheus' text format), /healthz and /readyz;
+// and further ones of a service's own.
 #pragma once
 
 #include <prometheus/collectable.h>
@@ -15,9 +16,22 @@
 
 namespace addend {
 
-// Serves until it is destroyed, on threads of its own (one that accepts, two that answer). /metrics
-// adds to the registry what is true of every process: addend_build_info and the process_* values
-// (memory, CPU time, descriptors).
+struct HttpAnswer {
+  int status = 200;
+  std::string content_type;
+  std::string body;
+};
+
+// What GET (and HEAD) of `path` answers. Called from the server's threads, several at a time.
+struct HttpRoute {
+  std::string path;
+  std::function<HttpAnswer()> answer;
+};
+
+// Serves until it is destroyed, on threads of its own (one that accepts, four that answer).
+// /metrics adds to the registry what is true of every process: addend_build_info and the process_*
+// values (memory, CPU time, descriptors). Browsers are told to load nothing but what this server
+// has, to run no script that is written into a page, and to keep nothing.
 class HttpServer {
  public:
   // OK: /readyz answers 200. Else 503 with the status's message: what the service waits for.
@@ -27,9 +41,10 @@ class HttpServer {
   // the server; `ready` is called from the server's threads. InvalidArgument if the address cannot
   // be listened on.
   // `also`: further sources of metrics, which must outlive the server too; read from its threads.
+  // `routes`: further paths; what they refer to must outlive the server.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
       const std::string& host, uint16_t port, prometheus::Registry* registry, ReadyFn ready,
-      std::vector<const prometheus::Collectable*> also = {});
+      std::vector<const prometheus::Collectable*> also = {}, std::vector<HttpRoute> routes = {});
   // Ends open connections and joins the threads.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;

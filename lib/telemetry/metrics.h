@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "lib/trace/duration_histogram.h"
+
 namespace addend {
 
 using MetricLabels = std::map<std::string, std::string>;
@@ -28,6 +30,15 @@ prometheus::Gauge& AddGauge(prometheus::Registry* registry, const std::string& n
 prometheus::Histogram& AddHistogram(prometheus::Registry* registry, const std::string& name,
                                     const std::string& help, const std::vector<double>& bounds,
                                     const MetricLabels& labels = {});
+
+// A value of a family that several labels tell apart.
+prometheus::ClientMetric MakeValue(const MetricLabels& labels, double value,
+                                   prometheus::MetricType type);
+// The same of a histogram, in seconds.
+prometheus::ClientMetric MakeValue(const MetricLabels& labels, const DurationHistogram& durations);
+prometheus::MetricFamily MakeFamily(const std::string& name, const std::string& help,
+                                    prometheus::MetricType type,
+                                    std::vector<prometheus::ClientMetric> values);
 
 // One family with the values of a source that keeps its own counters (a prometheus::Collectable):
 // each value with the value of `label`, which may be empty.

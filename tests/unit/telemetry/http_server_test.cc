@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/strings.h"
+#include "lib/telemetry/labelled_gauges.h"
 #include "lib/telemetry/metrics.h"
 
 namespace addend {
@@ -14,11 +15,13 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
+using ::testing::Not;
 
 class HttpServerTest : public ::testing::Test {
  protected:
-  void StartServer(const std::string& host = "127.0.0.1") {
-    auto started = HttpServer::Start(host, 0, &registry_, [this] { return ready_; });
+  void StartServer(const std::string& host = "127.0.0.1", std::vector<HttpRoute> routes = {}) {
+    auto started = HttpServer::Start(
+        host, 0, &registry_, [this] { return ready_; }, {}, std::move(routes));
     ASSERT_TRUE(started.ok()) << started.status();
     server_ = *std::move(started);
   }
@@ -52,6 +55,18 @@ TEST_F(HttpServerTest, ServesMetrics) {
   EXPECT_THAT(answer->body, HasSubstr("\nprocess_open_fds "));
 }
 
+TEST_F(HttpServerTest, LabelledGaugesVanishWithWhatTheyDescribe) {
+  LabelledGauges gauges(&registry_, "addend_job_nodes", "Nodes.");
+  StartServer();
+  gauges.Set({{{{"job_name", "a"}}, 1}, {{{"job_name", "b"}}, 2}});
+  EXPECT_THAT(Get("/metrics")->body, HasSubstr("addend_job_nodes{job_name=\"b\"} 2\n"));
+  gauges.Set({{{{"job_name", "b"}}, 3}});
+  EXPECT_THAT(Get("/metrics")->body, Not(HasSubstr("job_name=\"a\"")));
+  EXPECT_THAT(Get("/metrics")->body, HasSubstr("addend_job_nodes{job_name=\"b\"} 3\n"));
+  gauges.Set({});
+  EXPECT_THAT(Get("/metrics")->body, Not(HasSubstr("job_name")));
+}
+
 TEST_F(HttpServerTest, ReadinessFollowsTheService) {
   StartServer();
   EXPECT_EQ(Get("/readyz")->status, 200);
@@ -66,6 +81,31 @@ TEST_F(HttpServerTest, OtherPathsAreNotThere) {
   StartServer();
   EXPECT_EQ(Get("/")->status, 404);
   EXPECT_THAT(Get("/nothing")->body, HasSubstr("/nothing is not here"));
+}
+
+TEST_F(HttpServerTest, ServesFurtherPathsLiterally) {
+  int asked = 0;
+  StartServer("127.0.0.1", {{"/page.js", [&asked] {
+                               ++asked;
+                               return HttpAnswer{203, "text/javascript", "let a;"};
+                             }}});
+  const auto answer = Get("/page.js");
+  EXPECT_EQ(answer->status, 203);
+  EXPECT_EQ(answer->body, "let a;");
+  EXPECT_EQ(answer->get_header_value("Content-Type"), "text/javascript");
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(Get("/page_js")->status, 404);
+  EXPECT_THAT(Get("/nothing")->body, HasSubstr("/page.js, /metrics"));
+}
+
+TEST_F(HttpServerTest, BrowsersLoadNothingFromElsewhereAndKeepNothing) {
+  StartServer();
+  const auto answer = Get("/metrics");
+  const std::string policy = answer->get_header_value("Content-Security-Policy");
+  EXPECT_THAT(policy, HasSubstr("default-src 'none'"));
+  EXPECT_THAT(policy, Not(HasSubstr("unsafe-inline")));
+  EXPECT_EQ(answer->get_header_value("X-Content-Type-Options"), "nosniff");
+  EXPECT_EQ(answer->get_header_value("Cache-Control"), "no-store");
 }
 
 TEST_F(HttpServerTest, ListensOnAllInterfaces) {
