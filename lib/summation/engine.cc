@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -73,9 +74,13 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Options options) {
   if (options.shards == 0) return absl::InvalidArgumentError("--shards must be at least 1");
   std::unique_ptr<Engine> engine(new Engine(std::move(options)));
   for (uint32_t i = 0; i < engine->options_.shards; ++i) {
-    ADDEND_ASSIGN_OR_RETURN(auto shard,
-                            Shard::Create(i, &engine->budget_, &engine->identity_,
-                                          engine->options_.send_limits, engine->options_.network));
+    ADDEND_ASSIGN_OR_RETURN(
+        auto shard,
+        Shard::Create(i, &engine->budget_, &engine->identity_, engine->options_.send_limits,
+                      engine->options_.network, [raw = engine.get()](const std::string& text) {
+                        const MutexLock lock(&raw->mismatches_mu_);
+                        raw->mismatches_.push_back(text);
+                      }));
     if (!engine->options_.rdma_devices.empty()) {
       ADDEND_RETURN_IF_ERROR(
           shard->ListenRdma(engine->options_.rdma_devices, engine->options_.rdma_options));
@@ -396,6 +401,58 @@ std::vector<OpenRoundInfo> Engine::RollCall(JobId job, size_t limit) const {
   std::vector<OpenRoundInfo> rounds;
   OnShards([&](Shard* shard) { shard->RollCall(job, limit, &rounds); });
   return rounds;
+}
+
+std::map<JobId, Engine::JobNumbers> Engine::job_numbers() const {
+  std::map<JobId, JobTotals> totals;
+  OnShards([&](Shard* shard) { shard->AddTotals(&totals); });
+  std::map<JobId, JobNumbers> numbers;
+  const MutexLock lock(&mu_);
+  for (auto& [id, of_job] : totals) {
+    numbers[id].totals = std::move(of_job);
+    const auto held = jobs_.find(id);
+    if (held == jobs_.end()) continue;
+    for (const auto& [tensor, partitions] : held->second.tensors) {
+      for (const auto& [index, partition] : partitions) {
+        numbers[id].reserved_bytes += partition.bytes;
+      }
+    }
+  }
+  return numbers;
+}
+
+std::vector<std::string> Engine::TakeMismatches() {
+  const MutexLock lock(&mismatches_mu_);
+  return std::exchange(mismatches_, {});
+}
+
+LinkCounts Engine::links() const {
+  LinkCounts counts;
+  OnShards([&](Shard* shard) { shard->AddLinks(&counts); });
+  return counts;
+}
+
+std::vector<SumEvent> Engine::Trace(JobId job, uint64_t rounds) const {
+  std::vector<SumEvent> events;
+  OnShards([&](Shard* shard) {
+    std::optional<Generation> generation;  // the last
+    std::map<TensorId, Round> newest;      // of each tensor; the first that is seen
+    shard->journal().events().NewestFirst([&](const SumEvent& event) {
+      if (event.job != job) return true;
+      if (!generation) generation = event.generation;
+      if (event.generation != *generation) return false;
+      const Round last = newest.emplace(event.partition.tensor(), event.round).first->second;
+      if (event.round.value() + rounds > last.value()) events.push_back(event);
+      return true;
+    });
+  });
+  return events;
+}
+
+std::map<TensorId, std::string> Engine::TensorNames(JobId job) const {
+  std::map<TensorId, std::string> names;
+  OnShards([&](Shard* shard) { shard->AddNames(job, &names); });
+  return names;
 }
 
 EngineStats Engine::stats() const {

@@ -86,6 +86,20 @@ class Engine {
 
   std::vector<OpenRoundInfo> RollCall(JobId job, size_t limit) const;
   EngineStats stats() const;
+  // By job, of its present generation.
+  struct JobNumbers {
+    JobTotals totals;
+    uint64_t reserved_bytes = 0;
+  };
+  std::map<JobId, JobNumbers> job_numbers() const;
+  LinkCounts links() const;
+  uint64_t memory_limit_bytes() const { return options_.memory_limit_bytes; }
+  // What audits have found since the last call: sentences for people.
+  std::vector<std::string> TakeMismatches();
+  // The newest events of the job, of its last `rounds` rounds of every tensor.
+  std::vector<SumEvent> Trace(JobId job, uint64_t rounds) const;
+  // The names of the tensors that the engine has partitions of.
+  std::map<TensorId, std::string> TensorNames(JobId job) const;
   uint64_t free_bytes() const { return budget_.free(); }
 
  private:
@@ -126,6 +140,8 @@ class Engine {
   ServerIdentity identity_;
   std::vector<std::unique_ptr<Shard>> shards_;
   std::unique_ptr<TcpPort> port_;
+  Mutex mismatches_mu_;
+  std::vector<std::string> mismatches_ ABSL_GUARDED_BY(mismatches_mu_);
   mutable Mutex mu_;
   std::map<JobId, HeldJob> jobs_ ABSL_GUARDED_BY(mu_);
 };

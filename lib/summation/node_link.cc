@@ -8,6 +8,7 @@
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/summation/shard.h"
+#include "lib/trace/clock.h"
 
 namespace addend {
 namespace {
@@ -30,6 +31,7 @@ absl::StatusOr<MutableBytes> NodeLink::Place(const FrameHeader& header) {
     }
     return MutableBytes(hello_room_.data(), header.payload_bytes);
   }
+  if (header.type == FrameType::kAudit) return PlaceAudit(header);
   if (IsAboutLatest(header)) return PlaceLatest(header);
   if (header.type != FrameType::kContribution && header.type != FrameType::kResult) {
     return absl::UnimplementedError(absl::StrFormat(
@@ -38,6 +40,7 @@ absl::StatusOr<MutableBytes> NodeLink::Place(const FrameHeader& header) {
   ADDEND_ASSIGN_OR_RETURN(std::shared_ptr<Partition> partition, Find(header));
   Placed& placed = placed_.emplace_back();
   placed.partition = std::move(partition);
+  placed.began = TraceNow();
   if (placed.partition == nullptr) return MutableBytes();
   return RoomFor(header, &placed);
 }
@@ -113,6 +116,12 @@ absl::Status NodeLink::OnFrame(const FrameHeader& header, Payload payload) {
       return OnSync(header);
     case FrameType::kResult:
       return OnSupplied(header, std::move(payload));
+    case FrameType::kAudit:
+      return OnAudit(header, std::move(payload));
+    case FrameType::kAuditDigest:
+      ADDEND_RETURN_IF_ERROR(CheckSender(header));
+      shard_->AuditDigest(*job_, header);
+      return absl::OkStatus();
     case FrameType::kPing: {
       FrameHeader reply = header;
       reply.flags = kFlagReply;
@@ -181,6 +190,25 @@ absl::StatusOr<std::shared_ptr<Partition>> NodeLink::Find(const FrameHeader& hea
   return FindAmong(job_->partitions, job_->latest, header);
 }
 
+absl::StatusOr<MutableBytes> NodeLink::PlaceAudit(const FrameHeader& header) {
+  ADDEND_RETURN_IF_ERROR(CheckSender(header));
+  Placed& placed = placed_.emplace_back();
+  if (header.payload_bytes % SizeOf(header.dtype) != 0) return MutableBytes();
+  placed.early = EarlyContribution::TakeBuffer(shard_->early_buffers(), header.payload_bytes);
+  return placed.early ? placed.early->room() : MutableBytes();
+}
+
+absl::Status NodeLink::OnAudit(const FrameHeader& header, Payload payload) {
+  ADDEND_RETURN_IF_ERROR(CheckSender(header));
+  Placed placed = TakePlaced(header);
+  const bool empty = header.flags & kFlagEmpty;
+  if (empty || payload.by_reference()) {
+    placed.early = std::make_unique<EarlyContribution>(std::move(payload), empty);
+  }
+  shard_->Audit(*job_, header, std::move(placed.early));
+  return absl::OkStatus();
+}
+
 absl::Status NodeLink::OnContribution(const FrameHeader& header, Payload payload) {
   Placed placed = TakePlaced(header);
   std::shared_ptr<Partition>& partition = placed.partition;
@@ -202,22 +230,25 @@ absl::Status NodeLink::OnContribution(const FrameHeader& header, Payload payload
     }
     return absl::OkStatus();
   }
-  const absl::Status taken =
-      TakeContribution(partition.get(), header, std::move(payload), std::move(placed.early));
+  const absl::Status taken = TakeContribution(partition.get(), header, std::move(payload), &placed);
   if (placed.own != nullptr) spare_.push_back(std::move(placed.own));
   shard_->CloseIfDue(job_, partition.get());
   return taken;
 }
 
 absl::Status NodeLink::TakeContribution(Partition* partition, const FrameHeader& header,
-                                        Payload payload, std::unique_ptr<EarlyContribution> early) {
+                                        Payload payload, Placed* placed) {
   partition->Meet(header.round);
   if (partition->aborted() && header.round == partition->collector().round()) {
     shard_->SendAborted(this, *partition);
     return absl::OkStatus();
   }
   partition->Touch(absl::Now(), header.priority);
-  switch (partition->collector().Classify(node_, header.round)) {
+  const Collector::Standing standing = partition->collector().Classify(node_, header.round);
+  if (standing == Collector::Standing::kItsTurn || standing == Collector::Standing::kEarly) {
+    shard_->NoteArrival(*this, partition, header, placed->began);
+  }
+  switch (standing) {
     case Collector::Standing::kItsTurn: {
       // Its turn came while it was received, but there had been no room for it.
       if (payload.bytes().size() != header.payload_bytes) {
@@ -227,7 +258,7 @@ absl::Status NodeLink::TakeContribution(Partition* partition, const FrameHeader&
       return OnItsTurn(partition, header, std::move(payload));
     }
     case Collector::Standing::kEarly:
-      return OnEarly(partition, header, std::move(payload), std::move(early));
+      return OnEarly(partition, header, std::move(payload), std::move(placed->early));
     case Collector::Standing::kSealed:
       // Else it is on its way from a node that holds it.
       if (partition->Holds(header.round)) shard_->SendResult(this, *partition);

@@ -32,6 +32,7 @@ class NodeLink final : public Sink {
   NodeId node() const { return node_; }
   Generation generation() const { return generation_; }
   Link* link() const { return link_; }
+  const std::string& transport() const { return traits_->name; }
   // A payload for this partition is being received.
   bool IsReceiving(const Partition& partition) const;
   Outbox& outbox() { return outbox_; }
@@ -50,6 +51,7 @@ class NodeLink final : public Sink {
     std::shared_ptr<LatestPartition> latest;   // instead of it, in asynchronous mode
     std::unique_ptr<EarlyContribution> early;  // its buffer, when it comes early
     std::shared_ptr<Arena> own;                // or where else it lands, if not in `scratch_`
+    int64_t began = 0;                         // TraceNow() of its first byte
   };
   absl::StatusOr<MutableBytes> RoomFor(const FrameHeader& header, Placed* placed);
   absl::StatusOr<MutableBytes> ScratchFor(size_t bytes, Placed* placed);
@@ -59,8 +61,10 @@ class NodeLink final : public Sink {
 
   absl::Status OnHello(const FrameHeader& header, Bytes token);
   absl::Status OnContribution(const FrameHeader& header, Payload payload);
+  absl::StatusOr<MutableBytes> PlaceAudit(const FrameHeader& header);
+  absl::Status OnAudit(const FrameHeader& header, Payload payload);
   absl::Status TakeContribution(Partition* partition, const FrameHeader& header, Payload payload,
-                                std::unique_ptr<EarlyContribution> early);
+                                Placed* placed);
   absl::Status OnReport(const FrameHeader& header);
   absl::Status OnSync(const FrameHeader& header);
   absl::Status OnSupplied(const FrameHeader& header, Payload payload);

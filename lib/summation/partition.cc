@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "lib/base/status_macros.h"
+#include "lib/reduce/finite.h"
 
 namespace addend {
 
@@ -62,7 +63,12 @@ void Partition::Settle(Round* sealed) {
     copied_bytes_ += sum_.LetGoOfBuffers(Slot());
     return;
   }
-  if (spec_.op != ReduceOp::kBroadcast) sum_.Finish(Slot(), divisor());
+  nonfinite_ = false;
+  if (spec_.op != ReduceOp::kBroadcast) {
+    sum_.Finish(Slot(), divisor());
+    // While it is in the cache.
+    nonfinite_ = FirstNonFinite(spec_.dtype, memory_.result[parity()], spec_.elements).has_value();
+  }
   Seal(sealed);
 }
 
@@ -126,6 +132,7 @@ void Partition::ForgetOpenRound() {
   for (auto& early : early_) early.reset();
   sum_.Clear();
   has_data_ = false;
+  gathering_ = {};
   open_since_ = absl::InfiniteFuture();
 }
 
@@ -171,6 +178,7 @@ void Partition::TakeNewest(Bytes result) {
   }
   holds_last_ = true;
   contributors_ = 0;
+  nonfinite_ = false;
 }
 
 Bytes Partition::LastResult() const { return Bytes(memory_.result[1 - parity()], payload_bytes()); }

@@ -17,6 +17,7 @@
 #include "lib/summation/collector.h"
 #include "lib/summation/ownership.h"
 #include "lib/summation/round_sum.h"
+#include "lib/summation/shard_journal.h"
 #include "lib/transport/transport.h"
 
 namespace addend {
@@ -121,6 +122,9 @@ class Partition : public std::enable_shared_from_this<Partition> {
     if (memory_.reads != nullptr) memory_.reads->fetch_add(1, std::memory_order_release);
   }
   bool Holds(Round round) const { return holds_last_ && Next(round) == collector_.round(); }
+  // An element of LastResult() is infinite or NaN. Not looked for in broadcasts, nor in results
+  // that another node supplied.
+  bool nonfinite() const { return nonfinite_; }
   // The nodes in LastResult(); 0: another node supplied it.
   uint32_t contributors() const { return contributors_; }
   // The round before the open one; 0 before the first.
@@ -133,6 +137,8 @@ class Partition : public std::enable_shared_from_this<Partition> {
   size_t DropEarly();
   // Lets go of what refers to the memory of `node`'s process.
   void ForgetReferences(NodeId node);
+  // The contributions of the open round, and their sum.
+  Gathering& gathering() { return gathering_; }
   // Something of the round has come.
   void Touch(absl::Time now, int32_t priority);
   absl::Time open_since() const { return open_since_; }
@@ -162,8 +168,10 @@ class Partition : public std::enable_shared_from_this<Partition> {
   bool fresh_;               // handed over, and nothing has come yet
   bool holds_last_ = false;  // LastResult() is there
   uint32_t contributors_ = 0;
+  bool nonfinite_ = false;
   bool has_data_ = false;  // a contribution of this round was not empty
   RoundSum sum_;
+  Gathering gathering_;
   int32_t priority_ = 0;
   absl::Time open_since_ = absl::InfiniteFuture();
   std::vector<std::unique_ptr<EarlyContribution>> early_;  // by node

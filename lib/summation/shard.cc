@@ -10,6 +10,7 @@
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
+#include "lib/trace/clock.h"
 
 namespace addend {
 namespace {
@@ -31,11 +32,11 @@ absl::Status UnknownJob(JobId job) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(uint32_t index, MemoryBudget* budget,
-                                                     const ServerIdentity* identity,
-                                                     const SendLimits& send_limits,
-                                                     std::shared_ptr<InprocNetwork> network) {
-  std::unique_ptr<Shard> shard(new Shard(budget, identity, send_limits));
+absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(
+    uint32_t index, MemoryBudget* budget, const ServerIdentity* identity,
+    const SendLimits& send_limits, std::shared_ptr<InprocNetwork> network,
+    std::function<void(const std::string&)> on_mismatch) {
+  std::unique_ptr<Shard> shard(new Shard(budget, identity, send_limits, std::move(on_mismatch)));
   ADDEND_ASSIGN_OR_RETURN(shard->loop_, EventLoop::Start(absl::StrFormat("sum-%d", index)));
   shard->tcp_ = MakeTcpTransport(shard->loop_.get());
   if (network != nullptr)
@@ -115,10 +116,14 @@ void Shard::SetJob(const JobSpec& spec) {
     }
     return;
   }
-  if (it != jobs_.end())
+  JobTotals totals;  // go on
+  if (it != jobs_.end()) {
+    totals = std::move(it->second->totals);
     DropJob(spec.id, absl::AbortedError("the job starts over as a new generation"));
+  }
   auto job = std::make_unique<ShardJob>();
   job->spec = spec;
+  job->totals = std::move(totals);
   job->links.resize(spec.num_nodes, nullptr);
   jobs_[spec.id] = std::move(job);
 }
@@ -160,7 +165,7 @@ void Shard::Lose(ShardJob* job, Partition* partition, NodeId node) {
   }
   // Nobody lacks any more what is on its way.
   if (lacked && !ownership.AnyLacks()) StopReceiving(*partition);
-  if (loss.sealed != Round()) SendResults(job, *partition);
+  if (loss.sealed != Round()) SendResults(job, partition);
   // Others may have been waiting for its turn.
   if (!Advance(job, partition).ok()) return Abort(job, partition);
   CloseIfDue(job, partition);
@@ -198,6 +203,7 @@ void Shard::DropJob(JobId job, const absl::Status& why) {
     link->link()->Close(why);
   }
   node.mapped().reset();
+  auditor_.ForgetJob(job);
   early_buffers_->DropUnused();
 }
 
@@ -263,7 +269,10 @@ absl::Status Shard::Take(ShardJob* job, Partition* partition, Payload payload, b
 }
 
 absl::Status Shard::Taken(ShardJob* job, Partition* partition, absl::Status status, size_t bytes) {
-  if (status.ok()) stats_.payload_bytes_summed.fetch_add(bytes, std::memory_order_relaxed);
+  if (status.ok()) {
+    stats_.payload_bytes_summed.fetch_add(bytes, std::memory_order_relaxed);
+    job->totals.payload_bytes += bytes;
+  }
   if (status.ok() || !partition->RootIsLost()) return status;
   Abort(job, partition);
   return absl::OkStatus();
@@ -273,15 +282,23 @@ void Shard::Settle(ShardJob* job, Partition* partition) {
   if (partition->aborted()) return;
   Round sealed;
   const uint64_t copied = partition->copied_bytes();
+  const int64_t began = TraceNow();
   partition->Settle(&sealed);
+  partition->gathering().busy_ns += TraceNow() - began;
   stats_.copied_bytes.fetch_add(partition->copied_bytes() - copied, std::memory_order_relaxed);
-  if (sealed != Round()) SendResults(job, *partition);
+  if (sealed != Round()) SendResults(job, partition);
 }
 
-void Shard::SendResults(ShardJob* job, const Partition& partition) {
+void Shard::SendResults(ShardJob* job, Partition* partition) {
   stats_.partitions_sealed.fetch_add(1, std::memory_order_relaxed);
+  journal_.Summed({.job = job->spec.id,
+                   .generation = job->spec.generation,
+                   .partition = partition->spec().id,
+                   .round = partition->LastRound()},
+                  partition->gathering(), &job->totals);
+  partition->gathering() = {};
   for (NodeLink* link : job->links) {
-    if (link != nullptr) SendResult(link, partition);
+    if (link != nullptr) SendResult(link, *partition);
   }
 }
 
@@ -446,11 +463,22 @@ void Shard::SendResult(NodeLink* link, const Partition& partition) {
   header.round = partition.LastRound();
   header.priority = partition.priority();
   header.contributors = partition.contributors();
+  if (partition.nonfinite()) header.flags |= kFlagNonFinite;
   const Bytes result = partition.LastResult();
   header.uncompressed_bytes = static_cast<uint32_t>(result.size());
   // The memory is lent until it is sent, whatever becomes of the tensor.
+  const ShardJournal::Subject subject{.job = header.job,
+                                      .generation = header.generation,
+                                      .partition = header.partition,
+                                      .round = header.round};
   link->outbox().Push(header, result,
-                      [keep = partition.shared_from_this()](absl::Status) { keep->NoteSent(); });
+                      [this, keep = partition.shared_from_this(), subject, node = link->node(),
+                       sealed = TraceNow()](absl::Status status) {
+                        keep->NoteSent();
+                        if (!status.ok()) return;
+                        journal_.Sent(subject, node, static_cast<uint32_t>(keep->payload_bytes()),
+                                      sealed);
+                      });
 }
 
 void Shard::OnLinkClosed(NodeLink* link, const absl::Status& why) {
@@ -459,6 +487,7 @@ void Shard::OnLinkClosed(NodeLink* link, const absl::Status& why) {
                  job->spec.id.value(), Message(why));
     if (job->links[link->node().value()] == link) job->links[link->node().value()] = nullptr;
     for (auto& [id, partition] : job->partitions) partition->ForgetReferences(link->node());
+    auditor_.ForgetNode(job->spec.id, link->node());
   }
   ShardJob* const job = link->job();
   links_.remove_if([link](const auto& other) { return other.get() == link; });

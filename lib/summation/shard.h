@@ -3,7 +3,9 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -11,8 +13,10 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "lib/shard/event_loop.h"
+#include "lib/summation/auditor.h"
 #include "lib/summation/node_link.h"
 #include "lib/summation/partition.h"
+#include "lib/summation/shard_journal.h"
 #include "lib/summation/specs.h"
 #include "lib/summation/stall_log.h"
 #include "lib/transport/inproc/factory.h"
@@ -39,8 +43,15 @@ struct ShardStats {
   std::atomic<uint64_t> updates_lost{0};
 };
 
+// Links of nodes, and what waits to be sent through them.
+struct LinkCounts {
+  std::map<std::string, uint64_t> by_transport;
+  uint64_t queued = 0;  // frames
+};
+
 struct ShardJob {
   JobSpec spec;
+  JobTotals totals;
   std::vector<NodeLink*> links;  // by node; null: not connected
   absl::flat_hash_map<PartitionId, std::shared_ptr<Partition>> partitions;
   absl::flat_hash_map<PartitionId, std::shared_ptr<LatestPartition>> latest;  // asynchronous ones
@@ -52,10 +63,11 @@ struct ShardJob {
 class Shard {
  public:
   // `budget` and `identity` outlive the shard.
-  static absl::StatusOr<std::unique_ptr<Shard>> Create(uint32_t index, MemoryBudget* budget,
-                                                       const ServerIdentity* identity,
-                                                       const SendLimits& send_limits,
-                                                       std::shared_ptr<InprocNetwork> network);
+  // `on_mismatch` is told in one sentence what an audit has found, on the loop.
+  static absl::StatusOr<std::unique_ptr<Shard>> Create(
+      uint32_t index, MemoryBudget* budget, const ServerIdentity* identity,
+      const SendLimits& send_limits, std::shared_ptr<InprocNetwork> network,
+      std::function<void(const std::string&)> on_mismatch = nullptr);
   ~Shard();
 
   EventLoop* loop() { return loop_.get(); }
@@ -98,6 +110,11 @@ class Shard {
   // Makes room for accumulators: what was kept before its turn is asked for again at its turn.
   void DropEarly();
   void RollCall(JobId job, size_t limit, std::vector<OpenRoundInfo>* out) const;
+  // Adds this shard's numbers to those of others.
+  void AddTotals(std::map<JobId, JobTotals>* totals) const;
+  void AddLinks(LinkCounts* counts) const;
+  void AddNames(JobId job, std::map<TensorId, std::string>* names) const;
+  const ShardJournal& journal() const { return journal_; }
 
   // ---- for NodeLink, on the loop ----
   EarlyBuffers* early_buffers() { return early_buffers_.get(); }
@@ -108,6 +125,9 @@ class Shard {
   // Takes the contribution whose turn it is, goes on with what came early, and sends the result if
   // that was all.
   absl::Status Take(ShardJob* job, Partition* partition, Payload payload, bool empty);
+  // A contribution has come whose first byte came at `began`.
+  void NoteArrival(const NodeLink& link, Partition* partition, const FrameHeader& header,
+                   int64_t began);
   // Goes on with what came early.
   absl::Status Advance(ShardJob* job, Partition* partition);
   void SendResult(NodeLink* link, const Partition& partition);
@@ -125,6 +145,11 @@ class Shard {
   // Sends the newest result to the nodes that lack it.
   void Relay(ShardJob* job, Partition* partition);
   void OnLinkClosed(NodeLink* link, const absl::Status& why);
+  // A node's contribution to be summed a second time, null if there was no memory for it; and the
+  // digest of what the node was given.
+  void Audit(const ShardJob& job, const FrameHeader& header,
+             std::unique_ptr<EarlyContribution> contribution);
+  void AuditDigest(const ShardJob& job, const FrameHeader& header);
 
   // ---- the same in asynchronous mode (shard_latest.cc) ----
   // Adds the update, and answers it.
@@ -143,17 +168,21 @@ class Shard {
   void SendAborted(NodeLink* link, const LatestPartition& partition, Round round);
 
  private:
-  Shard(MemoryBudget* budget, const ServerIdentity* identity, const SendLimits& send_limits)
+  Shard(MemoryBudget* budget, const ServerIdentity* identity, const SendLimits& send_limits,
+        std::function<void(const std::string&)> on_mismatch)
       : early_buffers_(EarlyBuffers::Create(budget)),
         identity_(identity),
-        send_limits_(send_limits) {}
+        send_limits_(send_limits),
+        on_mismatch_(std::move(on_mismatch)),
+        auditor_([this](const Auditor::Finding& finding) { OnAudited(finding); }) {}
+  void OnAudited(const Auditor::Finding& finding);
   void NoteRecovery(Partition* partition) const;
   void Abort(ShardJob* job, Partition* partition);
   void Lose(ShardJob* job, NodeId node);
   void Lose(ShardJob* job, Partition* partition, NodeId node);
   absl::Status Taken(ShardJob* job, Partition* partition, absl::Status status, size_t bytes);
   void Settle(ShardJob* job, Partition* partition);
-  void SendResults(ShardJob* job, const Partition& partition);
+  void SendResults(ShardJob* job, Partition* partition);
   void StopReceiving(const Partition& partition);
   // A contribution to this partition, or a repetition of one, has come in part.
   bool IsReceiving(const Partition& partition) const;
@@ -173,12 +202,15 @@ class Shard {
   const std::shared_ptr<EarlyBuffers> early_buffers_;
   const ServerIdentity* const identity_;
   const SendLimits send_limits_;
+  const std::function<void(const std::string&)> on_mismatch_;
   std::unique_ptr<EventLoop> loop_;
   std::shared_ptr<Transport> tcp_;
   std::shared_ptr<Transport> inproc_;
   std::shared_ptr<RdmaTransport> rdma_;
   bool hung_up_ = false;
   ShardStats stats_;
+  ShardJournal journal_;
+  Auditor auditor_;
   StallLog stalls_;
 
   absl::flat_hash_map<JobId, std::unique_ptr<ShardJob>> jobs_;

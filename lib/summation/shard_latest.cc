@@ -24,6 +24,7 @@ absl::Status Shard::Take(NodeLink* link, LatestPartition* partition, const Frame
   ADDEND_RETURN_IF_ERROR(partition->Apply(link->node(), update.round, values));
   stats_.updates_applied.fetch_add(1, std::memory_order_relaxed);
   stats_.payload_bytes_summed.fetch_add(values.size(), std::memory_order_relaxed);
+  link->job()->totals.payload_bytes += values.size();
   return SendLatest(link, partition, update.priority);
 }
 

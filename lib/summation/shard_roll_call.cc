@@ -11,11 +11,13 @@ namespace {
 
 constexpr absl::Duration kStallInterval = absl::Seconds(2);
 constexpr size_t kRoundsChecked = 1000;
+constexpr absl::Duration kAuditPatience = absl::Seconds(30);
 
 }  // namespace
 
 void Shard::CheckStalls() {
   loop_->RunAfter(kStallInterval, [this] { CheckStalls(); });
+  auditor_.AbandonOlderThan(absl::Now() - kAuditPatience);
   std::vector<OpenRoundInfo> open;
   RollCall(JobId(), kRoundsChecked, &open);
   for (const std::string& stall : stalls_.Check(open)) spdlog::warn("{}", stall);

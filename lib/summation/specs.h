@@ -20,6 +20,7 @@ namespace addend {
 
 struct JobSpec {
   JobId id;
+  std::string name = {};  // for people
   Generation generation;
   PlanVersion plan_version;
   std::string token;  // what a node's HELLO has to carry

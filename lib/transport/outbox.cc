@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "lib/trace/clock.h"
+
 namespace addend {
 
 void Outbox::Attach(Link* link, const Traits& traits) {
@@ -19,9 +21,10 @@ void Outbox::Detach() {
   Changed();
 }
 
-void Outbox::Push(const FrameHeader& header, Bytes payload, Done done, uint64_t place) {
-  queue_.push(
-      std::make_unique<Item>(Item{header, payload, std::move(done), next_sequence_++, place}));
+void Outbox::Push(const FrameHeader& header, Bytes payload, Done done, uint64_t place,
+                  int64_t* handed_at) {
+  queue_.push(std::make_unique<Item>(
+      Item{header, payload, std::move(done), next_sequence_++, place, handed_at}));
   Pump();
 }
 
@@ -34,9 +37,15 @@ void Outbox::Clear(const absl::Status& why) {
   Changed();
 }
 
-bool Outbox::HasRoom() const {
+size_t Outbox::Window() const {
   const size_t window = convoy_ == nullptr ? window_bytes_ : convoy_->limits().window_bytes;
-  return by_reference_ || in_flight_bytes_ < std::max(window, window_of_link_);
+  return std::max(window, window_of_link_);
+}
+
+bool Outbox::HasRoom() const { return by_reference_ || in_flight_bytes_ < Window(); }
+
+size_t Outbox::credit_bytes() const {
+  return by_reference_ ? 0 : Window() - std::min(Window(), in_flight_bytes_);
 }
 
 std::optional<Convoy::Frame> Outbox::NextInConvoy() const {
@@ -70,6 +79,7 @@ void Outbox::SendNext() {
   queue_.pop();
   const size_t bytes = kFrameHeaderBytes + item->payload.size();
   in_flight_bytes_ += bytes;
+  if (item->handed_at != nullptr) *item->handed_at = TraceNow();
   link_->Send(item->header, item->payload,
               [self = std::weak_ptr<Outbox*>(self_), bytes,
                done = std::move(item->done)](absl::Status status) mutable {

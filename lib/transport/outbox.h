@@ -34,11 +34,15 @@ class Outbox {
   // Detach().
   void Attach(Link* link, const Traits& traits);
   void Detach();
-  // `payload` is lent until `done`. May be called before Attach(). `place`: in the stream of the
+  // `payload` is lent until `done`, and so is `*handed_at`, which gets the TraceNow() of when the
+  // frame is handed to the link. May be called before Attach(). `place`: in the stream of the
   // convoy; 0: the frame belongs to none.
-  void Push(const FrameHeader& header, Bytes payload, Done done, uint64_t place = 0);
+  void Push(const FrameHeader& header, Bytes payload, Done done, uint64_t place = 0,
+            int64_t* handed_at = nullptr);
   void Clear(const absl::Status& why);
   size_t queued() const { return queue_.size(); }
+  // What may be handed to the link before anything has to come back.
+  size_t credit_bytes() const;
 
  private:
   friend class Convoy;
@@ -48,6 +52,7 @@ class Outbox {
     Done done;
     uint64_t sequence;
     uint64_t place;
+    int64_t* handed_at;
   };
   struct Later {
     bool operator()(const std::unique_ptr<Item>& a, const std::unique_ptr<Item>& b) const {
@@ -57,6 +62,7 @@ class Outbox {
   };
   void Pump();
   void SendNext();
+  size_t Window() const;
   bool HasRoom() const;
   std::optional<Convoy::Frame> NextInConvoy() const;
   void Changed();

@@ -15,7 +15,7 @@
 namespace addend {
 
 inline constexpr uint32_t kFrameMagic = 0x444E4441;  // "ADND" on the wire
-inline constexpr uint16_t kWireVersion = 3;
+inline constexpr uint16_t kWireVersion = 4;
 inline constexpr size_t kFrameHeaderBytes = 96;
 // Upper limit of a payload; a header that announces more is malformed.
 inline constexpr uint32_t kMaxPayloadBytes = 1u << 30;
@@ -39,6 +39,9 @@ enum class FrameType : uint8_t {
   kBundle =
       11,       // detail = so many frames in one: the payload is their headers, then their payloads
   kStamp = 12,  // owner -> node, asynchronous mode: what is in the kResult that follows
+  kAudit = 13,  // node -> another server: as its kContribution to the owner
+  kAuditDigest = 14,  // node -> that server: detail = CRC-32C of the result, contributors = the
+                      // owner's server id
 };
 std::string_view Name(FrameType type);
 
@@ -49,14 +52,17 @@ inline constexpr size_t kMaxBundlePayloadBytes = 128 << 10;
 inline constexpr size_t kMaxBundledBytes = 16 << 10;
 inline constexpr bool MayBeBundled(FrameType type, size_t payload_bytes) {
   return type != FrameType::kHello && type != FrameType::kGoaway && type != FrameType::kBundle &&
+         type != FrameType::kAudit && type != FrameType::kAuditDigest &&
          payload_bytes <= kMaxBundledBytes;
 }
 
 inline constexpr uint16_t kFlagEmpty = 1;       // a contribution without data: counts, adds nothing
 inline constexpr uint16_t kFlagPayloadCrc = 2;  // payload_crc32c is set
 inline constexpr uint16_t kFlagReply = 4;
-inline constexpr uint16_t kFlagResult = 8;  // of a kSendAgain: a result is wanted
-inline constexpr uint16_t kKnownFlags = kFlagEmpty | kFlagPayloadCrc | kFlagReply | kFlagResult;
+inline constexpr uint16_t kFlagResult = 8;      // of a kSendAgain: a result is wanted
+inline constexpr uint16_t kFlagNonFinite = 16;  // of a kResult: an element is infinite or NaN
+inline constexpr uint16_t kKnownFlags =
+    kFlagEmpty | kFlagPayloadCrc | kFlagReply | kFlagResult | kFlagNonFinite;
 
 // How the payload is written. Compressed encodings come later; a receiver refuses what it does not
 // know.

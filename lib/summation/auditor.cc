@@ -1,0 +1,145 @@
+#include "lib/summation/auditor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "lib/reduce/reduce.h"
+#include "lib/wire/crc32c.h"
+
+namespace addend {
+namespace {
+
+// The same sum as the owner's: in node order, in one pass.
+std::vector<std::byte> SumOf(const FrameHeader& header,
+                             const std::vector<std::unique_ptr<EarlyContribution>>& contributions,
+                             uint32_t ranks) {
+  size_t bytes = 0;
+  std::vector<const void*> inputs;
+  for (const auto& contribution : contributions) {
+    if (contribution->empty()) continue;
+    bytes = contribution->bytes().size();
+    inputs.push_back(contribution->bytes().data());
+  }
+  std::vector<std::byte> sum(bytes);
+  if (inputs.empty()) return sum;
+  const auto nodes = static_cast<uint32_t>(contributions.size());
+  Reduce(header.dtype, header.op, sum.data(), inputs, bytes / SizeOf(header.dtype), nodes * ranks);
+  return sum;
+}
+
+}  // namespace
+
+Auditor::Audit* Auditor::Find(const FrameHeader& header, uint32_t nodes, uint32_t ranks,
+                              absl::Time now) {
+  const Key key(header.job, header.generation, header.partition, header.round);
+  if (const auto found = open_.find(key); found != open_.end()) return &found->second;
+  if (open_.size() >= kOpenMax) {
+    Abandon(std::min_element(open_.begin(), open_.end(), [](const auto& a, const auto& b) {
+              return a.second.since < b.second.since;
+            })->first);
+  }
+  Audit& audit = open_[key];
+  audit.header = header;
+  audit.ranks = ranks;
+  audit.contributions.resize(nodes);
+  audit.digests.resize(nodes);
+  audit.since = now;
+  return &audit;
+}
+
+void Auditor::OnContribution(const FrameHeader& header, uint32_t nodes, uint32_t ranks,
+                             std::unique_ptr<EarlyContribution> contribution, absl::Time now) {
+  Audit* const audit = Find(header, nodes, ranks, now);
+  // All that is not empty has the same size.
+  const bool fits =
+      contribution != nullptr &&
+      std::all_of(audit->contributions.begin(), audit->contributions.end(), [&](const auto& other) {
+        return other == nullptr || other->empty() || contribution->empty() ||
+               other->bytes().size() == contribution->bytes().size();
+      });
+  if (!fits || audit->header.dtype != header.dtype || audit->header.op != header.op) {
+    return Abandon({header.job, header.generation, header.partition, header.round});
+  }
+  audit->contributions[header.sender] = std::move(contribution);
+  FinishIfComplete(header);
+}
+
+void Auditor::OnDigest(const FrameHeader& header, uint32_t nodes, uint32_t ranks, absl::Time now) {
+  Audit* const audit = Find(header, nodes, ranks, now);
+  audit->digests[header.sender] = header.detail;
+  audit->owner = header.contributors;
+  FinishIfComplete(header);
+}
+
+void Auditor::FinishIfComplete(const FrameHeader& header) {
+  const auto it = open_.find({header.job, header.generation, header.partition, header.round});
+  const Audit& audit = it->second;
+  const bool complete =
+      std::all_of(audit.contributions.begin(), audit.contributions.end(),
+                  [](const auto& contribution) { return contribution != nullptr; }) &&
+      std::all_of(audit.digests.begin(), audit.digests.end(),
+                  [](const auto& digest) { return digest.has_value(); });
+  if (!complete) return;
+  const Finding finding = Compare(audit);
+  open_.erase(it);
+  on_finding_(finding);
+}
+
+Auditor::Finding Auditor::Compare(const Audit& audit) const {
+  Finding finding{.result = Result::kMatch, .job = audit.header.job, .text = {}};
+  const bool all_empty =
+      std::all_of(audit.contributions.begin(), audit.contributions.end(),
+                  [](const auto& contribution) { return contribution->empty(); });
+  if (all_empty) return finding;  // the size is not known, and nothing was summed
+  const uint32_t expected = Crc32c(SumOf(audit.header, audit.contributions, audit.ranks));
+  std::vector<uint32_t> differ;
+  for (uint32_t node = 0; node < audit.digests.size(); ++node) {
+    if (*audit.digests[node] != expected) differ.push_back(node);
+  }
+  if (differ.empty()) return finding;
+  finding.result = Result::kMismatch;
+  finding.text = absl::StrFormat(
+      "partition %d of tensor %d, round %d, was summed again: the result that server %d gave "
+      "node%s "
+      "%s is another one%s",
+      audit.header.partition.index(), audit.header.partition.tensor().value(),
+      audit.header.round.value(), audit.owner, differ.size() == 1 ? "" : "s",
+      absl::StrJoin(differ, ", "),
+      differ.size() == audit.digests.size()
+          ? ": that server's memory or CPU is at fault, or this one's"
+          : ": it was changed on its way, or in that node's memory");
+  return finding;
+}
+
+void Auditor::Abandon(Key key) {
+  if (open_.erase(key) == 0) return;
+  on_finding_({.result = Result::kAbandoned, .job = std::get<JobId>(key), .text = {}});
+}
+
+void Auditor::AbandonOlderThan(absl::Time before) {
+  std::vector<Key> old;
+  for (const auto& [key, audit] : open_) {
+    if (audit.since < before) old.push_back(key);
+  }
+  for (const Key& key : old) Abandon(key);
+}
+
+void Auditor::ForgetNode(JobId job, NodeId node) {
+  std::vector<Key> refer;
+  for (const auto& [key, audit] : open_) {
+    if (std::get<JobId>(key) == job && audit.contributions[node.value()] != nullptr &&
+        audit.contributions[node.value()]->by_reference()) {
+      refer.push_back(key);
+    }
+  }
+  for (const Key& key : refer) Abandon(key);
+}
+
+void Auditor::ForgetJob(JobId job) {
+  std::erase_if(open_, [job](const auto& entry) { return std::get<JobId>(entry.first) == job; });
+}
+
+}  // namespace addend
