@@ -85,6 +85,25 @@ Error Init(const addend_options* options, addend_context** context) {
   return {};
 }
 
+Error KeepHandle(Object object, addend_handle** handle) {
+  object.kind = Kind::kHandle;
+  const uint64_t id = Objects::Get().NewId();
+  Objects::Get().Put(id, std::move(object));
+  *handle = Objects::ToOpaque<addend_handle>(id);
+  return {};
+}
+
+Error CheckDeviceDtype(const Tensor& tensor, addend_dtype dtype) {
+  const auto given = static_cast<DType>(dtype);
+  const bool half = tensor.dtype == DType::kFloat16 || tensor.dtype == DType::kBFloat16;
+  if (given == tensor.dtype || (half && given == DType::kFloat32)) return {};
+  return MakeError(ADDEND_ERROR_INVALID,
+                   "tensor \"%s\" is declared as %s; memory of a GPU of dtype %d cannot be pushed "
+                   "as that: it has to be the same, or float32 for a float16 or bfloat16 tensor",
+                   tensor.name.c_str(), std::string(Name(tensor.dtype)).c_str(),
+                   static_cast<int>(dtype));
+}
+
 }  // namespace
 }  // namespace addend::client
 
@@ -173,12 +192,27 @@ addend_code addend_push_pull(addend_tensor* tensor, const void* in, void* out, i
   return With(tensor, Kind::kTensor, [&](Object& object) {
     if (handle == nullptr) return NullArgument("handle");
     Error error = object.context->Push(object.tensor, in, out, priority, &object.operation);
+    return error.ok() ? KeepHandle(std::move(object), handle) : error;
+  });
+}
+
+addend_code addend_push_pull_device(addend_tensor* tensor, const void* in, void* out,
+                                    addend_dtype dtype, void* stream, int32_t priority,
+                                    addend_handle** handle) {
+  return With(tensor, Kind::kTensor, [&](Object& object) {
+    if (handle == nullptr) return NullArgument("handle");
+    if (out == nullptr) return NullArgument("out");
+    const DeviceMemory memory{in, out, static_cast<addend::DType>(dtype), stream};
+    Error error = CheckDeviceDtype(*object.tensor, dtype);
     if (!error.ok()) return error;
-    object.kind = Kind::kHandle;
-    const uint64_t id = Objects::Get().NewId();
-    Objects::Get().Put(id, std::move(object));
-    *handle = Objects::ToOpaque<addend_handle>(id);
-    return Error{};
+    error = object.context->PushFromDevice(object.tensor, memory, priority, &object.operation);
+    return error.ok() ? KeepHandle(std::move(object), handle) : error;
+  });
+}
+
+addend_code addend_wait_on_stream(addend_handle* handle, double timeout_s, void* stream) {
+  return With(handle, Kind::kHandle, [&](const Object& object) {
+    return object.context->WaitOnStream(object.operation, timeout_s, stream);
   });
 }
 

@@ -140,6 +140,21 @@ void addend_unpin(addend_pin* pin);
 addend_code addend_push_pull(addend_tensor* tensor, const void* in, void* out, int32_t priority,
                              addend_handle** handle);
 
+/* The same for memory of a GPU: `in` and `out` are device pointers, contiguous, of `dtype`, which
+ * is the tensor's, or ADDEND_FLOAT32 for a tensor of ADDEND_FLOAT16 or ADDEND_BFLOAT16: then it is
+ * converted on the device. `stream` is the caller's cudaStream_t: `in` is read when the stream has
+ * come to where it stands now, and neither is touched by others before addend_wait_on_stream. Both
+ * have to stay valid until the operation has ended and a stream has waited for it. Nothing waits
+ * for the GPU: the call returns at once, but the first one of a process, which waits for that of
+ * the other local ranks. Needs libaddend_cuda.so. A tensor may be pushed from the GPU in one round
+ * and from host memory in the next, if all ranks of the node do the same. */
+addend_code addend_push_pull_device(addend_tensor* tensor, const void* in, void* out,
+                                    addend_dtype dtype, void* stream, int32_t priority,
+                                    addend_handle** handle);
+/* Waits like addend_wait until the result is in this machine's memory, then makes the stream wait
+ * until it is in `out`. */
+addend_code addend_wait_on_stream(addend_handle* handle, double timeout_s, void* stream);
+
 /* 1 when the operation has ended, with or without an error. */
 int32_t addend_poll(const addend_handle* handle);
 /* Waits until the operation has ended, and returns its code. timeout_s < 0: until the job's stall

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "lib/client/copy.h"
@@ -41,8 +42,12 @@ std::string Describe(const std::vector<int64_t>& shape, DType dtype, ReduceOp op
 
 }  // namespace
 
-Context::Context(std::unique_ptr<AgentSocket> socket, const Place& place)
-    : socket_(std::move(socket)), place_(place), nodes_present_(place.num_nodes) {}
+Context::Context(std::unique_ptr<AgentSocket> socket, const Place& place,
+                 double staging_bytes_per_s)
+    : socket_(std::move(socket)),
+      place_(place),
+      staging_bytes_per_s_(staging_bytes_per_s),
+      nodes_present_(place.num_nodes) {}
 
 Context::~Context() { Shutdown(); }
 
@@ -51,7 +56,7 @@ Error Context::Open(const Settings& settings, std::shared_ptr<Context>* context)
   Place place;
   const Error error = JoinJob(settings, &socket, &place);
   if (!error.ok()) return error;
-  context->reset(new Context(std::move(socket), place));
+  context->reset(new Context(std::move(socket), place, settings.staging_bytes_per_s));
   (*context)->StartReader();
   return {};
 }
@@ -137,32 +142,40 @@ Error Context::Push(const std::shared_ptr<Tensor>& tensor, const void* in, void*
   made->out = out;
   made->empty = in == nullptr;
   made->priority = priority;
+  Error error = Enqueue(made);
+  if (error.ok()) *operation = std::move(made);
+  return error;
+}
+
+Error Context::Enqueue(const std::shared_ptr<Operation>& operation) {
+  Tensor& tensor = *operation->tensor;
   {
     const Lock lock(mu_);
     Error error = Usable(lock);
     if (!error.ok()) return error;
-    if (tensor->undeclared) {
+    if (tensor.undeclared) {
       return MakeError(ADDEND_ERROR_STATE, "tensor \"%s\" is undeclared; declare it again first",
-                       tensor->name.c_str());
+                       tensor.name.c_str());
     }
-    tensor->pending.push_back(made);
-    *operation = made;
-    if (tensor->pending.size() > 1) return {};  // the reader starts it
+    tensor.pending.push_back(operation);
+    if (tensor.pending.size() > 1) return {};  // the reader starts it
   }
-  StartPush(made);
+  StartPush(operation);
   return {};
 }
 
 void Context::StartPush(const std::shared_ptr<Operation>& operation) {
+  if (operation->on_device != nullptr) return StartDevicePush(operation);
   Tensor& tensor = *operation->tensor;
   Lock lock(mu_);
   if (operation->done.load()) return;
+  const auto called = std::chrono::steady_clock::now();
   const void* const in = operation->in;
   // A tensor computed in place is there already (addend_alloc).
   if (in != nullptr && in != tensor.contribution->data() && tensor.bytes > 0) {
     operation->copying_in = true;
     lock.unlock();
-    Copy(tensor.contribution->data(), in, tensor.bytes);
+    Stage(tensor.contribution->data(), in, tensor.bytes);
     copied_in_bytes_.fetch_add(tensor.bytes, std::memory_order_relaxed);
     lock.lock();
     operation->copying_in = false;
@@ -177,8 +190,18 @@ void Context::StartPush(const std::shared_ptr<Operation>& operation) {
   message.round = operation->round;
   message.priority = operation->priority;
   message.flags = operation->empty ? ipc::kFlagEmpty : 0;
+  const auto staging = std::chrono::steady_clock::now() - called;
+  message.request = std::chrono::nanoseconds(staging).count();
   // Under the lock, so that the result cannot come before the round is noted.
   socket_->Send(message, {}, {});
+}
+
+void Context::Stage(void* to, const void* from, size_t bytes) const {
+  const auto began = std::chrono::steady_clock::now();
+  Copy(to, from, bytes);
+  if (staging_bytes_per_s_ <= 0) return;
+  const std::chrono::duration<double> least(static_cast<double>(bytes) / staging_bytes_per_s_);
+  std::this_thread::sleep_until(began + least);
 }
 
 Error Context::Wait(const std::shared_ptr<Operation>& operation, double timeout_s) {
@@ -247,6 +270,7 @@ void Context::EndAll(const Lock& lock, const Error& error) {
     tensor->pending.clear();
   }
   declared_.notify_all();
+  device_changed_.notify_all();
   tag_done_.notify_all();
 }
 
@@ -263,6 +287,7 @@ void Context::Shutdown() {
   }
   socket_->Wake();
   if (reader_.joinable()) reader_.join();
+  DetachDevice();
   ipc::Message message;
   message.type = ipc::Type::kShutdown;
   socket_->Send(message, {}, {});

@@ -26,6 +26,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "lib/client/device_library.h"
 #include "lib/client/error.h"
 #include "lib/client/handshake.h"
 #include "lib/client/settings.h"
@@ -33,6 +34,14 @@
 #include "lib/client/tensor.h"
 
 namespace addend::client {
+
+// What is pushed from a GPU, and where its result goes.
+struct DeviceMemory {
+  const void* in = nullptr;  // null: nothing
+  void* out = nullptr;
+  DType dtype{};           // of both
+  void* stream = nullptr;  // the caller's
+};
 
 class Context {
  public:
@@ -54,6 +63,11 @@ class Context {
              std::shared_ptr<Operation>* operation);
   // ADDEND_ERROR_TIMEOUT, or how the operation ended. timeout_s < 0: no limit.
   Error Wait(const std::shared_ptr<Operation>& operation, double timeout_s);
+  // As addend_push_pull_device. The first call of the process waits for the other local ranks'.
+  Error PushFromDevice(const std::shared_ptr<Tensor>& tensor, const DeviceMemory& memory,
+                       int32_t priority, std::shared_ptr<Operation>* operation);
+  // Waits as Wait, then makes the stream wait for the result.
+  Error WaitOnStream(const std::shared_ptr<Operation>& operation, double timeout_s, void* stream);
   // The caller takes its memory back: `in` and `out` are not touched any more. The round itself
   // goes on, because the other ranks count on it.
   void Release(const std::shared_ptr<Operation>& operation);
@@ -68,14 +82,34 @@ class Context {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  Context(std::unique_ptr<AgentSocket> socket, const Place& place);
+  Context(std::unique_ptr<AgentSocket> socket, const Place& place, double staging_bytes_per_s);
 
   // Those with a Lock want mu_ held, and may give it back in between.
   Error Usable(const Lock& lock) const;
   Error AwaitDeclared(Lock& lock, const std::shared_ptr<Tensor>& tensor);
+  // Starts it, or lets it wait for the tensor's former ones.
+  Error Enqueue(const std::shared_ptr<Operation>& operation);
   void StartPush(const std::shared_ptr<Operation>& operation);
+  void Stage(void* to, const void* from, size_t bytes) const;
   void End(const Lock& lock, const std::shared_ptr<Operation>& operation, Error error);
   void EndAll(const Lock& lock, const Error& error);
+
+  // Memory of a GPU (context_device.cc).
+  class Sink;
+  Error OpenDevice(std::shared_ptr<Device>* device);
+  Error JoinGroup(Lock& lock, Device* device);
+  Error Attach(const std::shared_ptr<Tensor>& tensor, const std::shared_ptr<Device>& device);
+  void StartDevicePush(const std::shared_ptr<Operation>& operation);
+  Error OnGroup(const Packet& packet);
+  Error OnGroupId(const Packet& packet);
+  Error OnAttached(const Packet& packet);
+  Error OnContribute(const Packet& packet);
+  Error OnArrived(const Packet& packet);
+  // The operation of a GPU that is under way with this tensor and round.
+  Error FindOnDevice(const ipc::Message& message, std::shared_ptr<Operation>* operation);
+  void OnStaged(uint64_t id, uint64_t bytes);
+  void FailDevice(const Error& error);
+  void DetachDevice();
 
   // The reader.
   void StartReader();
@@ -89,6 +123,7 @@ class Context {
   // Constant after construction.
   const std::unique_ptr<AgentSocket> socket_;
   const Place place_;
+  const double staging_bytes_per_s_;
   std::thread reader_;
 
   // The reader's.
@@ -100,12 +135,31 @@ class Context {
   std::atomic<uint64_t> copied_out_bytes_{0};
   std::atomic<uint64_t> rounds_{0};
 
+  // Rounds of a GPU whose contribution is not all in host memory; taken within CUDA's callbacks.
+  struct Staging {
+    uint32_t tensor;
+    uint64_t round;
+    uint64_t bytes;
+  };
+  std::mutex staging_mu_;
+  std::unordered_map<uint64_t, Staging> staging_;  // guarded by staging_mu_; by DeviceRound::id
+
+  // Never held while the GPU's library is called.
   mutable std::mutex mu_;
   // Guarded by mu_.
   std::unordered_map<std::string, std::shared_ptr<Tensor>> by_name_;
   std::unordered_map<uint64_t, std::shared_ptr<Tensor>> by_request_;  // awaiting kDeclared
   std::unordered_map<uint32_t, std::shared_ptr<Tensor>> by_number_;
   std::deque<uint64_t> done_tags_;
+  // The GPU, once a tensor of it has come.
+  bool opening_device_ = false;
+  std::shared_ptr<Device> device_;
+  std::shared_ptr<Sink> sink_;
+  bool in_group_ = false;  // the agent has said with whom
+  bool ordered_ = false;
+  ipc::Group group_;
+  std::string group_id_;
+  std::condition_variable device_changed_;
   Error failure_;      // of the job
   bool shut_ = false;  // Shutdown was called
   std::condition_variable declared_;

@@ -14,6 +14,22 @@
 //         the round's error
 //   kUndeclare ------------------>            (no answer; the name is free for this rank at once)
 //         <----------------------- kMembers   nodes have been lost, or wait to come back
+//
+// With tensors of a GPU also these. What touches the GPU is done in the trainer, in the order that
+// the agent says, which is the same for all ranks of a group:
+//   kDevice ---------------------->           once: the PCI bus id of my GPU
+//         <----------------------- kGroup     once all local ranks have said so: with whom I
+//         aggregate
+//   kGroupId <-------------------> kGroupId   what the first of a group made for NCCL, to the
+//   others kAttach ---------------------->           this tensor's contribution of the group
+//         <----------------------- kAttached  its descriptor: the first member's segment
+//   kPush with kFlagDevice ------->           the data is on the GPU as soon as a stream gets there
+//         <----------------------- kContribute  aggregate it, and copy your part to the segment
+//   kStaged ---------------------->           my part of the first `bytes` is there
+//         <----------------------- kArrived   `bytes` of the result from `offset` on are there;
+//         kResult follows the last
+//   kDeviceFailed ---------------->           the GPU cannot be used any more: the reason
+//
 //         <----------------------- kFailure   the job has failed; nothing follows
 //   kShutdown ------------------->            a clean end; without it a closed socket means that
 //   the trainer died
@@ -30,7 +46,7 @@
 namespace addend::ipc {
 
 inline constexpr uint32_t kMagic = 0x43444441;  // "ADDC"
-inline constexpr uint16_t kVersion = 2;
+inline constexpr uint16_t kVersion = 3;
 inline constexpr size_t kMaxNameBytes = 4096;
 inline constexpr size_t kMaxDims = 64;
 inline constexpr size_t kMaxTextBytes = 4096;
@@ -48,14 +64,26 @@ enum class Type : uint16_t {
   kFailure = 9,
   kShutdown = 10,
   kMembers = 11,
+  kDevice = 12,
+  kGroup = 13,
+  kGroupId = 14,
+  kAttach = 15,
+  kAttached = 16,
+  kContribute = 17,
+  kStaged = 18,
+  kArrived = 19,
+  kDeviceFailed = 20,
 };
 
-inline constexpr uint16_t kFlagEmpty = 1;  // kPush: this rank contributes nothing
+inline constexpr uint16_t kFlagEmpty = 1;    // kPush: this rank contributes nothing
+inline constexpr uint16_t kFlagDevice = 2;   // kPush: from a GPU
+inline constexpr uint16_t kFlagScatter = 4;  // kGroup: as Group::scatter (pieces.h)
+inline constexpr uint16_t kFlagOrdered = 8;  // kGroup: sums are in the order of the members
 
 // The fixed part of every message; fields that a type does not use are 0.
 // kDeclare: followed by `dims` int64 dimensions, then `text_bytes` bytes of name.
 // All others: followed by `text_bytes` bytes of text (kInit: the job's name or nothing; replies:
-// the error or progress).
+// the error or progress; kGroup: the members that are roots in turn, a uint32 each).
 struct Message {
   uint32_t magic = kMagic;
   uint16_t version = kVersion;
@@ -64,20 +92,24 @@ struct Message {
   uint16_t flags = 0;
   uint8_t dtype = 0;     // addend::DType
   uint8_t op = 0;        // addend::ReduceOp
-  uint64_t request = 0;  // kDeclare: any number, repeated in kDeclared
-  uint64_t round = 0;    // kPush, kResult: from 1, without gaps
+  uint64_t request = 0;  // kDeclare: any number, repeated in kDeclared; kPush: nanoseconds since
+                         // the trainer's call, which copying in took; kContribute: a bit for
+                         // every member of the group that has data
+  uint64_t round = 0;    // kPush, kResult and what is between them: from 1, without gaps
+  uint64_t offset = 0;   // kArrived
+  uint64_t bytes = 0;    // kStaged, kArrived
   int32_t priority = 0;
   uint32_t code = 0;  // replies: addend_code, 0 is success
   uint32_t dims = 0;
   uint32_t text_bytes = 0;
-  int32_t rank = 0;  // kInit, kInitReply
-  int32_t size = 0;  // kMembers: nodes that wait for the next generation
-  int32_t local_rank = 0;
-  int32_t local_size = 0;
-  int32_t node_rank = 0;  // kInitReply
-  int32_t num_nodes = 0;  // kMembers: those that take part in this one
+  int32_t rank = 0;        // kInit, kInitReply
+  int32_t size = 0;        // kMembers: nodes that wait for the next generation
+  int32_t local_rank = 0;  // kGroup: this rank's number in the group
+  int32_t local_size = 0;  // kGroup: its members
+  int32_t node_rank = 0;   // kInitReply
+  int32_t num_nodes = 0;   // kMembers: those that take part in this one
 };
-static_assert(sizeof(Message) == 72);
+static_assert(sizeof(Message) == 88);
 
 // Distance of the two slots in a result segment, and the size of a contribution segment; never 0.
 inline constexpr size_t SlotBytes(size_t tensor_bytes) {

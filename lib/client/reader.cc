@@ -54,6 +54,16 @@ Error Context::OnPacket(Packet packet) {
       nodes_present_ = packet.message.num_nodes;
       nodes_waiting_ = packet.message.size;
       return {};
+    case ipc::Type::kGroup:
+      return OnGroup(packet);
+    case ipc::Type::kGroupId:
+      return OnGroupId(packet);
+    case ipc::Type::kAttached:
+      return OnAttached(packet);
+    case ipc::Type::kContribute:
+      return OnContribute(packet);
+    case ipc::Type::kArrived:
+      return OnArrived(packet);
     case ipc::Type::kFailure:
       return FromAgent(packet.message.code, packet.text);
     default:
@@ -120,6 +130,10 @@ Error Context::OnResult(const Packet& packet) {
   Error error;
   if (message.code != 0) {
     error = FromAgent(message.code, packet.text);
+  } else if (operation->on_device != nullptr && !operation->enqueued) {
+    error = MakeError(ADDEND_ERROR_INTERNAL,
+                      "the agent at %s sent the end of a result of which parts are missing",
+                      socket_->path().c_str());
   } else {
     operation->result =
         tensor->results->data() + (message.round & 1) * ipc::SlotBytes(tensor->bytes);
@@ -127,7 +141,7 @@ Error Context::OnResult(const Packet& packet) {
     if (out != nullptr && tensor->bytes > 0) {
       operation->copying_out = true;
       lock.unlock();
-      Copy(out, operation->result, tensor->bytes);
+      Stage(out, operation->result, tensor->bytes);
       copied_out_bytes_.fetch_add(tensor->bytes, std::memory_order_relaxed);
       lock.lock();
       operation->copying_out = false;
@@ -145,6 +159,7 @@ Error Context::OnResult(const Packet& packet) {
 
 void Context::FailJob(const Error& error) {
   const Lock lock(mu_);
+  if (!failure_.ok()) return;
   failure_ = error;
   EndAll(lock, error);
 }

@@ -71,6 +71,22 @@ Error LoadTimeout(double option, double* value) {
   return {};
 }
 
+// A stand-in for a slow PCIe link, to rehearse with.
+Error LoadStaging(Settings* settings) {
+  const char* text = Environment("ADDEND_STAGING_BANDWIDTH");
+  if (text == nullptr) return {};
+  char* end = nullptr;
+  const double rate = std::strtod(text, &end);
+  if (end == text || *end != '\0' || !std::isfinite(rate) || rate <= 0) {
+    return MakeError(ADDEND_ERROR_INVALID,
+                     "the environment variable ADDEND_STAGING_BANDWIDTH is \"%s\", which is not a "
+                     "number of bytes per second above 0",
+                     text);
+  }
+  settings->staging_bytes_per_s = rate;
+  return {};
+}
+
 Error LoadTexts(const addend_options& options, Settings* settings) {
   const char* socket = options.socket;
   if (socket == nullptr || *socket == '\0') socket = Environment("ADDEND_SOCKET");
@@ -125,6 +141,7 @@ Error LoadSettings(const addend_options* given, Settings* settings) {
     std::memcpy(&options, given, std::min(given->struct_size, sizeof(options)));
   }
   Error error = LoadTexts(options, settings);
+  if (error.ok()) error = LoadStaging(settings);
   if (error.ok()) error = LoadTimeout(options.connect_timeout_s, &settings->connect_timeout_s);
   if (error.ok()) {
     error = LoadInteger(options.rank, options.rank >= 0, "RANK", 0, &settings->rank);

@@ -18,6 +18,7 @@ struct Settings {
   int32_t local_rank = 0;
   int32_t local_size = 1;
   double connect_timeout_s = 60;
+  double staging_bytes_per_s = 0;  // copies are held to this rate; 0: as fast as they go
 };
 
 // ADDEND_ERROR_INVALID names the option or the variable, its value and what is allowed.

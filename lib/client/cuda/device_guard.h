@@ -1,0 +1,26 @@
+// The caller's threads have a device of their own: it is current again when this ends.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+namespace addend::client::cuda {
+
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device) {
+    if (cudaGetDevice(&before_) != cudaSuccess) before_ = -1;
+    changed_ = before_ != device;
+    if (changed_) cudaSetDevice(device);
+  }
+  ~DeviceGuard() {
+    if (changed_ && before_ >= 0) cudaSetDevice(before_);
+  }
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int before_ = -1;
+  bool changed_ = false;
+};
+
+}  // namespace addend::client::cuda

@@ -1,0 +1,31 @@
+// NCCL's functions, found when a group of GPUs is joined: what never aggregates on GPUs needs no
+// NCCL, and a process that trains with PyTorch has PyTorch's.
+#pragma once
+
+#include <nccl.h>
+
+#include <string>
+
+namespace addend::client::cuda {
+
+struct NcclLibrary {
+  decltype(&ncclGetVersion) GetVersion = nullptr;
+  decltype(&ncclGetUniqueId) GetUniqueId = nullptr;
+  decltype(&ncclCommInitRank) CommInitRank = nullptr;
+  decltype(&ncclCommAbort) CommAbort = nullptr;
+  decltype(&ncclGetErrorString) GetErrorString = nullptr;
+  decltype(&ncclGetLastError) GetLastError = nullptr;
+  decltype(&ncclGroupStart) GroupStart = nullptr;
+  decltype(&ncclGroupEnd) GroupEnd = nullptr;
+  decltype(&ncclSend) Send = nullptr;
+  decltype(&ncclRecv) Recv = nullptr;
+  decltype(&ncclBroadcast) Broadcast = nullptr;
+  decltype(&ncclAllGather) AllGather = nullptr;
+  decltype(&ncclReduce) Reduce = nullptr;
+  decltype(&ncclReduceScatter) ReduceScatter = nullptr;
+};
+
+// Null, with one sentence in `why`, where there is none or one too old. The library stays loaded.
+const NcclLibrary* LoadNccl(std::string* why);
+
+}  // namespace addend::client::cuda

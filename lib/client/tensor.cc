@@ -1,0 +1,17 @@
+#include "lib/client/tensor.h"
+
+#include "lib/client/device_library.h"
+
+namespace addend::client {
+
+Operation::~Operation() {
+  if (on_device != nullptr) tensor->device->End(on_device.get());
+}
+
+Tensor::~Tensor() {
+  if (device == nullptr) return;
+  device->Unmap(for_device());
+  device->Unmap(*results);
+}
+
+}  // namespace addend::client
