@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -25,7 +26,7 @@ namespace addend {
 struct MemberOptions {
   std::string scheduler;  // host:port, or several with commas, of which one leads
   absl::Duration connect_timeout = absl::Seconds(60);  // for the first registration
-  // Asked about once a second by Join, in its own thread, while it waits: true ends the waiting
+  // Asked many times a second by Join, in its own thread, while it waits: true ends the waiting
   // with CANCELLED, so that a signal can end a process that has not joined yet (see StopSignal).
   // May be null.
   std::function<bool()> give_up;
@@ -62,9 +63,10 @@ class ServerMember {
   uint32_t server_id() const;
   // Asks the scheduler to give this server's partitions to others, again and again while it does
   // not answer, and waits until it says that nobody needs the server any more. False if that took
-  // longer than `timeout`. Watch and lease go on meanwhile.
-  bool Drain(absl::Duration timeout);
-  // Ends the threads, then tells the scheduler, for at most 2 s. A second call does nothing.
+  // longer than `timeout`. A scheduler that does not answer is not waited for while `is_needed`
+  // says that there is nothing to move. Watch and lease go on meanwhile.
+  bool Drain(absl::Duration timeout, absl::FunctionRef<bool()> is_needed);
+  // Ends the threads, then tells the scheduler, for at most 1.5 s. A second call does nothing.
   void Leave();
 
  private:
@@ -104,7 +106,7 @@ class NodeMember {
   // Waits until all that was queued is answered; false if that took longer than `timeout`.
   bool Flush(absl::Duration timeout);
 
-  // Ends the threads, then tells the scheduler, for at most 2 s. What is still queued is dropped:
+  // Ends the threads, then tells the scheduler, for at most 1.5 s. What is still queued is dropped:
   // Flush first. A second call does nothing.
   void Leave();
 

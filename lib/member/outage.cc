@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "lib/base/log.h"
-#include "lib/rpc/status.h"
+#include "lib/rpc/client.h"
 
 namespace addend::internal {
 namespace {
@@ -15,14 +15,20 @@ constexpr absl::Duration kLongestWait = absl::Milliseconds(300);
 }  // namespace
 
 void Outage::OnFailure(const absl::Status& status, absl::Time now) {
-  MutexLock lock(&mu_);
-  if (!since_.has_value()) {
-    since_ = last_line_ = now;
-    spdlog::warn("lost the scheduler {} ({}); trying again", scheduler_, ShortReason(status));
-  } else if (now - last_line_ >= kBetweenOutageLines) {
+  absl::Duration silent;
+  {
+    MutexLock lock(&mu_);
+    if (since_.has_value() && now - last_line_ < kBetweenOutageLines) return;
     last_line_ = now;
+    if (!since_.has_value()) since_ = now;
+    silent = now - *since_;
+  }
+  const std::string why = WhyUnreachable(scheduler_, status);
+  if (silent == absl::ZeroDuration()) {
+    spdlog::warn("lost the scheduler {} ({}); trying again", scheduler_, why);
+  } else {
     spdlog::warn("scheduler {} has not answered for {:.0f} s ({}); trying again", scheduler_,
-                 absl::ToDoubleSeconds(now - *since_), ShortReason(status));
+                 absl::ToDoubleSeconds(silent), why);
   }
 }
 

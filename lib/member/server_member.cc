@@ -124,7 +124,7 @@ absl::StatusOr<std::unique_ptr<ServerMember>> ServerMember::Join(const MemberOpt
   return std::unique_ptr<ServerMember>(new ServerMember(std::move(impl)));
 }
 
-bool ServerMember::Drain(absl::Duration timeout) {
+bool ServerMember::Drain(absl::Duration timeout, absl::FunctionRef<bool()> is_needed) {
   const absl::Time deadline = absl::Now() + timeout;
   while (absl::Now() < deadline) {  // a scheduler that has lost its state is told again
     v1::DrainRequest request;
@@ -134,6 +134,7 @@ bool ServerMember::Drain(absl::Duration timeout) {
       return impl_->session.stub()->Drain(context, request, &response);
     });
     if (!status.ok()) spdlog::debug("cannot drain yet: {}", Message(status));
+    if (IsUnreachable(status) && !is_needed()) return true;
     if (impl_->WaitUntilDrained(std::min(kDrainInterval, deadline - absl::Now()))) return true;
   }
   return false;

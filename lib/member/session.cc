@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -19,9 +21,34 @@ namespace {
 constexpr absl::Duration kCallTimeout = absl::Seconds(5);
 constexpr absl::Duration kRegisterTimeout = absl::Seconds(2);
 constexpr absl::Duration kBetweenSchedulers = absl::Milliseconds(200);
-constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
+constexpr absl::Duration kLeaveTimeout = absl::Milliseconds(1500);
+constexpr absl::Duration kHopelessLeaveTimeout = absl::Milliseconds(300);
+constexpr std::chrono::milliseconds kGiveUpInterval(50);
 constexpr absl::Duration kBetweenLines = absl::Seconds(5);
 constexpr absl::Duration kShortestInterval = absl::Milliseconds(10);  // of heartbeats
+
+// What was told in heartbeats that nobody has answered.
+class Unanswered {
+ public:
+  void AddTo(v1::HeartbeatRequest* request) {
+    const double waited_s = absl::ToDoubleSeconds(absl::Now() - since_);
+    for (v1::Incident& incident : incidents_) {
+      if (request->incidents_size() >= kMost) break;
+      incident.set_age_s(incident.age_s() + waited_s);
+      *request->add_incidents() = std::move(incident);
+    }
+    incidents_.clear();
+  }
+  void Keep(const v1::HeartbeatRequest& request) {
+    incidents_.assign(request.incidents().begin(), request.incidents().end());
+    since_ = absl::Now();
+  }
+
+ private:
+  static constexpr int kMost = 100;
+  std::vector<v1::Incident> incidents_;
+  absl::Time since_ = absl::Now();
+};
 
 }  // namespace
 
@@ -71,7 +98,7 @@ absl::Status Session::RegisterFirst() {
     SetDeadline(&context,
                 std::clamp(deadline - absl::Now(), absl::Milliseconds(100), kRegisterTimeout));
     const size_t used = current_;
-    auto registered = hooks_.register_member(&context, nullptr);
+    auto registered = RegisterUnlessGivenUp(&context);
     if (registered.ok()) {
       MutexLock lock(&mu_);
       registered_ = *std::move(registered);
@@ -89,7 +116,11 @@ absl::Status Session::RegisterFirst() {
           absl::StrFormat("stopped while waiting for the scheduler %s", options_.scheduler));
     }
     const absl::Time now = absl::Now();
-    const std::string reason = ShortReason(registered.status());
+    if (now < deadline && now < next_line) {
+      Sleep(std::min(backoff.Next(), deadline - now));
+      continue;
+    }
+    const std::string reason = WhyUnreachable(options_.scheduler, registered.status());
     if (now >= deadline) {
       return WithExitCode(
           absl::UnavailableError(absl::StrFormat(
@@ -97,14 +128,20 @@ absl::Status Session::RegisterFirst() {
               options_.scheduler, absl::ToDoubleSeconds(now - start), reason)),
           kExitSchedulerUnreachable);
     }
-    if (now >= next_line) {
-      spdlog::warn("scheduler {} has not answered for {:.0f} s ({}); giving up in {:.0f} s",
-                   options_.scheduler, absl::ToDoubleSeconds(now - start), reason,
-                   absl::ToDoubleSeconds(deadline - now));
-      next_line = now + kBetweenLines;
-    }
-    Sleep(std::min(backoff.Next(), deadline - now));
+    spdlog::warn("scheduler {} has not answered for {:.0f} s ({}); giving up in {:.0f} s",
+                 options_.scheduler, absl::ToDoubleSeconds(now - start), reason,
+                 absl::ToDoubleSeconds(deadline - now));
+    next_line = now + kBetweenLines;
   }
+}
+
+absl::StatusOr<Session::Registered> Session::RegisterUnlessGivenUp(grpc::ClientContext* context) {
+  auto answer =
+      std::async(std::launch::async, [&] { return hooks_.register_member(context, nullptr); });
+  while (answer.wait_for(kGiveUpInterval) == std::future_status::timeout) {
+    if (options_.give_up && options_.give_up()) context->TryCancel();
+  }
+  return answer.get();
 }
 
 void Session::Stop() {
@@ -128,7 +165,7 @@ void Session::Leave() {
     *request.mutable_member() = registered_.id;
   }
   grpc::ClientContext context;
-  SetDeadline(&context, kLeaveTimeout);
+  SetDeadline(&context, answers_ ? kLeaveTimeout : kHopelessLeaveTimeout);
   v1::LeaveResponse response;
   const absl::Status status = FromGrpc(stub()->Leave(&context, request, &response));
   if (!status.ok()) {
@@ -162,6 +199,7 @@ absl::Status Session::Call(absl::Duration timeout,
   const CallScope scope(this, &context, /*is_watch=*/false);
   const size_t used = current_;
   const absl::Status status = FromGrpc(call(&context));
+  if (!stopping_) answers_ = !IsUnreachable(status);
   if (!IsUnreachable(status)) {
     StayWith(used);
     outage_.OnAnswer(absl::Now());
@@ -202,6 +240,7 @@ void Session::WatchWorks() {
 
 void Session::RunHeartbeat() {
   bool try_next = false;
+  Unanswered unanswered;
   while (true) {
     absl::Duration interval;
     uint64_t epoch = 0;
@@ -214,10 +253,12 @@ void Session::RunHeartbeat() {
     }
     if (!Sleep(try_next ? kBetweenSchedulers : interval)) return;
     hooks_.beat(&request);
+    unanswered.AddTo(&request);
     const absl::Status status = Call(std::max(interval, absl::Seconds(1)), [&](auto* context) {
       v1::HeartbeatResponse response;
       return stub()->Heartbeat(context, request, &response);
     });
+    if (!status.ok()) unanswered.Keep(request);
     try_next = IsUnreachable(status) && stubs_.size() > 1;
     if (absl::IsNotFound(status)) {
       if (!RegisterAgain(epoch)) return;

@@ -78,6 +78,8 @@ class Session {
   // It has. A watch that hangs at another one, which stands still, is opened anew.
   void StayWith(size_t used);
   absl::Status RegisterFirst();
+  // One attempt, cancelled when options_.give_up says so.
+  absl::StatusOr<Registered> RegisterUnlessGivenUp(grpc::ClientContext* context);
   void RunHeartbeat();
   void RunWatch();
   // False if the member cannot come back; on_fatal has then been called.
@@ -93,6 +95,7 @@ class Session {
   std::thread heartbeat_;
   std::thread watch_;
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> answers_{true};       // the scheduler has answered the last call
   std::atomic<bool> watch_works_{false};  // since the watch was last opened
 
   Mutex registering_;  // held while registering; before mu_

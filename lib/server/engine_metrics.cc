@@ -10,26 +10,107 @@
 namespace addend {
 namespace {
 
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
 constexpr size_t kRoundsCounted = 10000;
 
+double Number(uint64_t value) { return static_cast<double>(value); }
+
+// The values of all jobs for one family.
+using JobNumbers = std::map<JobId, Engine::JobNumbers>;
+template <typename Add>
+MetricFamily PerJob(const std::string& name, const std::string& help, MetricType type,
+                    const JobNumbers& jobs, Add add) {
+  std::vector<ClientMetric> values;
+  for (const auto& [id, job] : jobs) add(MetricLabels{{"job_name", job.totals.name}}, job, &values);
+  return MakeFamily(name, help, type, std::move(values));
+}
+
+void AppendJobs(const JobNumbers& jobs, std::vector<MetricFamily>* families) {
+  using Labels = const MetricLabels&;
+  using Job = const Engine::JobNumbers&;
+  using Values = std::vector<ClientMetric>*;
+  families->push_back(
+      PerJob("addend_summation_partitions_sealed_total", "Results computed, by job.",
+             MetricType::Counter, jobs, [](Labels labels, Job job, Values values) {
+               values->push_back(
+                   MakeValue(labels, Number(job.totals.partitions_sealed), MetricType::Counter));
+             }));
+  families->push_back(PerJob(
+      "addend_summation_payload_bytes_total", "Payload bytes of the contributions summed, by job.",
+      MetricType::Counter, jobs, [](Labels labels, Job job, Values values) {
+        values->push_back(MakeValue(labels, Number(job.totals.payload_bytes), MetricType::Counter));
+      }));
+  families->push_back(
+      PerJob("addend_summation_gather_seconds",
+             "From the first to the last contribution of a partition's round, by job.",
+             MetricType::Histogram, jobs, [](Labels labels, Job job, Values values) {
+               values->push_back(MakeValue(labels, job.totals.gather));
+             }));
+  families->push_back(PerJob(
+      "addend_summation_sum_seconds", "Adding the contributions of a partition's round, by job.",
+      MetricType::Histogram, jobs, [](Labels labels, Job job, Values values) {
+        values->push_back(MakeValue(labels, job.totals.sum));
+      }));
+  families->push_back(PerJob("addend_audits_total",
+                             "Partitions of other servers that were summed a second time here, by "
+                             "job and result; abandoned: "
+                             "not all of it came.",
+                             MetricType::Counter, jobs, [](Labels labels, Job job, Values values) {
+                               const std::pair<const char*, uint64_t> results[] = {
+                                   {"match", job.totals.audits_matched},
+                                   {"mismatch", job.totals.audits_mismatched},
+                                   {"abandoned", job.totals.audits_abandoned}};
+                               for (const auto& [result, count] : results) {
+                                 MetricLabels of_result = labels;
+                                 of_result["result"] = result;
+                                 values->push_back(
+                                     MakeValue(of_result, Number(count), MetricType::Counter));
+                               }
+                             }));
+  families->push_back(PerJob("addend_audit_mismatch_total",
+                             "Audits that found other bits than a node was given: silent "
+                             "corruption, by job.",
+                             MetricType::Counter, jobs, [](Labels labels, Job job, Values values) {
+                               values->push_back(MakeValue(labels,
+                                                           Number(job.totals.audits_mismatched),
+                                                           MetricType::Counter));
+                             }));
+  families->push_back(PerJob(
+      "addend_summation_delay_seconds_total",
+      "By which a node's contribution came after all the others', added up over the partitions.",
+      MetricType::Counter, jobs, [](Labels labels, Job job, Values values) {
+        for (const auto& [node, ns] : job.totals.delay_ns) {
+          MetricLabels of_node = labels;
+          of_node["node"] = std::to_string(node.value());
+          values->push_back(MakeValue(of_node, Number(ns) * 1e-9, MetricType::Counter));
+        }
+      }));
+  families->push_back(PerJob(
+      "addend_summation_job_memory_bytes", "Accumulators reserved under the memory limit, by job.",
+      MetricType::Gauge, jobs, [](Labels labels, Job job, Values values) {
+        values->push_back(MakeValue(labels, Number(job.reserved_bytes), MetricType::Gauge));
+      }));
+}
+
 // The roll-call in numbers: for how many partitions each node is waited for.
-prometheus::MetricFamily Awaited(const std::vector<OpenRoundInfo>& open) {
+MetricFamily Awaited(const std::vector<OpenRoundInfo>& open, const JobNumbers& jobs) {
   std::map<std::pair<JobId, NodeId>, double> counts;
   for (const OpenRoundInfo& round : open) {
     for (const NodeId node : round.missing) ++counts[{round.job, node}];
   }
-  prometheus::MetricFamily family =
-      MakeFamily("addend_summation_awaited_contributions",
-                 "Contributions to open rounds that have not come, by the node that owes them.",
-                 prometheus::MetricType::Gauge, {});
+  std::vector<ClientMetric> values;
   for (const auto& [who, count] : counts) {
-    prometheus::ClientMetric metric;
-    metric.label = {{"job_id", std::to_string(who.first.value())},
-                    {"node", std::to_string(who.second.value())}};
-    metric.gauge.value = count;
-    family.metric.push_back(std::move(metric));
+    const auto job = jobs.find(who.first);
+    values.push_back(MakeValue({{"job_name", job == jobs.end() ? "" : job->second.totals.name},
+                                {"node", std::to_string(who.second.value())}},
+                               count, MetricType::Gauge));
   }
-  return family;
+  return MakeFamily("addend_summation_awaited_contributions",
+                    "Contributions to open rounds that have not come, by the node that owes them.",
+                    MetricType::Gauge, std::move(values));
 }
 
 double Oldest(const std::vector<OpenRoundInfo>& open) {
@@ -38,52 +119,74 @@ double Oldest(const std::vector<OpenRoundInfo>& open) {
   return oldest;
 }
 
-}  // namespace
+void AppendLinks(const LinkCounts& links, std::vector<MetricFamily>* families) {
+  std::vector<std::pair<std::string, double>> counts;
+  for (const char* transport : {"tcp", "rdma", "inproc"}) {
+    const auto found = links.by_transport.find(transport);
+    counts.push_back({transport, found == links.by_transport.end() ? 0 : Number(found->second)});
+  }
+  families->push_back(MakeFamily("addend_summation_links",
+                                 "Links of nodes to this server's shards, by transport.",
+                                 MetricType::Gauge, std::move(counts), "transport"));
+  families->push_back(MakeFamily("addend_summation_queued_frames",
+                                 "Results and other frames that wait to be sent to nodes.",
+                                 MetricType::Gauge, {{"", Number(links.queued)}}));
+}
 
-std::vector<prometheus::MetricFamily> EngineMetrics::Collect() const {
-  using prometheus::MetricType;
-  const EngineStats s = engine_->stats();
-  const std::vector<OpenRoundInfo> open = engine_->RollCall(JobId(), kRoundsCounted);
-  const auto d = [](uint64_t value) { return static_cast<double>(value); };
-  return {
-      MakeFamily("addend_summation_network_bytes_total",
-                 "Bytes on the data path's sockets of the summation server, headers included.",
-                 MetricType::Counter,
-                 {{"sent", d(s.network_bytes_sent)}, {"received", d(s.network_bytes_received)}},
-                 "direction"),
+void AppendTotals(const EngineStats& s, std::vector<MetricFamily>* families) {
+  const std::vector<MetricFamily> totals = {
+      MakeFamily(
+          "addend_summation_network_bytes_total",
+          "Bytes on the data path's sockets of the summation server, headers included.",
+          MetricType::Counter,
+          {{"sent", Number(s.network_bytes_sent)}, {"received", Number(s.network_bytes_received)}},
+          "direction"),
       MakeFamily("addend_summation_local_bytes_total",
                  "Payload bytes that passed between agent and colocated server by pointer.",
-                 MetricType::Counter, {{"", d(s.local_bytes)}}),
+                 MetricType::Counter, {{"", Number(s.local_bytes)}}),
       MakeFamily("addend_summation_copied_bytes_total",
                  "Payload bytes that the summation server copied in user space.",
-                 MetricType::Counter, {{"", d(s.copied_bytes)}}),
-      MakeFamily("addend_summation_partitions_sealed_total", "Results computed.",
-                 MetricType::Counter, {{"", d(s.partitions_sealed)}}),
-      MakeFamily("addend_summation_payload_bytes_total",
-                 "Payload bytes of the contributions summed.", MetricType::Counter,
-                 {{"", d(s.payload_bytes_summed)}}),
+                 MetricType::Counter, {{"", Number(s.copied_bytes)}}),
       MakeFamily("addend_summation_early_contributions_total",
                  "Contributions that came before their turn, by what became of them.",
-                 MetricType::Counter, {{"kept", d(s.early_kept)}, {"dropped", d(s.early_dropped)}},
-                 "result"),
+                 MetricType::Counter,
+                 {{"kept", Number(s.early_kept)}, {"dropped", Number(s.early_dropped)}}, "result"),
       MakeFamily("addend_summation_links_rejected_total",
                  "Links closed because of what the peer sent, or refused.", MetricType::Counter,
-                 {{"malformed", d(s.links_malformed)}, {"refused", d(s.links_refused)}}, "reason"),
+                 {{"malformed", Number(s.links_malformed)}, {"refused", Number(s.links_refused)}},
+                 "reason"),
       MakeFamily("addend_summation_async_updates_total",
                  "Updates in asynchronous mode: added, and lost with a server and the nodes that "
                  "had copies of them.",
                  MetricType::Counter,
-                 {{"applied", d(s.updates_applied)}, {"lost", d(s.updates_lost)}}, "result"),
+                 {{"applied", Number(s.updates_applied)}, {"lost", Number(s.updates_lost)}},
+                 "result"),
       MakeFamily("addend_summation_memory_bytes",
                  "Accumulators and early contributions under the memory limit: now and the highest "
                  "so far.",
                  MetricType::Gauge,
-                 {{"used", d(s.memory_used_bytes)}, {"peak", d(s.memory_peak_bytes)}}, "state"),
-      MakeFamily("addend_summation_oldest_open_round_seconds",
-                 "Since the first contribution of the oldest round that is open.",
-                 MetricType::Gauge, {{"", Oldest(open)}}),
-      Awaited(open),
+                 {{"used", Number(s.memory_used_bytes)}, {"peak", Number(s.memory_peak_bytes)}},
+                 "state"),
   };
+  families->insert(families->end(), totals.begin(), totals.end());
+}
+
+}  // namespace
+
+std::vector<MetricFamily> EngineMetrics::Collect() const {
+  const std::vector<OpenRoundInfo> open = engine_->RollCall(JobId(), kRoundsCounted);
+  const JobNumbers jobs = engine_->job_numbers();
+  std::vector<MetricFamily> families;
+  AppendTotals(engine_->stats(), &families);
+  AppendJobs(jobs, &families);
+  AppendLinks(engine_->links(), &families);
+  families.push_back(MakeFamily("addend_summation_memory_limit_bytes", "The memory limit; 0: none.",
+                                MetricType::Gauge, {{"", Number(engine_->memory_limit_bytes())}}));
+  families.push_back(MakeFamily("addend_summation_oldest_open_round_seconds",
+                                "Since the first contribution of the oldest round that is open.",
+                                MetricType::Gauge, {{"", Oldest(open)}}));
+  families.push_back(Awaited(open, jobs));
+  return families;
 }
 
 }  // namespace addend

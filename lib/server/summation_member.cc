@@ -20,6 +20,7 @@ JobSpec ToJobSpec(const v1::JobReservation& job) {
   spec.plan_version = PlanVersion(job.plan_version());
   spec.token = job.token();
   spec.num_nodes = job.num_nodes();
+  spec.name = job.job_name();
   spec.local_size = job.local_size();
   for (const uint32_t node : job.lost_nodes()) spec.lost.insert(NodeId(node));
   spec.failed = job.failed();
@@ -125,8 +126,18 @@ v1::AckReservationRequest SummationMember::OnUpdate(const v1::ServerUpdate& upda
     }
   }
   if (update.full()) engine_->RetainOnly(wanted);
+  Remember(update);
   ack.set_free_bytes(engine_->free_bytes());
   return ack;
+}
+
+void SummationMember::Remember(const v1::ServerUpdate& update) {
+  MutexLock lock(&mu_);
+  if (update.full()) jobs_.clear();
+  for (const v1::JobReservation& job : update.jobs()) {
+    if (job.reserve_size() > 0) jobs_.insert(JobId(job.job_id()));
+    if (job.release_all()) jobs_.erase(JobId(job.job_id()));
+  }
 }
 
 // Must not wait for the shards, which may be busy for longer than a lease.
@@ -135,6 +146,11 @@ void SummationMember::OnBeat(v1::HeartbeatRequest* beat) const {
   *beat->mutable_traffic() = ToProto(stats);
   beat->set_memory_used_bytes(stats.memory_used_bytes);
   beat->set_activity(absl::StrFormat("%d partitions summed", stats.partitions_sealed));
+  for (std::string& text : engine_->TakeMismatches()) {
+    v1::Incident* const incident = beat->add_incidents();
+    incident->set_kind("audit_mismatch");
+    incident->set_text(std::move(text));
+  }
 }
 
 }  // namespace addend

@@ -4,8 +4,11 @@
 #pragma once
 
 #include <memory>
+#include <set>
 
 #include "absl/status/statusor.h"
+#include "lib/base/ids.h"
+#include "lib/base/mutex.h"
 #include "lib/member/member.h"
 #include "lib/summation/engine.h"
 #include "proto/addend/v1/common.pb.h"
@@ -23,15 +26,25 @@ class SummationMember {
                                                                Engine* engine);
   uint32_t server_id() const { return member_->server_id(); }
   // As ServerMember::Drain.
-  bool Drain(absl::Duration timeout) { return member_->Drain(timeout); }
+  bool Drain(absl::Duration timeout) {
+    return member_->Drain(timeout, [this] { return SumsForSomebody(); });
+  }
   void Leave() { member_->Leave(); }
 
  private:
   explicit SummationMember(Engine* engine) : engine_(engine) {}
   v1::AckReservationRequest OnUpdate(const v1::ServerUpdate& update);
+  void Remember(const v1::ServerUpdate& update);
   void OnBeat(v1::HeartbeatRequest* beat) const;
 
+  bool SumsForSomebody() const {
+    MutexLock lock(&mu_);
+    return !jobs_.empty();
+  }
+
   Engine* const engine_;
+  mutable Mutex mu_;
+  std::set<JobId> jobs_ ABSL_GUARDED_BY(mu_);  // that may have partitions here
   std::unique_ptr<ServerMember> member_;
 };
 

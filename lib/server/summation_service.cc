@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "lib/base/version.h"
 #include "lib/server/link_signals.h"
 #include "lib/server/summation_member.h"
 
@@ -33,6 +34,7 @@ grpc::Status SummationService::GetRollCall(grpc::ServerContext*, const v1::RollC
   *response->mutable_traffic() = ToProto(stats);
   response->set_memory_used_bytes(stats.memory_used_bytes);
   response->set_memory_peak_bytes(stats.memory_peak_bytes);
+  response->set_version(std::string(Version()));
   return grpc::Status::OK;
 }
 
