@@ -6,18 +6,23 @@
 #include <memory>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_format.h"
 #include "lib/base/ids.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
+#include "lib/options/log_options.h"
 #include "lib/options/options.h"
 #include "lib/options/port_file.h"
 #include "lib/options/stop_signal.h"
 #include "lib/rpc/local_address.h"
 #include "lib/rpc/server.h"
+#include "lib/rpc/tls_options.h"
 #include "lib/telemetry/http_server.h"
+#include "lib/telemetry/metrics.h"
 #include "services/scheduler/options.h"
 #include "services/scheduler/scheduler_service.h"
+#include "services/scheduler/status_page.h"
 #include "services/scheduler/store/store.h"
 
 namespace addend {
@@ -26,18 +31,25 @@ namespace {
 absl::Status Serve() {
   StopSignal stop;
   ADDEND_ASSIGN_OR_RETURN(const SchedulerOptions options, ReadSchedulerOptions());
-  ADDEND_RETURN_IF_ERROR(InitLogging("scheduler", options.log_level));
+  ADDEND_RETURN_IF_ERROR(StartLogging({.process = "scheduler"}));
+  ADDEND_ASSIGN_OR_RETURN(const auto tls, StartTls());
   ADDEND_ASSIGN_OR_RETURN(auto store, OpenStore(options.store));
 
   // One that stands by is alive but not ready, and does not listen for members: they go on to the
   // next address. That it cannot listen must not turn out when it is needed.
   ADDEND_ASSIGN_OR_RETURN(const auto reserved, ReservedAddress::Take(options.listen));
   prometheus::Registry registry;
+  StatusPage page;
   std::atomic<bool> leads{false};
+  prometheus::Gauge& leader = AddGauge(&registry, "addend_scheduler_leader",
+                                       "1 while this scheduler leads, 0 while it "
+                                       "stands by.");
   ADDEND_ASSIGN_OR_RETURN(
-      const auto http, HttpServer::Start(options.http.host, options.http.port, &registry, [&leads] {
-        return leads ? absl::OkStatus() : absl::UnavailableError("standing by");
-      }));
+      const auto http,
+      HttpServer::Start(
+          options.http.host, options.http.port, &registry,
+          [&leads] { return leads ? absl::OkStatus() : absl::UnavailableError("standing by"); }, {},
+          page.Routes()));
   std::unique_ptr<HealthServer> health;
   if (options.health_listen) {
     ADDEND_ASSIGN_OR_RETURN(health, HealthServer::Start(*options.health_listen));
@@ -51,6 +63,7 @@ absl::Status Serve() {
                                            NewIncarnation().value()),
                    .ttl = options.lease,
                    .give_up = [&stop] { return stop.Wait(absl::ZeroDuration()).has_value(); },
+                   .on_standing_by = [&page](const std::string& leader) { page.StandBy(leader); },
                    .on_lost = stop_with});
   if (absl::IsCancelled(lead)) return absl::OkStatus();
   ADDEND_RETURN_IF_ERROR(lead);
@@ -64,13 +77,17 @@ absl::Status Serve() {
                                 .on_fatal = stop_with}));
   ADDEND_ASSIGN_OR_RETURN(const auto rpc,
                           RpcServer::Start({.listen = options.listen}, {service.get()}));
+  page.Show([&service] { return service->Status(); });
+  const absl::Cleanup hide = [&page] { page.StandBy(""); };
   leads = true;
+  leader.Set(1);
   rpc->SetReady(true);
   if (health) health->SetReady(true);
   spdlog::info("scheduler serves gRPC on port {}", rpc->port());
   ADDEND_RETURN_IF_ERROR(WritePortFile(
       options.port_file, {{"grpc", rpc->port()}, {"http", http->port()}, {"health", health_port}}));
   const absl::Status why = stop.WaitUntilStopped();
+  leads = false;
   if (health) health->SetReady(false);
   rpc->SetReady(false);
   service->Shutdown();

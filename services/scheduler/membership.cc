@@ -23,6 +23,10 @@ absl::Status Unknown(const v1::MemberId& member) {
                             member.node_rank(), member.job_id()));
 }
 
+// Of one heartbeat.
+constexpr int kMaxIncidents = 100;
+constexpr double kOldestIncidentS = 86'400;
+
 absl::Status RankTaken(const std::string& job, uint32_t rank, const std::string& host) {
   return WithExitCode(absl::AlreadyExistsError(absl::StrFormat(
                           "node rank %d of job '%s' is taken by the agent on %s: give every agent "
@@ -63,7 +67,11 @@ absl::StatusOr<v1::RegisterServerResponse> Membership::RegisterServer(
   response.set_server_id(server.id.value());
   event_.ids_changed = true;
   event_.changed_servers.insert(server.id);
-  Say(NameOf(server) + " has joined");
+  if (server.colocated()) {
+    Say(NameOf(server) + " has joined");  // its node says so to people
+  } else {
+    Note(event_kind::kJoined, "", NameOf(server) + " has joined");
+  }
   AddServer(std::move(server));
   for (auto& [id, job] : jobs_) UpdateForming(job);
   return response;
@@ -86,7 +94,7 @@ absl::Status Membership::ReplaceServer(const v1::RegisterServerRequest& request)
     if (Alive(old.lease)) {
       return RankTaken(request.colocated_job(), request.colocated_node(), old.info.hostname());
     }
-    RemoveServer(old.id, NameOf(old) + " has been started anew");
+    RemoveServer(old.id, event_kind::kLost, NameOf(old) + " has been started anew");
     return absl::OkStatus();
   }
   if (request.control_address().empty()) return absl::OkStatus();
@@ -101,7 +109,7 @@ absl::Status Membership::ReplaceServer(const v1::RegisterServerRequest& request)
               NameOf(old), request.control_address())),
           kExitBadConfiguration);
     }
-    RemoveServer(id, NameOf(old) + " has been started anew");
+    RemoveServer(id, event_kind::kLost, NameOf(old) + " has been started anew");
     return absl::OkStatus();
   }
   return absl::OkStatus();
@@ -128,8 +136,9 @@ absl::StatusOr<v1::RegisterNodeResponse> Membership::RegisterNode(
     node.rank = rank;
     node.idle = job->state != v1::FORMING && !has_trainers;
     node.lease.unwatched_since = now;
-    Say(absl::StrFormat("node %d (on %s) has joined job '%s'", rank.value(), request.hostname(),
-                        job->name));
+    Note(event_kind::kJoined, job->name,
+         absl::StrFormat("node %d (on %s) has joined job '%s'", rank.value(), request.hostname(),
+                         job->name));
   }
   node.info = request;
   node.lease.last_seen = now;
@@ -175,25 +184,53 @@ Node* Membership::FindNode(const v1::MemberId& member, Job** job) {
   return &node->second;
 }
 
-absl::Status Membership::Heartbeat(absl::Time now, const v1::HeartbeatRequest& request) {
+absl::Status Membership::Heartbeat(absl::Time now, const v1::HeartbeatRequest& request,
+                                   Decision* decision) {
   event_.now = now;
   if (Server* server = FindServer(request.member())) {
     server->lease.last_seen = now;
     server->beat = request;
+    server->beat.clear_incidents();
+    TakeIncidents(request, FindJob(server->info.colocated_job()), decision);
     return absl::OkStatus();
   }
   Job* job = nullptr;
   Node* node = FindNode(request.member(), &job);
   if (node == nullptr) return Unknown(request.member());
   node->beat = request;
+  node->beat.clear_incidents();
   TakePaces(now, *job, node->rank, request);
+  TakeIncidents(request, job, decision);
+  job->nonfinite_unheard.erase(node->rank);
   return absl::OkStatus();
+}
+
+// `job`: whose they are, null if there is none.
+void Membership::TakeIncidents(const v1::HeartbeatRequest& beat, Job* job, Decision* decision) {
+  const int taken = std::min(beat.incidents_size(), kMaxIncidents);
+  for (int i = 0; i < taken; ++i) {
+    const v1::Incident& incident = beat.incidents(i);
+    // Not a number: counts as 0.
+    const double age_s = incident.age_s() > 0 ? std::min(incident.age_s(), kOldestIncidentS) : 0;
+    const absl::Time when = event_.now - absl::Seconds(age_s);
+    log_.AddIncident(when, incident, job == nullptr ? "" : job->name);
+    decision->reasons.push_back(log_.events().back().text());
+    const bool current = job != nullptr && Generation(beat.generation()) == job->generation;
+    if (!current || incident.kind() != event_kind::kNonfinite) continue;
+    if (job->first_nonfinite.empty()) {
+      for (const auto& [rank, node] : job->nodes) job->nonfinite_unheard.insert(rank);
+    }
+    if (when < job->first_nonfinite_at) {
+      job->first_nonfinite_at = when;
+      job->first_nonfinite = log_.events().back().text();
+    }
+  }
 }
 
 absl::Status Membership::Leave(absl::Time now, const v1::MemberId& member, Decision* decision) {
   Scope scope(this, now, decision);
   if (const Server* server = FindServer(member)) {
-    RemoveServer(server->id, NameOf(*server) + " has left");
+    RemoveServer(server->id, event_kind::kLeft, NameOf(*server) + " has left");
     return absl::OkStatus();
   }
   Job* job = nullptr;
@@ -210,7 +247,7 @@ absl::Status Membership::WatchServer(absl::Time now, const v1::MemberId& member,
   if (server == nullptr) return Unknown(member);
   server->lease.last_seen = now;
   if (!server->lease.has_watched && !server->colocated()) {
-    for (auto& [id, job] : jobs_) job.rebalance = true;
+    for (auto& [id, job] : jobs_) job.rebalance = PlanReason::kJoin;
   }
   StartWatch(&server->lease, watch, {server->id, JobId(), NodeId()});
   // A full update is built from the state at the end of the event, so only its address is noted.
@@ -259,7 +296,7 @@ void Membership::WatchBroke(absl::Time now, WatchId watch) {
   watches_.erase(found);
 }
 
-void Membership::RemoveServer(ServerId id, const std::string& why) {
+void Membership::RemoveServer(ServerId id, std::string_view kind, const std::string& why) {
   const auto found = servers_.find(id);
   EndWatch(&found->second.lease, absl::NotFoundError(why));
   const Server server = std::move(found->second);
@@ -271,7 +308,14 @@ void Membership::RemoveServer(ServerId id, const std::string& why) {
   event_.reserved.erase(id);
   event_.changed_servers.erase(id);
   event_.deleted.push_back(records::ServerKey(id.value()));
-  Say(why);
+  if (kind == event_kind::kLost) {
+    ++(server.colocated() ? lost_.colocated_servers : lost_.cpu_servers);
+  }
+  if (server.colocated()) {
+    Say(why);  // it ends with its node, of which people hear
+  } else {
+    Note(kind, "", why);
+  }
   for (auto& [job_id, job] : jobs_) {
     ServerGone(job, server, why);
     UpdateForming(job);
@@ -391,7 +435,7 @@ absl::Status Membership::ReportServerLost(absl::Time now,
     return absl::OkStatus();
   }
   if (!job->plan_servers.contains(found->first)) return absl::OkStatus();
-  RemoveServer(found->first,
+  RemoveServer(found->first, event_kind::kLost,
                absl::StrFormat("%s was lost: %s cannot reach it (%s)", NameOf(found->second),
                                NameOf(*node), request.reason()));
   return absl::OkStatus();

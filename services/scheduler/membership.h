@@ -31,6 +31,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/addend/v1/scheduler.pb.h"
+#include "services/scheduler/event_log.h"
 #include "services/scheduler/membership_types.h"
 #include "services/scheduler/planner.h"
 #include "services/scheduler/store/store.h"
@@ -59,7 +60,27 @@ struct Decision {
   uint64_t planned = 0;              // tensors that were assigned to servers
 };
 
+// Since the process began.
+struct MembersLost {
+  uint64_t cpu_servers = 0;
+  uint64_t colocated_servers = 0;
+  uint64_t nodes = 0;
+};
+
 // For metrics.
+struct JobSummary {
+  std::string name;
+  double t_opt_s = 0;  // 0: unknown
+  uint64_t tensor_bytes = 0;
+  uint64_t nodes_connected = 0;
+  uint64_t nodes_expected = 0;
+  uint64_t plan_version = 0;
+};
+struct ServerSpeed {
+  ServerId id;
+  std::string hostname;
+  double speed = 1;
+};
 struct MembershipSummary {
   uint64_t cpu_servers = 0;
   uint64_t colocated_servers = 0;
@@ -68,6 +89,12 @@ struct MembershipSummary {
   uint64_t tensors = 0;
   uint64_t plan_version = 0;  // the highest of all jobs
   double imbalance = 0;       // largest (assigned - target) share of any server in any job
+  uint64_t recommended_servers = 0;
+  std::vector<JobSummary> by_job;
+  std::vector<ServerSpeed> cpu_speeds;
+  MembersLost lost;
+  std::map<PlanReason, uint64_t> plan_changes;
+  std::map<std::string, uint64_t, std::less<>> events;
 };
 
 class Membership {
@@ -92,7 +119,7 @@ class Membership {
                                                         const v1::RegisterNodeRequest& request,
                                                         Decision* decision);
   // NOT_FOUND, here and below: this member is not known (any more); it should register again.
-  absl::Status Heartbeat(absl::Time now, const v1::HeartbeatRequest& request);
+  absl::Status Heartbeat(absl::Time now, const v1::HeartbeatRequest& request, Decision* decision);
   absl::Status Drain(absl::Time now, const v1::DrainRequest& request, Decision* decision);
   absl::Status Leave(absl::Time now, const v1::MemberId& member, Decision* decision);
 
@@ -166,7 +193,9 @@ class Membership {
   void EndWatch(Lease* lease, absl::Status reason);
   void StartWatch(Lease* lease, WatchId watch, Watcher watcher);
   void AddServer(Server server);
-  void RemoveServer(ServerId id, const std::string& why);
+  // `kind`: left or lost.
+  void RemoveServer(ServerId id, std::string_view kind, const std::string& why);
+  void TakeIncidents(const v1::HeartbeatRequest& beat, Job* job, Decision* decision);
 
   // membership_leases.cc: who is lost
   bool Alive(const Lease& lease) const;
@@ -211,6 +240,7 @@ class Membership {
   void AddLoad(Job& job, const PlannedPartition& partition);
   void DropLoad(Job& job, const PlannedPartition& partition);
   void Publish(Job& job, Tensor& tensor);
+  void NoteFirstPlan(const Job& job, const Tensor& tensor);
   void Refuse(Job& job, Tensor& tensor, std::string kind, uint32_t exit_code, std::string message);
   void Unreserve(Job& job, Tensor& tensor, const std::set<ServerId>& except);
   void ServerAnswered(Job& job, Tensor& tensor);
@@ -272,6 +302,7 @@ class Membership {
 
   // membership_status.cc
   v1::JobStatus StatusOfJob(const Job& job, absl::Time now) const;
+  uint64_t RecommendedServers() const;
 
   // membership_updates.cc: what an event sends and stores
   void Flush();
@@ -291,7 +322,10 @@ class Membership {
   v1::JobReservation* ReservationFor(ServerId server, const Job& job);
   v1::JobReservation* ReleasesFor(ServerId server, const Job& job);
   void DescribeJob(const Job& job, v1::JobReservation* reservation) const;
-  void Say(std::string reason);
+  void Say(std::string reason);                                              // for the log
+  void Note(std::string_view kind, std::string_view job, std::string text);  // and for people
+  void NextPlanVersion(Job& job, PlanReason reason);
+  void KeepOptimum(Job& job);
   v1::NodeUpdate& Broadcast(const Job& job);
   v1::NodeUpdate& Single(const Job& job, NodeId node);
 
@@ -317,6 +351,11 @@ class Membership {
   std::map<std::string, JobId, std::less<>> job_by_name_;
   std::map<WatchId, Watcher> watches_;
   Event event_;
+
+  // Of this process; not stored.
+  EventLog log_;
+  MembersLost lost_;
+  std::map<PlanReason, uint64_t> plan_changes_;
 };
 
 }  // namespace addend

@@ -19,6 +19,22 @@ namespace {
 using Stages = v1::AgreementRecord;
 using Phase = Change::Phase;
 
+std::string_view Explain(PlanReason reason) {
+  switch (reason) {
+    case PlanReason::kDeclare:
+      return "tensors were declared";
+    case PlanReason::kJoin:
+      return "a server has joined";
+    case PlanReason::kDrain:
+      return "a server is being drained";
+    case PlanReason::kLoss:
+      return "a server was lost";
+    case PlanReason::kPace:
+      break;
+  }
+  return "a server has become slower or faster";
+}
+
 }  // namespace
 
 absl::Status Membership::Drain(absl::Time now, const v1::DrainRequest& request,
@@ -37,8 +53,8 @@ absl::Status Membership::Drain(absl::Time now, const v1::DrainRequest& request,
   if (server.draining) return absl::OkStatus();
   server.draining = true;
   event_.changed_servers.insert(server.id);
-  for (auto& [id, job] : jobs_) job.rebalance = true;
-  Say(NameOf(server) + " is being drained");
+  for (auto& [id, job] : jobs_) job.rebalance = PlanReason::kDrain;
+  Note(event_kind::kDrained, "", NameOf(server) + " is being drained");
   return absl::OkStatus();
 }
 
@@ -88,7 +104,7 @@ void Membership::PlanChange(Job& job) {
   for (const auto& [agreement, tensor] : job.tensors) {
     if (!tensor.recovering.empty()) return;  // the nodes have yet to be told of that
   }
-  job.rebalance = false;
+  const PlanReason reason = *std::exchange(job.rebalance, std::nullopt);
   std::vector<uint64_t> agreements;
   const std::vector<PlannedPartition> partitions = PartitionsOf(job, &agreements);
   const auto moves = PlanMoves(partitions, ViewOf(job));
@@ -97,17 +113,19 @@ void Membership::PlanChange(Job& job) {
     return;
   }
   if (moves->empty()) return;
-  job.plan_version = PlanVersion(job.plan_version.value() + 1);
+  NextPlanVersion(job, reason);
   job.change.version = job.plan_version;
-  event_.changed_jobs.insert(job.id);
   std::set<uint64_t> changed;
   for (const PlannedMove& move : *moves) {
     AddMove(job, job.tensors.at(agreements[move.partition]), partitions[move.partition], move.to);
     changed.insert(agreements[move.partition]);
   }
   for (const uint64_t agreement : changed) AskOwnersToBe(job, job.tensors.at(agreement));
-  Say(absl::StrFormat("job '%s': %d of %d partitions change their server (plan version %d)",
-                      job.name, moves->size(), partitions.size(), job.plan_version.value()));
+  Note(event_kind::kPlanned, job.name,
+       absl::StrFormat("job '%s': %d of %d partitions change their server, because %s (plan "
+                       "version %d)",
+                       job.name, moves->size(), partitions.size(), Explain(reason),
+                       job.plan_version.value()));
 }
 
 // In the books: the present owner keeps its memory, the load is the next one's.
@@ -214,8 +232,9 @@ void Membership::FinishChange(Job& job) {
     if (tensor.stage != Stages::PLANNED) continue;
     for (const auto& [server, owned] : tensor.owned) job.plan_servers.insert(server);
   }
-  Say(absl::StrFormat("job '%s': plan version %d is in force", job.name,
-                      job.change.version.value()));
+  Note(event_kind::kPlanned, job.name,
+       absl::StrFormat("job '%s': plan version %d is in force", job.name,
+                       job.change.version.value()));
   job.change = Change();
   FillServers(job, &Broadcast(job));
 }
@@ -294,7 +313,7 @@ void Membership::TellDrained() {
     if (server.drained_told || !Drained(server)) continue;
     server.drained_told = true;
     event_.server_updates[id].set_drained(true);
-    Say(NameOf(server) + " is drained");
+    Note(event_kind::kDrained, "", NameOf(server) + " is drained");
   }
 }
 

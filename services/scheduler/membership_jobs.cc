@@ -48,8 +48,9 @@ Job& Membership::CreateJob(const v1::RegisterNodeRequest& request) {
   job_by_name_[job.name] = id;
   event_.ids_changed = true;
   event_.changed_jobs.insert(id);
-  Say(absl::StrFormat("job '%s' begins with %d nodes of %d ranks", job.name,
-                      job.settings.num_nodes(), job.settings.local_size()));
+  Note(event_kind::kGeneration, job.name,
+       absl::StrFormat("job '%s' begins with %d nodes of %d ranks", job.name,
+                       job.settings.num_nodes(), job.settings.local_size()));
   return job;
 }
 
@@ -63,7 +64,7 @@ void Membership::RemoveJob(Job& job) {
     reservation->set_generation(job.generation.value());
     reservation->set_release_all(true);
   }
-  Say(absl::StrFormat("job '%s' has ended", job.name));
+  Note(event_kind::kLeft, job.name, absl::StrFormat("job '%s' has ended", job.name));
   event_.changed_jobs.erase(job.id);
   event_.broadcasts.erase(job.id);
   event_.deleted.push_back(records::JobKey(job.id.value()));
@@ -84,7 +85,9 @@ void Membership::RemoveNode(Job& job, NodeId rank, const std::string& why, bool 
   event_.changed_jobs.insert(job.id);
   // Not moved by the caller's reference: `why` may be built from the node, but is its own string.
   job.nodes.erase(found);
-  Say(absl::StrFormat("job '%s': %s", job.name, why));
+  if (lost) ++lost_.nodes;
+  Note(lost ? event_kind::kLost : event_kind::kLeft, job.name,
+       absl::StrFormat("job '%s': %s", job.name, why));
   if (job.nodes.empty()) {
     if (!lost) return RemoveJob(job);
     job.empty_since = event_.now;
@@ -99,7 +102,7 @@ void Membership::RemoveNode(Job& job, NodeId rank, const std::string& why, bool 
   // Its colocated server is of the same process.
   const Server* const server = lost ? ColocatedServer(job, rank) : nullptr;
   if (server != nullptr && server->info.incarnation() == incarnation) {
-    RemoveServer(server->id, NameOf(*server) + " was lost with its node");
+    RemoveServer(server->id, event_kind::kLost, NameOf(*server) + " was lost with its node");
   }
 }
 
@@ -114,8 +117,9 @@ void Membership::LoseNode(Job& job, NodeId rank, const std::string& why) {
   const auto left = std::count_if(job.nodes.begin(), job.nodes.end(),
                                   [&job](const auto& node) { return job.TakesPart(node.second); });
   if (!Shrinks(job) || left == 0) return FailJob(job, why, kExitTemporary, "peer_lost");
-  Say(absl::StrFormat("job '%s' goes on with %d of %d nodes", job.name, left,
-                      job.settings.num_nodes()));
+  Note(event_kind::kGeneration, job.name,
+       absl::StrFormat("job '%s' goes on with %d of %d nodes", job.name, left,
+                       job.settings.num_nodes()));
   Broadcast(job);
   job.pace.StartOver(event_.now);
   GoOnWithout(job);
@@ -151,8 +155,9 @@ void Membership::FailJob(Job& job, std::string reason, uint32_t exit_code, std::
   event_.changed_jobs.insert(job.id);
   TellServers(job);
   Broadcast(job);
-  Say(absl::StrFormat("job '%s' failed in generation %d: %s", job.name, job.generation.value(),
-                      job.reason));
+  Note(event_kind::kFailed, job.name,
+       absl::StrFormat("job '%s' failed in generation %d: %s", job.name, job.generation.value(),
+                       job.reason));
 }
 
 void Membership::StartNextGenerationIfIdle(Job& job) {
@@ -173,6 +178,9 @@ void Membership::StartNextGeneration(Job& job) {
   job.failed_kind.clear();
   job.lost.clear();
   job.gone.clear();
+  job.first_nonfinite_at = absl::InfiniteFuture();
+  job.first_nonfinite.clear();
+  job.nonfinite_unheard.clear();
   event_.changed_jobs.insert(job.id);
   TellServers(job);
   for (auto& [rank, node] : job.nodes) {
@@ -182,7 +190,8 @@ void Membership::StartNextGeneration(Job& job) {
     event_.changed_nodes.insert({job.id, rank});
     event_.full.insert({job.id, rank});
   }
-  Say(absl::StrFormat("job '%s' begins generation %d", job.name, job.generation.value()));
+  Note(event_kind::kGeneration, job.name,
+       absl::StrFormat("job '%s' begins generation %d", job.name, job.generation.value()));
   UpdateForming(job);
 }
 
@@ -204,8 +213,9 @@ void Membership::UpdateForming(Job& job) {
     for (auto& [rank, node] : job.nodes) node.idle = false;
     event_.changed_jobs.insert(job.id);
     Broadcast(job);
-    Say(absl::StrFormat("job '%s' is ready: all %d nodes and their trainers are there", job.name,
-                        job.nodes.size()));
+    Note(event_kind::kGeneration, job.name,
+         absl::StrFormat("job '%s' is ready: all %d nodes and their trainers are there", job.name,
+                         job.nodes.size()));
     return;
   }
   if (reason == job.reason) return;

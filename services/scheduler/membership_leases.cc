@@ -82,7 +82,8 @@ void Membership::EndLeases() {
   }
   for (const ServerId id : over) {
     const Server& server = servers_.at(id);
-    RemoveServer(id, absl::StrFormat("%s was lost: %s", NameOf(server), why(server.lease)));
+    RemoveServer(id, event_kind::kLost,
+                 absl::StrFormat("%s was lost: %s", NameOf(server), why(server.lease)));
   }
 }
 

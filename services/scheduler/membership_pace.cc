@@ -88,7 +88,7 @@ void Membership::RaiseSpeeds() {
   }
   if (!CountFastestInFull(servers)) return;
   for (auto& [id, job] : jobs_) {
-    job.rebalance = true;
+    job.rebalance = PlanReason::kPace;
     job.pace.StartOver(event_.now);
   }
 }
@@ -123,14 +123,15 @@ bool Membership::FollowPace(const Job& job, const Pace::Deviation& deviation,
   Server& server = **found;
   if (deviation.trial) {
     if (!Try(server, all)) return false;
-    Say(
-        absl::StrFormat("%s is not slower than the others with what it has to do for job '%s': it "
-                        "counts with %.0f %% of its bandwidth on trial",
-                        NameOf(server), job.name, 100 * server.speed));
+    Note(event_kind::kPlanned, job.name,
+         absl::StrFormat("%s is not slower than the others with what it has to do for job '%s': it "
+                         "counts with %.0f %% of its bandwidth on trial",
+                         NameOf(server), job.name, 100 * server.speed));
     return true;
   }
   if (!SetSpeed(server, server.speed / StepFor(server, deviation.ratio), all)) return false;
-  Say(
+  Note(
+      event_kind::kPlanned, job.name,
       absl::StrFormat("%s is at work for job '%s' %.2f times as long as the others: it counts with "
                       "%.0f %% of its bandwidth from now on",
                       NameOf(server), job.name, deviation.ratio, 100 * server.speed));
@@ -156,10 +157,10 @@ bool Membership::SetSpeed(Server& server, double speed, const std::vector<Server
     if (job.state != v1::READY) continue;
     std::vector<uint64_t> ignored;
     const auto planned = PlanMoves(PartitionsOf(job, &ignored), ViewOf(job));
-    job.rebalance = job.rebalance || (planned.ok() && !planned->empty());
+    if (planned.ok() && !planned->empty()) job.rebalance = PlanReason::kPace;
   }
-  const bool moves =
-      std::any_of(jobs_.begin(), jobs_.end(), [](const auto& job) { return job.second.rebalance; });
+  const bool moves = std::any_of(jobs_.begin(), jobs_.end(),
+                                 [](const auto& job) { return job.second.rebalance.has_value(); });
   for (size_t i = 0; i < all.size() && !moves; ++i) all[i]->speed = former[i];
   for (auto& [id, job] : jobs_) {
     if (moves) job.pace.StartOver(event_.now);

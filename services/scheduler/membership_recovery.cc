@@ -93,8 +93,7 @@ void Membership::Recover(Job& job, ServerId dead, const std::vector<uint64_t>& a
                                    lost.size(), Message(owners.status())),
                    kExitTemporary, "resources");
   }
-  job.plan_version = PlanVersion(job.plan_version.value() + 1);
-  event_.changed_jobs.insert(job.id);
+  NextPlanVersion(job, PlanReason::kLoss);
   for (const uint64_t agreement : agreements) {
     Tensor& tensor = job.tensors.at(agreement);
     tensor.owned.erase(dead);
@@ -111,11 +110,13 @@ void Membership::Recover(Job& job, ServerId dead, const std::vector<uint64_t>& a
   job.change.awaited.erase(dead);
   job.pace.StartOver(event_.now);
   // What was under way for a server that drains, or has joined, may have to be planned again.
-  job.rebalance = job.rebalance || !half_lost.empty();
+  if (!half_lost.empty()) job.rebalance = PlanReason::kLoss;
   for (const uint64_t agreement : agreements) AskNewOwners(job, job.tensors.at(agreement));
-  Say(absl::StrFormat("job '%s': %d partitions of %d tensors have new owners (plan version %d)",
-                      job.name, lost.size() + half_lost_count, agreements.size(),
-                      job.plan_version.value()));
+  Note(event_kind::kPlanned, job.name,
+       absl::StrFormat("job '%s': %d partitions of %d tensors have new owners, because %s (plan "
+                       "version %d)",
+                       job.name, lost.size() + half_lost_count, agreements.size(), why,
+                       job.plan_version.value()));
 }
 
 // In the books; nobody is told yet.

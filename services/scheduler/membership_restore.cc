@@ -108,7 +108,7 @@ absl::Status Membership::RestoreJob(const v1::JobRecord& record) {
   job.failed_kind = record.failed_kind();
   job.next_tensor = record.next_tensor_id();
   job.next_agreement = record.next_agreement();
-  job.rebalance = true;  // what had been due is not stored
+  job.rebalance = PlanReason::kJoin;  // what had been due is not stored
   job.created = absl::UnixEpoch() + absl::Seconds(record.created_unix_s());
   job.forming_since = event_.now;
   // Until a node's record says otherwise.

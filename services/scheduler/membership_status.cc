@@ -46,6 +46,18 @@ v1::ServerStatus StatusOf(const Server& server, absl::Time now) {
   return status;
 }
 
+JobSummary SummaryOf(const Job& job, const v1::JobStatus& status) {
+  const auto connected = std::count_if(job.nodes.begin(), job.nodes.end(), [](const auto& node) {
+    return node.second.lease.watch != 0;
+  });
+  return {.name = job.name,
+          .t_opt_s = status.t_opt_s(),
+          .tensor_bytes = status.tensor_bytes(),
+          .nodes_connected = static_cast<uint64_t>(connected),
+          .nodes_expected = job.settings.num_nodes(),
+          .plan_version = job.plan_version.value()};
+}
+
 }  // namespace
 
 v1::GetStatusResponse Membership::GetStatus(absl::Time now,
@@ -64,7 +76,21 @@ v1::GetStatusResponse Membership::GetStatus(absl::Time now,
       *response.add_jobs() = StatusOfJob(job, now);
     }
   }
+  for (const v1::Event& event : log_.events()) {
+    const bool other = !event.job().empty() && event.job() != request.job();
+    if (request.job().empty() || !other) *response.add_events() = event;
+  }
+  response.set_recommended_servers(static_cast<uint32_t>(RecommendedServers()));
+  response.set_now_unix_s(absl::ToDoubleSeconds(now - absl::UnixEpoch()));
   return response;
+}
+
+uint64_t Membership::RecommendedServers() const {
+  uint64_t servers = 0;
+  for (const auto& [id, job] : jobs_) {
+    if (job.state != v1::FAILED) servers += RecommendServers(ViewOf(job));
+  }
+  return servers;
 }
 
 v1::JobStatus Membership::StatusOfJob(const Job& job, absl::Time now) const {
@@ -82,7 +108,17 @@ v1::JobStatus Membership::StatusOfJob(const Job& job, absl::Time now) const {
   status.mutable_settings()->set_partition_bytes(PartitionSizeOf(job).least());
   status.set_plan_version(job.plan_version.value());
   status.set_uptime_s(absl::ToDoubleSeconds(now - job.created));
-  for (const auto& [rank, node] : job.nodes) *status.add_nodes() = StatusOf(node, now);
+  for (const auto& [rank, node] : job.nodes) {
+    v1::NodeStatus* shown = status.add_nodes();
+    *shown = StatusOf(node, now);
+    // Those of a former generation say nothing of this one.
+    if (Generation(node.beat.generation()) == job.generation) {
+      *shown->mutable_rounds() = node.beat.rounds();
+    }
+  }
+  const bool all_heard = std::none_of(job.nonfinite_unheard.begin(), job.nonfinite_unheard.end(),
+                                      [&job](NodeId rank) { return job.nodes.contains(rank); });
+  if (all_heard) status.set_first_nonfinite(job.first_nonfinite);
   uint64_t bytes = 0;
   uint32_t tensors = 0;
   for (const auto& [agreement, tensor] : job.tensors) {
@@ -113,16 +149,24 @@ v1::JobStatus Membership::StatusOfJob(const Job& job, absl::Time now) const {
 
 MembershipSummary Membership::Summary() const {
   MembershipSummary summary;
+  summary.recommended_servers = RecommendedServers();
+  summary.lost = lost_;
+  summary.plan_changes = plan_changes_;
+  summary.events = log_.counts();
   for (const auto& [id, server] : servers_) {
     ++(server.colocated() ? summary.colocated_servers : summary.cpu_servers);
+    if (!server.colocated()) {
+      summary.cpu_speeds.push_back({id, server.info.hostname(), server.speed});
+    }
   }
   for (const auto& [id, job] : jobs_) {
     ++summary.jobs[job.state];
     summary.nodes += job.nodes.size();
     summary.tensors += job.tensors.size();
     summary.plan_version = std::max(summary.plan_version, job.plan_version.value());
-    if (job.tensors.empty()) continue;
     const v1::JobStatus status = StatusOfJob(job, started_);
+    summary.by_job.push_back(SummaryOf(job, status));
+    if (job.tensors.empty()) continue;
     for (const v1::ServerShare& share : status.shares()) {
       summary.imbalance = std::max(summary.imbalance, share.assigned() - share.share());
     }

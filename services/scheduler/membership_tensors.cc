@@ -133,7 +133,8 @@ void Membership::Refuse(Job& job, Tensor& tensor, std::string kind, uint32_t exi
       MakeError(tensor.descriptor.name(), std::move(kind), exit_code, std::move(message));
   event_.changed_agreements.insert({job.id, tensor.agreement});
   *Broadcast(job).add_errors() = tensor.error;
-  Say(absl::StrFormat("job '%s': %s", job.name, tensor.error.message()));
+  Note(event_kind::kRefused, job.name,
+       absl::StrFormat("job '%s': %s", job.name, tensor.error.message()));
 }
 
 PartitionSize Membership::PartitionSizeOf(const Job& job) const {
@@ -193,8 +194,7 @@ void Membership::PlanAll(Job& job, const std::vector<uint64_t>& ready) {
     for (const uint64_t agreement : ready) PlanOne(job, job.tensors.at(agreement));
     return;
   }
-  job.plan_version = PlanVersion(job.plan_version.value() + 1);
-  event_.changed_jobs.insert(job.id);
+  NextPlanVersion(job, PlanReason::kDeclare);
   for (size_t i = 0; i < ready.size(); ++i) {
     Reserve(job, job.tensors.at(ready[i]), std::move((*plans)[i]));
   }
@@ -225,8 +225,7 @@ void Membership::PlanOne(Job& job, Tensor& tensor) {
                                  : plans.status();
     return Refuse(job, tensor, "resources", kExitBadConfiguration, Message(why));
   }
-  job.plan_version = PlanVersion(job.plan_version.value() + 1);
-  event_.changed_jobs.insert(job.id);
+  NextPlanVersion(job, PlanReason::kDeclare);
   Reserve(job, tensor, std::move(plans->front()));
 }
 
@@ -412,11 +411,12 @@ void Membership::Publish(Job& job, Tensor& tensor) {
   event_.changed_agreements.insert({job.id, tensor.agreement});
   v1::NodeUpdate& update = Broadcast(job);
   *update.add_tensors() = tensor.plan;
+  NoteFirstPlan(job, tensor);
   bool added = false;
   for (const auto& [server, owned] : tensor.owned) {
     added |= job.plan_servers.insert(server).second;
     const auto found = servers_.find(server);
-    job.rebalance |= found != servers_.end() && found->second.draining;
+    if (found != servers_.end() && found->second.draining) job.rebalance = PlanReason::kDrain;
   }
   if (added) FillServers(job, &update);
 }
@@ -476,7 +476,7 @@ void Membership::DropTensors(Job& job) {
   job.plan_servers.clear();
   job.change = Change();
   job.pace = Pace();
-  job.rebalance = false;
+  job.rebalance.reset();
   for (auto& [id, update] : event_.server_updates) {
     auto* jobs = update.mutable_jobs();
     jobs->erase(std::remove_if(jobs->begin(), jobs->end(),

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -135,6 +136,15 @@ struct Change {
   bool NodesKnow() const { return restored || phase != Phase::kReserving; }
 };
 
+// Why a plan was made.
+enum class PlanReason : uint8_t {
+  kDeclare,  // tensors
+  kJoin,     // servers have come,
+  kDrain,    // are to go,
+  kLoss,     // are gone,
+  kPace,     // or can do less or more than they were taken for
+};
+
 // Load of one server by one job.
 struct JobLoad {
   uint64_t bytes = 0;
@@ -176,7 +186,18 @@ struct Job {
 
   Pace pace;
   Change change;
-  bool rebalance = false;  // servers have come, or are to go: a change is due
+  // A change is due, because of this.
+  std::optional<PlanReason> rebalance;
+  // What nodes are told of the plan in force: the shortest time for a byte, 0 if it is not known.
+  double optimal_s_per_byte = 0;
+  // Of which plan that is.
+  std::pair<PlanVersion, size_t> optimum_of;  // and of how many nodes that are gone
+
+  // The first result with a NaN or an infinity in this generation, as far as nodes have told.
+  absl::Time first_nonfinite_at = absl::InfiniteFuture();
+  std::string first_nonfinite;
+  // Nodes that have not been heard of since: one of them may have had it earlier.
+  std::set<NodeId> nonfinite_unheard;
 
   absl::Time forming_since;
   absl::Time forming_told;  // when nodes were last told whom the job waits for

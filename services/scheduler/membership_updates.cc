@@ -101,6 +101,32 @@ void AddReservation(const Tensor& tensor, ServerId server, const Owned& owned,
 
 void Membership::Say(std::string reason) { event_.decision->reasons.push_back(std::move(reason)); }
 
+void Membership::Note(std::string_view kind, std::string_view job, std::string text) {
+  log_.Add(event_.now, kind, job, text);
+  Say(std::move(text));
+}
+
+// Of its generation: each further one would be said only to say it.
+void Membership::NoteFirstPlan(const Job& job, const Tensor& tensor) {
+  if (!job.plan_servers.empty() || tensor.owned.empty()) return;
+  const std::vector<const Server*> servers = EligibleServers(job);
+  const auto cpu = std::count_if(servers.begin(), servers.end(), [](const Server* server) {
+    return !server->colocated() && !server->draining;
+  });
+  const auto colocated = std::count_if(servers.begin(), servers.end(),
+                                       [](const Server* server) { return server->colocated(); });
+  Note(event_kind::kPlanned, job.name,
+       absl::StrFormat("job '%s': its tensors are shared out over %d CPU servers and %d colocated "
+                       "ones (plan version %d)",
+                       job.name, cpu, colocated, job.plan_version.value()));
+}
+
+void Membership::NextPlanVersion(Job& job, PlanReason reason) {
+  job.plan_version = PlanVersion(job.plan_version.value() + 1);
+  event_.changed_jobs.insert(job.id);
+  ++plan_changes_[reason];
+}
+
 v1::NodeUpdate& Membership::Broadcast(const Job& job) { return event_.broadcasts[job.id]; }
 
 v1::NodeUpdate& Membership::Single(const Job& job, NodeId node) {
@@ -142,6 +168,7 @@ v1::JobReservation* Membership::ReleasesFor(ServerId server, const Job& job) {
 
 void Membership::DescribeJob(const Job& job, v1::JobReservation* reservation) const {
   reservation->set_job_id(job.id.value());
+  reservation->set_job_name(job.name);
   reservation->set_generation(job.generation.value());
   reservation->set_plan_version(job.plan_version.value());
   reservation->set_token(job.token);
@@ -184,6 +211,7 @@ void Membership::FillState(const Job& job, v1::NodeUpdate* update) const {
   update->set_failed_kind(job.failed_kind);
   update->set_plan_version(job.plan_version.value());
   update->set_change(AnnouncedChange(job));
+  update->set_optimal_s_per_byte(job.optimal_s_per_byte);
   update->clear_lost_nodes();
   for (const auto& [rank, why] : job.gone) update->add_lost_nodes(rank.value());
   const auto waiting = std::count_if(job.nodes.begin(), job.nodes.end(), [&job](const auto& node) {
@@ -289,7 +317,17 @@ void Membership::FlushServers() {
   }
 }
 
+// The plan in force is that of the version, unless a change to it is still under way.
+void Membership::KeepOptimum(Job& job) {
+  const std::pair<PlanVersion, size_t> now(job.plan_version, job.gone.size());
+  if (job.optimum_of == now || job.change.version != PlanVersion()) return;
+  job.optimum_of = now;
+  const auto targets = TargetShares(ViewOf(job), 1);
+  job.optimal_s_per_byte = targets.ok() ? targets->t_opt_s.value_or(0) : 0;
+}
+
 void Membership::FlushNodes() {
+  for (auto& [id, job] : jobs_) KeepOptimum(job);
   std::map<JobId, SharedUpdate> fulls;
   for (const auto& [job_id, rank] : event_.full) {
     const Job& job = jobs_.at(job_id);

@@ -1,5 +1,6 @@
 #include "services/scheduler/metrics.h"
 
+#include "absl/strings/str_format.h"
 #include "lib/telemetry/metrics.h"
 
 namespace addend {
@@ -14,6 +15,20 @@ prometheus::Gauge& Members(prometheus::Registry* registry, const char* role) {
 
 prometheus::Gauge& Jobs(prometheus::Registry* registry, const char* state) {
   return AddGauge(registry, "addend_scheduler_jobs", "Jobs by state.", {{"state", state}});
+}
+
+prometheus::Counter& Lost(prometheus::Registry* registry, const char* role) {
+  return AddCounter(registry, "addend_members_lost_total",
+                    "Members that went without leaving, by role.", {{"role", role}});
+}
+
+prometheus::Counter* Changes(prometheus::Registry* registry, const char* reason) {
+  return &AddCounter(registry, "addend_plan_changes_total",
+                     "Plan versions by what made them necessary.", {{"reason", reason}});
+}
+
+void RaiseTo(prometheus::Counter& counter, uint64_t value) {
+  counter.Increment(static_cast<double>(value) - counter.Value());
 }
 
 double Of(const MembershipSummary& summary, v1::JobState state) {
@@ -46,7 +61,31 @@ SchedulerMetrics::SchedulerMetrics(prometheus::Registry* registry)
                              "Time of the events that planned tensors, without storing.",
                              kSeconds)),
       storing_(AddHistogram(registry, "addend_scheduler_store_seconds",
-                            "Time to store what one event changed.", kSeconds)) {}
+                            "Time to store what one event changed.", kSeconds)),
+      recommended_(AddGauge(registry, "addend_recommended_servers",
+                            "CPU servers with which the jobs of now would be as fast as they can "
+                            "get, within 1 %.")),
+      job_optimal_(registry, "addend_job_optimal_seconds",
+                   "The shortest time possible to sum all tensors of the job once, on the servers "
+                   "that are there; absent while no bandwidth is known."),
+      job_bytes_(registry, "addend_job_tensor_bytes", "Bytes of all planned tensors of the job."),
+      job_nodes_(registry, "addend_job_nodes", "Nodes of the job by state."),
+      job_versions_(registry, "addend_job_plan_version", "The job's plan version."),
+      speeds_(registry, "addend_server_speed_ratio",
+              "The part of its bandwidth that a CPU server counts with: below 1 when rounds had to "
+              "wait for it."),
+      lost_cpu_servers_(Lost(registry, "cpu_server")),
+      lost_colocated_servers_(Lost(registry, "colocated_server")),
+      lost_nodes_(Lost(registry, "node")),
+      plan_changes_({{PlanReason::kDeclare, Changes(registry, "declare")},
+                     {PlanReason::kJoin, Changes(registry, "join")},
+                     {PlanReason::kDrain, Changes(registry, "drain")},
+                     {PlanReason::kLoss, Changes(registry, "loss")},
+                     {PlanReason::kPace, Changes(registry, "pace")}}),
+      events_(prometheus::BuildCounter()
+                  .Name("addend_events_total")
+                  .Help("Events, as addendctl status --json shows the last of, by kind.")
+                  .Register(*registry)) {}
 
 void SchedulerMetrics::Update(const MembershipSummary& summary, size_t streams) {
   cpu_servers_.Set(static_cast<double>(summary.cpu_servers));
@@ -59,6 +98,46 @@ void SchedulerMetrics::Update(const MembershipSummary& summary, size_t streams) 
   plan_version_.Set(static_cast<double>(summary.plan_version));
   imbalance_.Set(summary.imbalance);
   streams_.Set(static_cast<double>(streams));
+  recommended_.Set(static_cast<double>(summary.recommended_servers));
+  UpdateJobs(summary);
+  UpdateCounters(summary);
+}
+
+void SchedulerMetrics::UpdateJobs(const MembershipSummary& summary) {
+  LabelledGauges::Values optimal, bytes, nodes, versions;
+  for (const JobSummary& job : summary.by_job) {
+    const MetricLabels label = {{"job_name", job.name}};
+    if (job.t_opt_s > 0) optimal[label] = job.t_opt_s;
+    bytes[label] = static_cast<double>(job.tensor_bytes);
+    versions[label] = static_cast<double>(job.plan_version);
+    nodes[{{"job_name", job.name}, {"state", "connected"}}] =
+        static_cast<double>(job.nodes_connected);
+    nodes[{{"job_name", job.name}, {"state", "expected"}}] =
+        static_cast<double>(job.nodes_expected);
+  }
+  job_optimal_.Set(optimal);
+  job_bytes_.Set(bytes);
+  job_nodes_.Set(nodes);
+  job_versions_.Set(versions);
+  LabelledGauges::Values speeds;
+  for (const ServerSpeed& server : summary.cpu_speeds) {
+    const std::string number = absl::StrFormat("%d", server.id.value());
+    speeds[{{"server", number}, {"hostname", server.hostname}}] = server.speed;
+  }
+  speeds_.Set(speeds);
+}
+
+void SchedulerMetrics::UpdateCounters(const MembershipSummary& summary) {
+  RaiseTo(lost_cpu_servers_, summary.lost.cpu_servers);
+  RaiseTo(lost_colocated_servers_, summary.lost.colocated_servers);
+  RaiseTo(lost_nodes_, summary.lost.nodes);
+  for (const auto& [reason, counter] : plan_changes_) {
+    const auto found = summary.plan_changes.find(reason);
+    if (found != summary.plan_changes.end()) RaiseTo(*counter, found->second);
+  }
+  for (const auto& [kind, count] : summary.events) {
+    RaiseTo(events_.Add({{"kind", kind}}), count);
+  }
 }
 
 void SchedulerMetrics::Planned(uint64_t tensors, absl::Duration duration) {

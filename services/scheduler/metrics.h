@@ -2,11 +2,15 @@
 #pragma once
 
 #include <prometheus/counter.h>
+#include <prometheus/family.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
+#include <map>
+
 #include "absl/time/time.h"
+#include "lib/telemetry/labelled_gauges.h"
 #include "services/scheduler/membership.h"
 
 namespace addend {
@@ -22,6 +26,9 @@ class SchedulerMetrics {
   void Stored(absl::Duration duration);
 
  private:
+  void UpdateJobs(const MembershipSummary& summary);
+  void UpdateCounters(const MembershipSummary& summary);
+
   prometheus::Gauge& cpu_servers_;
   prometheus::Gauge& colocated_servers_;
   prometheus::Gauge& nodes_;
@@ -36,6 +43,17 @@ class SchedulerMetrics {
   prometheus::Counter& refused_;
   prometheus::Histogram& planning_;
   prometheus::Histogram& storing_;
+  prometheus::Gauge& recommended_;
+  LabelledGauges job_optimal_;
+  LabelledGauges job_bytes_;
+  LabelledGauges job_nodes_;
+  LabelledGauges job_versions_;
+  LabelledGauges speeds_;
+  prometheus::Counter& lost_cpu_servers_;
+  prometheus::Counter& lost_colocated_servers_;
+  prometheus::Counter& lost_nodes_;
+  const std::map<PlanReason, prometheus::Counter*> plan_changes_;
+  prometheus::Family<prometheus::Counter>& events_;
 };
 
 }  // namespace addend

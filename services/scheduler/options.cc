@@ -6,7 +6,7 @@
 ABSL_FLAG(addend::HostPort, listen, (addend::HostPort{"", 7070}),
           "gRPC for members and addendctl, host:port");
 ABSL_FLAG(addend::HostPort, http, (addend::HostPort{"", 7080}),
-          "/metrics, /healthz and /readyz, host:port");
+          "the status page, /api/status, /metrics, /healthz and /readyz, host:port");
 ABSL_FLAG(addend::OptionalHostPort, health_listen,
           (addend::OptionalHostPort{addend::HostPort{"", 7081}}),
           "grpc.health.v1 in plain text for probes, host:port; 'off' for none");
@@ -18,7 +18,6 @@ ABSL_FLAG(absl::Duration, lease, absl::Seconds(5),
           "a member that was not heard of for so long is lost; 100ms to 1h");
 ABSL_FLAG(bool, react_to_stragglers, true,
           "give a CPU server for which rounds wait much longer than for the others less to sum");
-ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warn, error or off");
 ABSL_FLAG(std::string, port_file, "",
           "where to write the ports as JSON when serving (for ports chosen by the kernel)");
 
@@ -32,7 +31,6 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions() {
   options.store = absl::GetFlag(FLAGS_store);
   options.lease = absl::GetFlag(FLAGS_lease);
   options.react_to_stragglers = absl::GetFlag(FLAGS_react_to_stragglers);
-  options.log_level = absl::GetFlag(FLAGS_log_level);
   options.port_file = absl::GetFlag(FLAGS_port_file);
   if (options.lease < absl::Milliseconds(100) || options.lease > absl::Hours(1)) {
     return absl::InvalidArgumentError(absl::StrFormat("--lease=%s must be between 100ms and 1h",

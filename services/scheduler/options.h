@@ -17,7 +17,6 @@ struct SchedulerOptions {
   std::string store;  // as OpenStore takes it; empty: the default database
   absl::Duration lease;
   bool react_to_stragglers = true;
-  std::string log_level;
   std::string port_file;  // empty: none is written
 };
 

@@ -10,6 +10,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/units.h"
 #include "lib/plan/rebalance.h"
+#include "lib/plan/recommend.h"
 #include "lib/plan/shares.h"
 #include "lib/wire/frame.h"
 
@@ -101,6 +102,20 @@ absl::StatusOr<Targets> TargetShares(const PlannerJob& job, double bytes) {
                                          : plan.cpu_shares[cpu++]);
   }
   return targets;
+}
+
+uint64_t RecommendServers(const PlannerJob& job) {
+  RecommendInput input;
+  input.gpu_bps = job.node_bps;
+  input.gpu_sums.assign(job.node_bps.size(), false);
+  for (const PlannerServer& server : job.servers) {
+    if (server.node) {
+      input.gpu_sums[server.node->value()] = true;
+    } else {
+      input.cpu_bps.push_back(server.bandwidth_bps);
+    }
+  }
+  return RecommendedServers(input);
 }
 
 namespace {

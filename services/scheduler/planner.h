@@ -41,6 +41,9 @@ struct Targets {
 // `bytes`: M, what the job communicates per step. FAILED_PRECONDITION when nobody can sum.
 absl::StatusOr<Targets> TargetShares(const PlannerJob& job, double bytes);
 
+// How many CPU servers are worth having for the job alone, whichever are there: see lib/plan.
+uint64_t RecommendServers(const PlannerJob& job);
+
 // One plan per descriptor, in their order, without tensor ids. Adds what it assigns to the loads in
 // `job`. On an error `job` is unchanged; RESOURCE_EXHAUSTED when the servers' memory does not
 // suffice for all of them together.

@@ -38,7 +38,10 @@ std::vector<Setting> SettingsOf(const v1::JobSettings& s) {
           {"--partition-bytes", AbslUnparseFlag(AutoByteSize{s.partition_bytes()})},
           {"--on-node-loss", s.on_node_loss()},
           {"--reduction-order", s.reduction_order()},
-          {"--stall-timeout", absl::StrFormat("%gs", s.stall_timeout_s())}};
+          {"--stall-timeout", absl::StrFormat("%gs", s.stall_timeout_s())},
+          {"--audit-one-in", absl::StrFormat("%d", s.audit_one_in())},
+          {"--intranode", s.intranode()},
+          {"--deterministic-intranode", s.deterministic_intranode() ? "true" : "false"}};
 }
 
 }  // namespace

@@ -91,6 +91,11 @@ void SchedulerService::Shutdown() {
   }
 }
 
+v1::GetStatusResponse SchedulerService::Status() {
+  MutexLock lock(&mu_);
+  return membership_.GetStatus(Now(), {});
+}
+
 void SchedulerService::KeepTime() {
   absl::Time next_metrics = Now();
   while (true) {
@@ -289,8 +294,8 @@ grpc::ServerUnaryReactor* SchedulerService::RegisterNode(grpc::CallbackServerCon
 grpc::ServerUnaryReactor* SchedulerService::Heartbeat(grpc::CallbackServerContext* context,
                                                       const v1::HeartbeatRequest* request,
                                                       v1::HeartbeatResponse*) {
-  return Answer(context, [&](Membership& membership, absl::Time now, Decision*) {
-    return membership.Heartbeat(now, *request);
+  return Answer(context, [&](Membership& membership, absl::Time now, Decision* decision) {
+    return membership.Heartbeat(now, *request, decision);
   });
 }
 

@@ -45,6 +45,9 @@ class SchedulerService final : public v1::Scheduler::CallbackService {
   static absl::StatusOr<std::unique_ptr<SchedulerService>> Create(Options options);
   ~SchedulerService() override;
 
+  // All that GetStatus answers; also while calls are refused.
+  v1::GetStatusResponse Status() ABSL_LOCKS_EXCLUDED(mu_);
+
   // Ends the streams and refuses calls from now on, so that members look for a new scheduler.
   void Shutdown();
 

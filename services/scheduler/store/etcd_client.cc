@@ -23,7 +23,7 @@ constexpr absl::Duration kBetweenAttempts = absl::Milliseconds(100);
 EtcdClient::EtcdClient(std::vector<std::string> endpoints)
     : name_("etcd at " + absl::StrJoin(endpoints, ",")) {
   for (const std::string& endpoint : endpoints) {
-    const auto channel = Dial(endpoint);
+    const auto channel = Dial(endpoint, nullptr);  // etcd has authorities of its own
     endpoints_.push_back(
         {etcdserverpb::KV::NewStub(channel), etcdserverpb::Lease::NewStub(channel)});
   }
@@ -37,7 +37,9 @@ absl::Status EtcdClient::Call(
     size_t used = current_;
     grpc::ClientContext context;
     SetDeadline(&context, std::clamp(deadline - absl::Now(), absl::Milliseconds(50), attempt));
+    Begin(&context);
     const absl::Status status = FromGrpc(call(endpoints_[used], &context));
+    End(&context);
     if (!IsUnreachable(status)) {
       if (status.ok()) return status;
       return absl::Status(status.code(), absl::StrFormat("%s: %s", name_, status.message()));
@@ -62,9 +64,20 @@ bool EtcdClient::Pause(absl::Duration duration) {
   return !stop_;
 }
 
+void EtcdClient::Begin(grpc::ClientContext* context) {
+  MutexLock lock(&mu_);
+  running_.insert(context);
+}
+
+void EtcdClient::End(grpc::ClientContext* context) {
+  MutexLock lock(&mu_);
+  running_.erase(context);
+}
+
 void EtcdClient::Stop() {
   MutexLock lock(&mu_);
   stop_ = true;
+  for (grpc::ClientContext* context : running_) context->TryCancel();
   stopped_.NotifyAll();
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,7 @@ class EtcdClient {
   const std::string& name() const { return name_; }
   // Waits; false at once if Stop() was or is called.
   bool Pause(absl::Duration duration);
-  // From now on calls are tried once.
+  // Cancels the calls that are running; from now on calls are tried once.
   void Stop();
 
  private:
@@ -45,6 +46,9 @@ class EtcdClient {
   absl::Status Call(
       absl::Time deadline,
       absl::FunctionRef<grpc::Status(const Endpoint& endpoint, grpc::ClientContext* context)> call);
+  // Makes a call known to Stop while it runs.
+  void Begin(grpc::ClientContext* context);
+  void End(grpc::ClientContext* context);
 
   const std::string name_;
   std::vector<Endpoint> endpoints_;
@@ -52,6 +56,7 @@ class EtcdClient {
   Mutex mu_;
   CondVar stopped_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  std::set<grpc::ClientContext*> running_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace addend

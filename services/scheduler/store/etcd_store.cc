@@ -1,5 +1,7 @@
 #include "services/scheduler/store/etcd_store.h"
 
+#include <chrono>
+#include <future>
 #include <map>
 #include <utility>
 
@@ -25,6 +27,7 @@ constexpr size_t kMaxOperations = 100;
 constexpr size_t kMaxBytes = 1 << 20;
 constexpr int kPage = 500;
 constexpr absl::Duration kBetweenTries = absl::Milliseconds(200);
+constexpr std::chrono::milliseconds kGiveUpInterval(50);
 constexpr absl::Duration kBetweenLines = absl::Seconds(10);
 
 RequestOp Put(const std::string& key, const std::string& value) {
@@ -108,13 +111,19 @@ absl::Status EtcdStore::Lead(const Leadership& leadership) {
   absl::Time next_line = absl::InfinitePast();
   while (true) {
     std::string now_leads;
-    const auto leads = TryToLead(leadership.name, &now_leads);
+    auto attempt =
+        std::async(std::launch::async, [&] { return TryToLead(leadership.name, &now_leads); });
+    while (attempt.wait_for(kGiveUpInterval) == std::future_status::timeout) {
+      if (leadership.give_up()) client_.Stop();
+    }
+    const auto leads = attempt.get();
     if (leads.ok() && *leads) break;
     if (!leads.ok() && !absl::IsUnavailable(leads.status())) return leads.status();
     if (now_leads != leader || absl::Now() >= next_line) {
       leader = now_leads;
       next_line = absl::Now() + kBetweenLines;
       if (leads.ok()) {
+        if (leadership.on_standing_by) leadership.on_standing_by(leader);
         spdlog::info("standing by: {} leads", leader.empty() ? "nobody yet" : leader);
       } else {
         spdlog::warn("cannot lead yet: {}", Message(leads.status()));

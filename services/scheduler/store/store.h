@@ -33,7 +33,9 @@ class Store {
   struct Leadership {
     std::string name;               // of this scheduler, for the others' logs; unique
     absl::Duration ttl;             // after so long without a sign of life another one may lead
-    std::function<bool()> give_up;  // asked a few times a second while it stands by
+    std::function<bool()> give_up;  // asked many times a second while it stands by
+    // Whom it waits for, whenever that changes; empty: nobody leads yet. From Lead()'s thread.
+    std::function<void(const std::string& leader)> on_standing_by = nullptr;
     // It leads no more; from a thread of the store, at most once. The process has to end.
     std::function<void(absl::Status)> on_lost;
   };

@@ -494,12 +494,13 @@ void ClusterTest::Kill(FakeServer* server) {
 
 void ClusterTest::Pass(absl::Duration duration) {
   const absl::Time end = now_ + duration;
+  Decision said;
   while (now_ < end) {
     now_ = std::min(end, now_ + absl::Milliseconds(500));
     v1::HeartbeatRequest beat;
     for (const auto& server : servers_) {
       *beat.mutable_member() = server->member();
-      if (!server->silent) membership_->Heartbeat(now_, beat).IgnoreError();
+      if (!server->silent) membership_->Heartbeat(now_, beat, &said).IgnoreError();
     }
     for (const auto& node : nodes_) {
       *beat.mutable_member() = node->member();
@@ -512,7 +513,7 @@ void ClusterTest::Pass(absl::Duration duration) {
         pace.set_services(pace.services() + 5);
         *beat.add_paces() = pace;
       }
-      if (!node->silent) membership_->Heartbeat(now_, beat).IgnoreError();
+      if (!node->silent) membership_->Heartbeat(now_, beat, &said).IgnoreError();
     }
     Decision decision;
     EXPECT_GT(membership_->Tick(now_, &decision), now_);

@@ -159,16 +159,17 @@ TEST_F(MembershipTest, AgentThatDoesNotWatchIsWaitedFor) {
 
 TEST_F(MembershipTest, UnknownMembersAreTold) {
   v1::HeartbeatRequest beat;
+  Decision decision;
   beat.mutable_member()->set_server_id(5);
-  EXPECT_EQ(membership_->Heartbeat(now_, beat).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(membership_->Heartbeat(now_, beat, &decision).code(), absl::StatusCode::kNotFound);
   beat.mutable_member()->set_server_id(0);
   beat.mutable_member()->set_job_id(1);
-  EXPECT_EQ(membership_->Heartbeat(now_, beat).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(membership_->Heartbeat(now_, beat, &decision).code(), absl::StatusCode::kNotFound);
   FakeServer& server = AddCpuServer();
   *beat.mutable_member() = server.member();
-  EXPECT_TRUE(membership_->Heartbeat(now_, beat).ok());
+  EXPECT_TRUE(membership_->Heartbeat(now_, beat, &decision).ok());
   beat.mutable_member()->set_incarnation(12345);
-  EXPECT_EQ(membership_->Heartbeat(now_, beat).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(membership_->Heartbeat(now_, beat, &decision).code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(MembershipTest, HeartbeatsKeepTheLease) {

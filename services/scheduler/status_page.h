@@ -1,0 +1,37 @@
+// The scheduler's page for people and its /api/status: the same JSON that addendctl prints.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lib/base/mutex.h"
+#include "lib/telemetry/http_server.h"
+#include "proto/addend/v1/scheduler.pb.h"
+
+namespace addend {
+
+// Thread-safe: the HTTP server's threads read, the scheduler's main thread says what to show. Must
+// outlive the server that has its routes.
+class StatusPage {
+ public:
+  using StatusFn = std::function<v1::GetStatusResponse()>;
+
+  // "/", its files, and "/api/status".
+  std::vector<HttpRoute> Routes();
+
+  // From now on this scheduler does not lead. `leader`: who does; empty: not known. When it
+  // returns, the former StatusFn is not running and will not be called.
+  void StandBy(std::string leader) ABSL_LOCKS_EXCLUDED(mu_);
+  // It leads, and this is what it knows.
+  void Show(StatusFn status) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  HttpAnswer Status() ABSL_LOCKS_EXCLUDED(mu_);
+
+  Mutex mu_;
+  std::string leader_ ABSL_GUARDED_BY(mu_);
+  StatusFn status_ ABSL_GUARDED_BY(mu_);  // empty: stands by
+};
+
+}  // namespace addend
