@@ -6,15 +6,19 @@
 #include "absl/strings/str_format.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
+#include "lib/options/log_options.h"
 #include "lib/options/options.h"
 #include "lib/options/port_file.h"
 #include "lib/options/stop_signal.h"
 #include "lib/reduce/reduce.h"
 #include "lib/rpc/server.h"
+#include "lib/rpc/tls_options.h"
+#include "lib/server/diagnostics_service.h"
 #include "lib/server/engine_metrics.h"
 #include "lib/server/machine_options.h"
 #include "lib/server/summation_member.h"
 #include "lib/server/summation_service.h"
+#include "lib/server/trace_service.h"
 #include "lib/telemetry/http_server.h"
 #include "services/summation/options.h"
 
@@ -37,7 +41,8 @@ void Drain(SummationMember* member, absl::Duration timeout) {
 absl::Status Serve() {
   StopSignal stop;
   ADDEND_ASSIGN_OR_RETURN(const SummationOptions options, ReadSummationOptions());
-  ADDEND_RETURN_IF_ERROR(InitLogging("summation", options.log_level));
+  ADDEND_RETURN_IF_ERROR(StartLogging({.process = "summation"}));
+  ADDEND_ASSIGN_OR_RETURN(const auto tls, StartTls());
 
   ADDEND_ASSIGN_OR_RETURN(const RdmaHere rdma, OpenRdma(options.machine.transport));
   ADDEND_ASSIGN_OR_RETURN(
@@ -53,8 +58,10 @@ absl::Status Serve() {
   ADDEND_ASSIGN_OR_RETURN(const uint16_t data_port,
                           engine->ListenTcp({options.data_listen.host, options.data_listen.port}));
   SummationService service(engine.get());
-  ADDEND_ASSIGN_OR_RETURN(const auto rpc,
-                          RpcServer::Start({options.listen, options.health_listen}, {&service}));
+  TraceService trace(engine.get());
+  DiagnosticsService diagnostics;
+  ADDEND_ASSIGN_OR_RETURN(const auto rpc, RpcServer::Start({options.listen, options.health_listen},
+                                                           {&service, &trace, &diagnostics}));
   prometheus::Registry registry;
   const EngineMetrics metrics(engine.get());
   std::atomic<bool> joined{false};
@@ -87,6 +94,7 @@ absl::Status Serve() {
                                                            {"health", rpc->health_port()},
                                                            {"data", data_port}}));
   const absl::Status why = stop.WaitUntilStopped();
+  joined = false;
   rpc->SetReady(false);
   if (why.ok()) Drain(member->get(), options.drain_timeout);
   (*member)->Leave();

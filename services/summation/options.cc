@@ -1,13 +1,13 @@
 #include "services/summation/options.h"
 
 #include <algorithm>
-#include <fstream>
 #include <thread>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/units.h"
+#include "lib/memory/container_limit.h"
 
 ABSL_FLAG(addend::HostPort, listen, (addend::HostPort{"", 7170}),
           "gRPC (control plane), host:port");
@@ -27,7 +27,6 @@ ABSL_FLAG(
     absl::Duration, drain_timeout, absl::Seconds(25),
     "after SIGTERM, for others to take over what this server sums; less than the grace period "
     "that Kubernetes gives (30s)");
-ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warn, error or off");
 ABSL_FLAG(std::string, port_file, "",
           "where to write the ports as JSON when serving (for ports chosen by the kernel)");
 
@@ -35,23 +34,6 @@ namespace addend {
 namespace {
 
 constexpr uint32_t kMaxShards = 256;
-
-// What this container may use: the cgroup's limit, else the machine's memory.
-uint64_t MemoryOfContainer() {
-  uint64_t kib = 0;
-  std::string word;
-  for (std::ifstream info("/proc/meminfo"); info >> word;) {
-    if (word == "MemTotal:") {
-      info >> kib;
-      break;
-    }
-  }
-  uint64_t limit = kib * 1024;
-  uint64_t cgroup = 0;
-  if (std::ifstream("/sys/fs/cgroup/memory.max") >> cgroup && cgroup > 0)
-    limit = std::min(limit, cgroup);
-  return limit;
-}
 
 }  // namespace
 
@@ -61,7 +43,6 @@ absl::StatusOr<SummationOptions> ReadSummationOptions() {
   options.data_listen = absl::GetFlag(FLAGS_data_listen);
   options.http = absl::GetFlag(FLAGS_http);
   options.health_listen = absl::GetFlag(FLAGS_health_listen).address;
-  options.log_level = absl::GetFlag(FLAGS_log_level);
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   if (options.drain_timeout < absl::ZeroDuration()) {
     return absl::InvalidArgumentError("--drain-timeout must not be negative");
@@ -75,7 +56,8 @@ absl::StatusOr<SummationOptions> ReadSummationOptions() {
   }
   if (options.shards == 0) options.shards = std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
   options.memory_limit_bytes = absl::GetFlag(FLAGS_memory_limit).bytes;
-  if (options.memory_limit_bytes == 0) options.memory_limit_bytes = MemoryOfContainer() / 4 * 3;
+  if (options.memory_limit_bytes == 0)
+    options.memory_limit_bytes = ReadMemory().usable_bytes() / 4 * 3;
   ADDEND_ASSIGN_OR_RETURN(options.machine, ReadMachineOptions());
   return options;
 }

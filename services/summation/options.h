@@ -20,7 +20,6 @@ struct SummationOptions {
   uint32_t shards = 1;
   uint64_t memory_limit_bytes = 0;
   absl::Duration drain_timeout;
-  std::string log_level;
   std::string port_file;
 };
 

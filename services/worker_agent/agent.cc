@@ -15,12 +15,6 @@
 #include "lib/summation/engine.h"
 
 namespace addend {
-namespace {
-
-constexpr int kMaxOpenListed = 1000;
-
-}  // namespace
-
 uint32_t TrainerCode(const absl::Status& why, const std::string& kind) {
   if (ExitCodeOf(why) == kExitVersion) return ADDEND_ERROR_VERSION;
   if (kind == "stalled") return ADDEND_ERROR_STALLED;
@@ -53,15 +47,19 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(Options options,
     raw->tcp_ = MakeTcpTransport(raw->loop_.get());
     raw->inproc_ = MakeInprocTransport(raw->loop_.get(), raw->network_);
     std::vector<std::unique_ptr<Stage>> stages;
+    stages.push_back(std::make_unique<StagingStage>());
+    raw->staging_ = static_cast<StagingStage*>(stages.back().get());
     stages.push_back(std::make_unique<ReduceStage>(raw->loop_.get()));
-    stages.push_back(std::make_unique<PushStage>(&raw->identity_));
+    stages.push_back(std::make_unique<PushStage>(
+        &raw->identity_, [raw](const Task& task) { raw->SendAudit(task); }));
     raw->push_ = static_cast<PushStage*>(stages.back().get());
     stages.push_back(std::make_unique<PullStage>());
     raw->pull_ = static_cast<PullStage*>(stages.back().get());
     stages.push_back(
         std::make_unique<DeliverStage>([raw](const Task& task) { raw->Deliver(task); }));
     raw->pipeline_ = std::make_unique<Pipeline>(std::move(stages));
-    auto port = TrainerPort::Listen(raw->loop_.get(), raw->options_.socket, raw);
+    auto port =
+        TrainerPort::Listen(raw->loop_.get(), raw->options_.socket, raw->options_.socket_mode, raw);
     status = port.status();
     if (port.ok()) raw->port_ = *std::move(port);
     raw->loop_->RunAfter(absl::Seconds(1), [raw] { raw->CheckStalls(); });
@@ -77,7 +75,12 @@ Agent::Agent(Options options, std::shared_ptr<InprocNetwork> network)
       nodes_(options_.num_nodes),
       convoy_(SendLimitsFor(options_.bandwidth_bps)),
       ranks_(options_.local_size, nullptr),
-      ever_admitted_(options_.local_size, false) {}
+      ever_admitted_(options_.local_size, false),
+      devices_(options_.local_size),
+      staging_order_([this](const std::shared_ptr<Tensor>& tensor, uint32_t lead) {
+        TellContribute(*tensor, lead);
+      }),
+      nonfinite_(options_.local_size, 0) {}
 
 Agent::~Agent() {
   if (loop_ == nullptr) return;
@@ -126,7 +129,11 @@ void Agent::Apply(const v1::NodeUpdate& update) {
   const Generation generation(update.generation());
   if (generation < identity_.generation) return;
   if (generation > identity_.generation) BeginGeneration(generation);
-  plan_version_ = std::max(plan_version_, PlanVersion(update.plan_version()));
+  if (const PlanVersion told(update.plan_version()); told > plan_version_) {
+    plan_version_ = told;
+    ++plan_changes_;
+  }
+  journal_.SetOptimum(update.optimal_s_per_byte());
   if (update.servers_size() > 0) {
     servers_.clear();
     for (const v1::ServerInfo& server : update.servers()) servers_[server.server_id()] = server;
@@ -174,6 +181,9 @@ void Agent::BeginGeneration(Generation generation) {
   ranks_.assign(options_.local_size, nullptr);
   ever_admitted_.assign(options_.local_size, false);
   pipeline_->Clear();
+  staging_order_.Clear();
+  devices_ = DeviceGroups(options_.local_size);
+  first_device_at_ = absl::InfiniteFuture();
   for (auto& [key, link] : links_) {
     link->Close(absl::CancelledError("the generation is over"));
     retired_links_.push_back(std::move(link));
@@ -191,6 +201,8 @@ void Agent::BeginGeneration(Generation generation) {
   somebody_left_ = idle_reported_ = false;
   failure_ = failing_ = absl::OkStatus();
   failing_code_ = 0;
+  journal_.BeginGeneration();
+  nonfinite_told_ = false;
   nodes_ = options_.num_nodes;
   waiting_nodes_ = 0;
   identity_.generation = generation;
@@ -224,6 +236,7 @@ void Agent::ApplyPlan(const v1::TensorPlan& plan) {
                               .next_version = PlanVersion()});
   }
   if (tensor->asynchronous()) tensor->stamps.resize(tensor->partitions());
+  tensor->way.resize(tensor->partitions());
   by_id_[tensor->id] = tensor;
   owners_changed_ = true;
   for (uint32_t partition = 0; partition < tensor->partitions(); ++partition) {
@@ -311,121 +324,6 @@ void Agent::RefuseTrainers(const absl::Status& why, absl::Duration grace) {
 
 void Agent::End() {
   loop_->Run([this] { reports_ = nullptr; });
-}
-
-v1::Traffic Agent::traffic() const {
-  v1::Traffic traffic;
-  traffic.set_network_bytes_sent(tcp_->stats().bytes_sent);
-  traffic.set_network_bytes_received(tcp_->stats().bytes_received);
-  if (rdma_ != nullptr) {
-    const TransportStats& rdma = rdma_->stats();
-    traffic.set_network_bytes_sent(traffic.network_bytes_sent() + rdma.bytes_sent);
-    traffic.set_network_bytes_received(traffic.network_bytes_received() + rdma.bytes_received);
-  }
-  traffic.set_local_bytes(inproc_->stats().local_bytes);
-  traffic.set_copied_bytes(copied_bytes_);
-  return traffic;
-}
-
-std::string Agent::Activity() const {
-  int connected = 0;
-  for (const TrainerLink* trainer : ranks_) connected += trainer != nullptr;
-  std::string text = absl::StrFormat("%d of %d trainers connected, %d rounds", connected,
-                                     options_.local_size, rounds_);
-  if (job_state_ != v1::READY) text += "; " + reason_;
-  return text;
-}
-
-// "3 rdma, 1 tcp (no RDMA: the server has none)": of the links to other machines.
-std::string Agent::DescribeLinks() const {
-  std::map<std::string, int> counts;
-  std::string why_tcp;
-  for (const auto& [key, link] : links_) {
-    if (!link->open() || link->server() == colocated_server_) continue;
-    const std::string& transport = link->transport().traits().name;
-    ++counts[transport];
-    if (transport == "tcp") why_tcp = link->reason();
-  }
-  std::vector<std::string> parts;
-  for (const auto& [transport, count] : counts) {
-    parts.push_back(absl::StrFormat("%d %s", count, transport));
-  }
-  const std::string text = absl::StrJoin(parts, ", ");
-  return why_tcp.empty() ? text : absl::StrFormat("%s (%s)", text, why_tcp);
-}
-
-void Agent::FillBeat(v1::HeartbeatRequest* beat) {
-  *beat->mutable_traffic() = traffic();
-  std::map<uint32_t, std::pair<absl::Duration, uint64_t>> served;
-  loop_->Run([&] {
-    beat->set_activity(Activity());
-    beat->set_links(DescribeLinks());
-    beat->set_generation(identity_.generation.value());
-    for (const auto& [key, link] : links_) {
-      if (link->given_up() || ServerId(key.first) == colocated_server_) continue;
-      auto& longest = served[key.first];  // of its shards
-      longest = std::max(longest, {link->served(), link->services()});
-    }
-  });
-  for (const auto& [server, longest] : served) {
-    v1::ServerPace* pace = beat->add_paces();
-    pace->set_server_id(server);
-    pace->set_served_s(absl::ToDoubleSeconds(longest.first));
-    pace->set_services(longest.second);
-  }
-}
-
-void Agent::DescribeOpen(v1::GetAgentResponse* response) const {
-  const absl::Time now = absl::Now();
-  for (const auto& [number, tensor] : by_number_) {
-    if (!tensor->rounds.AnyPushed() || response->open_size() >= kMaxOpenListed) continue;
-    v1::OpenTensor* open = response->add_open();
-    open->set_name(tensor->shape.name);
-    open->set_round(tensor->rounds.round().value());
-    open->set_open_s(absl::ToDoubleSeconds(now - std::min(now, tensor->open_since)));
-    for (const uint32_t rank : tensor->rounds.Missing()) open->add_missing(rank);
-    open->set_planned(tensor->planned());
-  }
-}
-
-v1::GetAgentResponse Agent::Snapshot() {
-  v1::GetAgentResponse response;
-  loop_->Run([&] {
-    response.set_job(options_.job);
-    response.set_node_rank(options_.node.value());
-    response.set_generation(identity_.generation.value());
-    response.set_plan_version(plan_version_.value());
-    for (uint32_t rank = 0; rank < options_.local_size; ++rank) {
-      v1::TrainerInfo* trainer = response.add_trainers();
-      trainer->set_local_rank(rank);
-      trainer->set_connected(ranks_[rank] != nullptr);
-      if (ranks_[rank] != nullptr) trainer->set_pid(ranks_[rank]->pid());
-      for (const auto& [number, tensor] : by_number_) {
-        if (tensor->rounds.HasPushed(rank)) trainer->set_open_pushes(trainer->open_pushes() + 1);
-      }
-    }
-    for (const auto& [key, link] : links_) {
-      v1::LinkInfo* info = response.add_links();
-      info->set_server_id(key.first);
-      info->set_shard(key.second);
-      info->set_transport(link->transport().traits().name);
-      info->set_reason(link->reason());
-      info->set_peer(link->where());
-      info->set_connected(link->open());
-      info->set_in_flight(static_cast<uint32_t>(link->queued()));
-    }
-    response.set_rdma_fallbacks(rdma_fallbacks_);
-    response.set_tensors(static_cast<uint32_t>(by_number_.size()));
-    DescribeOpen(&response);
-    for (const auto& [number, tensor] : by_number_) {
-      if (tensor->rounds.AnyPushed()) response.set_open_rounds(response.open_rounds() + 1);
-      uint64_t bytes = tensor->results->memory().size();
-      for (const auto& segment : tensor->contributions) bytes += segment->memory().size();
-      response.set_shared_memory_bytes(response.shared_memory_bytes() + bytes);
-    }
-    *response.mutable_traffic() = traffic();
-  });
-  return response;
 }
 
 }  // namespace addend

@@ -16,12 +16,14 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "lib/intranode/topology.h"
 #include "lib/server/link_signals.h"
 #include "lib/server/transport_options.h"
 #include "lib/transport/inproc/factory.h"
@@ -29,9 +31,13 @@
 #include "lib/transport/tcp/factory.h"
 #include "proto/addend/v1/agent.pb.h"
 #include "proto/addend/v1/scheduler.pb.h"
+#include "proto/addend/v1/trace.pb.h"
+#include "services/worker_agent/device_groups.h"
+#include "services/worker_agent/journal.h"
 #include "services/worker_agent/pipeline.h"
 #include "services/worker_agent/result_slots.h"
 #include "services/worker_agent/server_link.h"
+#include "services/worker_agent/staging.h"
 #include "services/worker_agent/trainer_port.h"
 
 namespace addend {
@@ -54,6 +60,24 @@ class SchedulerReports {
   virtual void AckChange(Generation generation, uint64_t change, bool following) = 0;
 };
 
+// For the metrics: since the agent's start.
+struct AgentNumbers {
+  RoundTimes rounds;
+  std::array<DurationHistogram, kPartNames.size()> parts;
+  uint64_t partitions_in = 0;
+  uint64_t partitions_out = 0;
+  uint64_t partitions_resent = 0;
+  uint64_t bytes_out = 0;
+  uint64_t bytes_in = 0;
+  uint64_t queued = 0;  // frames that wait for a link
+  uint64_t credit_bytes = 0;
+  double oldest_open_s = 0;
+  uint64_t plan_changes = 0;
+  std::map<std::string, uint64_t> failures;  // by cause
+  std::vector<uint64_t> nonfinite;           // by local rank
+  uint64_t nonfinite_results = 0;
+};
+
 class Agent final : private TrainerEvents, private ServerEvents {
  public:
   struct Options {
@@ -65,13 +89,19 @@ class Agent final : private TrainerEvents, private ServerEvents {
     std::string hostname;
     std::string advertise;  // this machine, as others reach it
     std::string socket;
+    uint32_t socket_mode = 0600;
     double bandwidth_bps = 0;  // of this machine, each direction; 0: unknown
     absl::Duration connect_timeout = absl::Seconds(60);
     absl::Duration stall_timeout = absl::Seconds(300);
+    uint32_t audit_one_in = 0;  // of so many partitions' rounds one is audited; 0: none
     TransportMode transport = TransportMode::kAuto;  // of links to other machines
     rdma::Devices rdma_devices = {};                 // that they may use
     std::string why_no_rdma = {};                    // if there are none
     RdmaOptions rdma = {};
+    std::optional<Topology> topology = {};   // recorded of this machine; none: it is read when
+                                             // ranks push from GPUs
+    std::optional<Strategy> intranode = {};  // how they aggregate; none: by the topology
+    bool deterministic_intranode = true;     // sums among GPUs are in the order of the ranks
   };
 
   // Listens for trainers at once; they wait until the job is complete. INVALID_ARGUMENT: the
@@ -92,6 +122,9 @@ class Agent final : private TrainerEvents, private ServerEvents {
   // Nothing is told to the scheduler any more: `reports` may go.
   void End();
   v1::GetAgentResponse Snapshot();
+  AgentNumbers Numbers();
+  // The ways of the partitions in the last `rounds` rounds of every tensor.
+  void FillTrace(JobId job, uint64_t rounds, v1::TraceChunk* chunk);
   v1::Traffic traffic() const;
   // Adds what the agent knows to a heartbeat: its traffic, what it is doing ("2 of 2 trainers
   // connected, 812 rounds"), and how long each server but the colocated one was at work for it.
@@ -134,6 +167,23 @@ class Agent final : private TrainerEvents, private ServerEvents {
   void ReportWaiting();
   void MaybeReportIdle(bool waited);
 
+  // Trainers with GPUs (agent_devices.cc)
+  absl::Status OnDevice(TrainerLink* trainer, std::string_view bus_id);
+  absl::Status OnGroupId(TrainerLink* trainer, std::string_view id);
+  absl::Status OnAttach(TrainerLink* trainer, uint32_t number);
+  absl::Status OnStaged(TrainerLink* trainer, const ipc::Message& staged);
+  absl::Status OnDeviceFailed(TrainerLink* trainer, std::string_view why);
+  absl::Status DecideLayout();
+  void TellGroup(uint32_t local_rank);
+  void TellContribute(const Tensor& tensor, uint32_t lead);
+  void TellArrived(const Tensor& tensor, uint32_t partition);
+  // Notes that the rank has pushed, from a GPU or not, and starts what its group can start.
+  void NoteDevicePush(const std::shared_ptr<Tensor>& tensor, uint32_t local_rank, bool on_device);
+  void CheckDevices(absl::Time now);
+  void TellMissingDevices();
+  std::string DescribeUnstaged(const Tensor& tensor) const;
+  std::string RanksOf(const std::vector<uint32_t>& local_ranks) const;
+
   // ServerEvents and rounds (agent_rounds.cc)
   void LimitInFlight();
   MutableBytes RoomForResult(const ServerLink* link, const FrameHeader& header) override;
@@ -146,6 +196,14 @@ class Agent final : private TrainerEvents, private ServerEvents {
   Tensor* Expecting(const ServerLink* link, const FrameHeader& header) const;
   void TryStart(const std::shared_ptr<Tensor>& tensor);
   void Deliver(const Task& task);
+
+  // Trust (agent_trust.cc)
+  // The server that sums the partition's round a second time, if one does.
+  ServerLink* AuditorOf(const Tensor& tensor, uint32_t partition, Round round);
+  void SendAudit(const Task& task);
+  void SendDigest(const Tensor& tensor, uint32_t partition, Round round);
+  // The result is not finite: which of this node's ranks pushed such a value?
+  void NoteNonFinite(const Tensor& tensor, uint32_t partition);
   void Complete(Tensor* tensor);
   // `kind` as NodeUpdate.failed_kind, or empty.
   void FailTensor(Tensor* tensor, absl::Status why, const std::string& kind);
@@ -183,6 +241,7 @@ class Agent final : private TrainerEvents, private ServerEvents {
   void OnAborted(const ServerLink* link, const FrameHeader& header) override;
   // `report`: the scheduler does not know yet.
   void FailJob(const absl::Status& why, const std::string& kind, bool report);
+  static std::string CauseOf(const std::string& kind);
   bool AwaitsVerdict() const;
   void EndIfDecided();
   void EndGeneration(bool decided);
@@ -198,6 +257,8 @@ class Agent final : private TrainerEvents, private ServerEvents {
   void DropRetiredLinks();
   void DescribeOpen(v1::GetAgentResponse* response) const;
   std::string Activity() const;
+  // Something that people want to know of; the next heartbeat tells the scheduler.
+  void NoteIncident(const std::string& kind, std::string text);
   std::string DescribeLinks() const;
 
   const Options options_;
@@ -221,6 +282,7 @@ class Agent final : private TrainerEvents, private ServerEvents {
   uint32_t nodes_;              // that take part in this generation
   uint32_t waiting_nodes_ = 0;  // for the next one
   PlanVersion plan_version_;
+  uint64_t plan_changes_ = 0;
   std::map<uint32_t, v1::ServerInfo> servers_;
   Convoy convoy_;              // of all links that leave the node
   uint64_t stream_bytes_ = 0;  // pushed so far: where the next tensor begins in it
@@ -256,10 +318,25 @@ class Agent final : private TrainerEvents, private ServerEvents {
   std::map<std::string, Instances> by_name_;
   absl::flat_hash_map<TensorId, std::shared_ptr<Tensor>> by_id_;
   bool owners_changed_ = false;  // since LimitInFlight()
+  DeviceGroups devices_;
+  absl::Time first_device_at_ = absl::InfiniteFuture();  // when the first rank named its GPU
+  StagingOrder staging_order_;
+  StagingStage* staging_ = nullptr;
   PullStage* pull_ = nullptr;
   PushStage* push_ = nullptr;
   std::unique_ptr<Pipeline> pipeline_;
   uint64_t rounds_ = 0;
+  Journal journal_;
+  struct Incident {
+    std::string kind;
+    std::string text;
+    int64_t at;  // TraceNow()
+  };
+  std::vector<Incident> incidents_;           // that the scheduler has not been told of
+  std::map<std::string, uint64_t> failures_;  // of generations, by cause
+  std::vector<uint64_t> nonfinite_;           // partitions, by local rank
+  uint64_t nonfinite_results_ = 0;
+  bool nonfinite_told_ = false;  // in this generation
 
   std::atomic<uint64_t> copied_bytes_{0};
 };

@@ -12,6 +12,13 @@
 
 namespace addend {
 
+// As the metric names it.
+std::string Agent::CauseOf(const std::string& kind) {
+  const bool known =
+      kind == "peer_lost" || kind == "stalled" || kind == "mismatch" || kind == "resources";
+  return known ? kind : "other";
+}
+
 void Agent::FailJob(const absl::Status& why, const std::string& kind, bool report) {
   // What the scheduler says, it says to all nodes.
   if (!failure_.ok() || (report && !failing_.ok())) return;
@@ -23,6 +30,7 @@ void Agent::FailJob(const absl::Status& why, const std::string& kind, bool repor
   if (first) {
     spdlog::error("generation {} of job {} has failed: {}", identity_.generation.value(),
                   options_.job, reason_);
+    ++failures_[CauseOf(kind)];
     if (report && reports_ != nullptr) reports_->ReportFailure(identity_.generation, why, kind);
     loop_->RunAfter(lease_, [this, generation = identity_.generation] {
       if (generation == identity_.generation) EndGeneration(/*decided=*/false);

@@ -79,7 +79,10 @@ bool Agent::TakeAnotherWay(ServerLink* link, const absl::Status& why) {
   if (!TakesTcp(servers_.at(server))) return false;
   const bool first = rdma_failures_.emplace(server, Message(why)).second;
   ++rdma_fallbacks_;
-  if (first) spdlog::warn("{}; trying TCP", Message(why));
+  if (first) {
+    spdlog::warn("{}; trying TCP", Message(why));
+    NoteIncident("rdma_fallback", absl::StrFormat("%s; trying TCP", Message(why)));
+  }
   ReconnectLater(*link, /*at_once=*/first);
   return true;
 }

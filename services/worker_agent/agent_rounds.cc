@@ -1,4 +1,5 @@
 // The agent's rounds: start, results, the end, and stalls.
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -7,6 +8,7 @@
 #include "lib/base/exit_codes.h"
 #include "lib/base/log.h"
 #include "lib/base/strings.h"
+#include "lib/trace/clock.h"
 #include "lib/wire/stamp.h"
 #include "services/worker_agent/agent.h"
 
@@ -46,6 +48,7 @@ void Agent::TryStart(const std::shared_ptr<Tensor>& tensor) {
   }
   if (owners_changed_) LimitInFlight();
   rounds.Start(tensor->partitions());
+  journal_.RoundStarts(*tensor);
   if (tensor->partitions() == 0) return Complete(tensor.get());
   const std::vector<uint64_t> places = tensor->PlacesSideBySide();
   for (uint32_t partition = 0; partition < tensor->partitions(); ++partition) {
@@ -85,6 +88,8 @@ MutableBytes Agent::RoomForResult(const ServerLink* link, const FrameHeader& hea
   if (tensor == nullptr || header.payload_bytes != tensor->BytesOf(header.partition.index()))
     return {};
   tensor->results->reads()->load(std::memory_order_acquire);
+  PartitionTimes& way = tensor->way[header.partition.index()];
+  if (way.first_in == 0) way.first_in = TraceNow();
   return tensor->ResultSlot(tensor->rounds.round())
       .subspan(tensor->OffsetOf(header.partition.index()), header.payload_bytes);
 }
@@ -98,6 +103,9 @@ void Agent::OnResult(const ServerLink* link, const FrameHeader& header, Bytes re
   }
   Tensor& tensor = *by_id_.at(header.partition.tensor());
   if (tensor.asynchronous()) tensor.stamps[header.partition.index()].Take();
+  tensor.way[header.partition.index()].last_in = TraceNow();
+  if (header.flags & kFlagNonFinite) NoteNonFinite(tensor, header.partition.index());
+  SendDigest(tensor, header.partition.index(), header.round);
   pull_->Arrived(header.partition);
 }
 
@@ -133,6 +141,7 @@ void Agent::OnSendAgain(const ServerLink* link, const FrameHeader& header) {
 }
 
 void Agent::Deliver(const Task& task) {
+  TellArrived(*task.tensor, task.partition);
   if (task.tensor->rounds.OnResult(task.partition)) Complete(task.tensor.get());
 }
 
@@ -141,7 +150,9 @@ void Agent::Complete(Tensor* tensor) {
   message.type = ipc::Type::kResult;
   message.tensor = tensor->number;
   message.round = tensor->rounds.round().value();
+  journal_.RoundEnds(tensor);
   tensor->rounds.Finish();
+  std::fill(tensor->device.begin(), tensor->device.end(), Tensor::DevicePush{});
   tensor->open_since = absl::InfiniteFuture();
   tensor->warnings = 0;
   ++rounds_;
@@ -154,6 +165,7 @@ void Agent::Complete(Tensor* tensor) {
 void Agent::FailTensor(Tensor* tensor, absl::Status why, const std::string& kind) {
   if (!tensor->error.ok()) return;
   tensor->error = std::move(why);
+  if (tensor->rounds.running()) journal_.RoundFails(*tensor);
   ipc::Message message;
   message.type = ipc::Type::kResult;
   message.tensor = tensor->number;
@@ -180,6 +192,7 @@ std::string Agent::DescribeStall(const Tensor& tensor) const {
     return head +
            absl::StrFormat("rank %s of this node has not pushed it", absl::StrJoin(ranks, ", "));
   }
+  if (tensor.StagedBytes() < tensor.bytes) return head + DescribeUnstaged(tensor);
   if (!tensor.planned()) return head + "another node has not declared it";
   return head +
          absl::StrFormat(
@@ -192,6 +205,7 @@ void Agent::CheckStalls() {
   DropRetiredLinks();
   const absl::Time now = absl::Now();
   RefuseStalledInits(now);
+  CheckDevices(now);
   for (const auto& [number, tensor] : by_number_) {
     if (tensor->open_since == absl::InfiniteFuture() || !failing_.ok()) continue;
     const absl::Duration open = now - tensor->open_since;
@@ -204,6 +218,7 @@ void Agent::CheckStalls() {
     if (tensor->warnings < 2 && open >= kStallWarnings[tensor->warnings]) {
       ++tensor->warnings;
       spdlog::warn("{}", DescribeStall(*tensor));
+      NoteIncident("stall", DescribeStall(*tensor));
     }
   }
 }

@@ -1,6 +1,9 @@
 // The agent's gRPC service: what it is doing.
 #pragma once
 
+#include <string>
+
+#include "lib/base/version.h"
 #include "proto/addend/v1/agent.grpc.pb.h"
 #include "services/worker_agent/agent.h"
 
@@ -13,6 +16,7 @@ class AgentService final : public v1::Agent::Service {
   grpc::Status GetAgent(grpc::ServerContext*, const v1::GetAgentRequest*,
                         v1::GetAgentResponse* response) override {
     *response = agent_->Snapshot();
+    response->set_version(std::string(Version()));
     return grpc::Status::OK;
   }
 

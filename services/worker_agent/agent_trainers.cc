@@ -9,6 +9,7 @@
 #include "lib/base/strings.h"
 #include "lib/base/utf8.h"
 #include "lib/client/addend.h"
+#include "lib/trace/clock.h"
 #include "services/worker_agent/agent.h"
 
 namespace addend {
@@ -66,6 +67,16 @@ absl::Status Agent::OnMessage(TrainerLink* trainer, const TrainerMessage& messag
       return OnUndeclare(trainer, message.fixed.tensor);
     case ipc::Type::kShutdown:
       return OnShutdown(trainer);
+    case ipc::Type::kDevice:
+      return OnDevice(trainer, message.text);
+    case ipc::Type::kGroupId:
+      return OnGroupId(trainer, message.text);
+    case ipc::Type::kAttach:
+      return OnAttach(trainer, message.fixed.tensor);
+    case ipc::Type::kStaged:
+      return OnStaged(trainer, message.fixed);
+    case ipc::Type::kDeviceFailed:
+      return OnDeviceFailed(trainer, message.text);
     default:
       return absl::InvalidArgumentError(
           absl::StrFormat("unknown message type %d", static_cast<int>(message.fixed.type)));
@@ -287,7 +298,10 @@ absl::Status Agent::OnPush(TrainerLink* trainer, const ipc::Message& push) {
   ADDEND_RETURN_IF_ERROR(
       tensor->rounds.OnPush(rank, Round(push.round), push.flags & ipc::kFlagEmpty));
   if (tensor->open_since == absl::InfiniteFuture()) tensor->open_since = absl::Now();
+  const int64_t now = TraceNow();
+  tensor->NotePush(rank, now - static_cast<int64_t>(std::min<uint64_t>(push.request, now)), now);
   tensor->priority = push.priority;
+  NoteDevicePush(tensor, rank, push.flags & ipc::kFlagDevice);
   TryStart(tensor);
   return absl::OkStatus();
 }
@@ -305,6 +319,7 @@ absl::Status Agent::OnUndeclare(TrainerLink* trainer, uint32_t number) {
   tensor->uses[rank] = Tensor::Use::kReleased;
   if (!tensor->AllReleased()) return absl::OkStatus();
   by_number_.erase(it);
+  staging_order_.Forget(*tensor);
   // It stays in by_id_ until no other node needs a result that this one holds.
   Instances& instances = by_name_[tensor->shape.name];
   std::erase(instances.tensors, tensor);

@@ -11,16 +11,20 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/version.h"
 #include "lib/member/member.h"
+#include "lib/options/log_options.h"
 #include "lib/options/options.h"
 #include "lib/options/port_file.h"
 #include "lib/options/stop_signal.h"
 #include "lib/reduce/reduce.h"
 #include "lib/rpc/local_address.h"
 #include "lib/rpc/server.h"
+#include "lib/rpc/tls_options.h"
+#include "lib/server/diagnostics_service.h"
 #include "lib/server/engine_metrics.h"
 #include "lib/server/machine_options.h"
 #include "lib/server/summation_member.h"
 #include "lib/server/summation_service.h"
+#include "lib/server/trace_service.h"
 #include "lib/telemetry/http_server.h"
 #include "services/worker_agent/agent.h"
 #include "services/worker_agent/agent_service.h"
@@ -69,24 +73,33 @@ class AgentProcess {
   absl::Status Run() {
     ADDEND_ASSIGN_OR_RETURN(rdma_, OpenRdma(options_.machine.transport));
     network_ = MakeInprocNetwork();
-    ADDEND_ASSIGN_OR_RETURN(agent_,
-                            Agent::Create({.job = options_.job,
-                                           .node = NodeId(options_.node_rank),
-                                           .num_nodes = options_.num_nodes,
-                                           .local_size = options_.local_size,
-                                           .incarnation = incarnation_,
-                                           .hostname = Hostname(),
-                                           .advertise = options_.machine.advertise,
-                                           .socket = options_.socket,
-                                           .bandwidth_bps = options_.machine.bandwidth_bps,
-                                           .connect_timeout = options_.machine.connect_timeout,
-                                           .stall_timeout = options_.stall_timeout,
-                                           .transport = options_.machine.transport.mode,
-                                           .rdma_devices = rdma_.devices,
-                                           .why_no_rdma = rdma_.why_none,
-                                           .rdma = options_.machine.transport.rdma},
-                                          network_));
+    ADDEND_ASSIGN_OR_RETURN(
+        agent_, Agent::Create({.job = options_.job,
+                               .node = NodeId(options_.node_rank),
+                               .num_nodes = options_.num_nodes,
+                               .local_size = options_.local_size,
+                               .incarnation = incarnation_,
+                               .hostname = Hostname(),
+                               .advertise = options_.machine.advertise,
+                               .socket = options_.socket,
+                               .socket_mode = options_.socket_mode,
+                               .bandwidth_bps = options_.machine.bandwidth_bps,
+                               .connect_timeout = options_.machine.connect_timeout,
+                               .stall_timeout = options_.stall_timeout,
+                               .audit_one_in = options_.audit_one_in,
+                               .transport = options_.machine.transport.mode,
+                               .rdma_devices = rdma_.devices,
+                               .why_no_rdma = rdma_.why_none,
+                               .rdma = options_.machine.transport.rdma,
+                               .topology = options_.topology,
+                               .intranode = options_.intranode,
+                               .deterministic_intranode = options_.deterministic_intranode},
+                              network_));
     const absl::Status status = Serve();
+    if (absl::IsCancelled(status) && stop_->Wait(absl::ZeroDuration()).has_value()) {
+      agent_->RefuseTrainers(StoppedStatus(), absl::ZeroDuration());
+      return absl::OkStatus();
+    }
     if (!status.ok()) agent_->RefuseTrainers(status, kRefusalGrace);
     return status;
   }
@@ -96,8 +109,13 @@ class AgentProcess {
     ADDEND_RETURN_IF_ERROR(StartEngine());
     AgentService agent_service(agent_.get());
     SummationService summation_service(engine_.get());
-    ADDEND_ASSIGN_OR_RETURN(rpc_, RpcServer::Start({options_.listen, options_.health_listen},
-                                                   {&agent_service, &summation_service}));
+    TraceService trace(engine_.get(), [this](JobId job, uint64_t rounds, v1::TraceChunk* chunk) {
+      agent_->FillTrace(job, rounds, chunk);
+    });
+    DiagnosticsService diagnostics;
+    ADDEND_ASSIGN_OR_RETURN(
+        rpc_, RpcServer::Start({options_.listen, options_.health_listen},
+                               {&agent_service, &summation_service, &trace, &diagnostics}));
     prometheus::Registry registry;
     const EngineMetrics engine_metrics(engine_.get());
     const AgentMetrics agent_metrics(agent_.get());
@@ -165,20 +183,23 @@ class AgentProcess {
                                                               {"health", rpc_->health_port()},
                                                               {"data", data_port_}}));
     const absl::Status why = stop_->WaitUntilStopped();
+    *joined = false;
     rpc_->SetReady(false);
     // Trainers that are still there learn now that their agent goes; the scheduler tells the other
     // nodes.
-    const absl::Status told =
-        why.ok() ? WithExitCode(absl::UnavailableError(absl::StrFormat(
-                                    "the agent of node %d was stopped", options_.node_rank)),
-                                kExitTemporary)
-                 : why;
-    agent_->RefuseTrainers(told, absl::ZeroDuration());
+    agent_->RefuseTrainers(why.ok() ? StoppedStatus() : why, absl::ZeroDuration());
     node->Flush(absl::Seconds(1));
     node->Leave();
     if (server) server->Leave();
     agent_->End();
     return why;
+  }
+
+  // What trainers are told after a signal.
+  absl::Status StoppedStatus() const {
+    return WithExitCode(absl::UnavailableError(absl::StrFormat("the agent of node %d was stopped",
+                                                               options_.node_rank)),
+                        kExitTemporary);
   }
 
   v1::RegisterServerRequest ColocatedRegistration() const {
@@ -201,6 +222,9 @@ class AgentProcess {
     settings->set_partition_bytes(options_.partition_bytes);
     settings->set_on_node_loss(options_.on_node_loss);
     settings->set_reduction_order(options_.reduction_order);
+    settings->set_audit_one_in(options_.audit_one_in);
+    settings->set_intranode(options_.intranode ? NameOf(*options_.intranode) : "auto");
+    settings->set_deterministic_intranode(options_.deterministic_intranode);
     settings->set_stall_timeout_s(absl::ToDoubleSeconds(options_.stall_timeout));
     request.set_hostname(Hostname());
     request.set_control_address((HostPort{options_.machine.advertise, rpc_->port()}).ToString());
@@ -225,7 +249,8 @@ absl::Status Serve() {
   StopSignal stop;
   ADDEND_ASSIGN_OR_RETURN(const AgentOptions options, ReadAgentOptions());
   ADDEND_RETURN_IF_ERROR(
-      InitLogging(absl::StrFormat("agent %d", options.node_rank), options.log_level));
+      StartLogging({.process = "agent", .job = options.job, .node = options.node_rank}));
+  ADDEND_ASSIGN_OR_RETURN(const auto tls, StartTls());
   return AgentProcess(options, &stop).Run();
 }
 

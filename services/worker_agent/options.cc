@@ -4,18 +4,27 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
 #include "lib/base/units.h"
 #include "lib/wire/frame.h"
 
 ABSL_FLAG(std::string, job, "", "name of the job; required");
 ABSL_FLAG(uint32_t, node_rank, 0, "this node's rank in the job, from 0 (torchrun's GROUP_RANK)");
+ABSL_FLAG(std::string, node_rank_base, "0",
+          "added to --node-rank: a number, or a product such as 3*8 (the fourth group of eight "
+          "nodes), for launchers that number nodes within a group");
 ABSL_FLAG(uint32_t, num_nodes, 1, "nodes of the job");
 ABSL_FLAG(uint32_t, local_size, 1, "ranks on every node (torchrun's --nproc-per-node)");
 ABSL_FLAG(std::string, socket, "/run/addend/agent.sock",
           "Unix socket for the trainers of this node");
+ABSL_FLAG(std::string, socket_mode, "0600",
+          "permissions of that socket: 0600, or 0660 where trainers run as another user of the "
+          "agent's group");
 ABSL_FLAG(addend::HostPort, listen, (addend::HostPort{"", 7270}),
           "gRPC (control plane), host:port");
 ABSL_FLAG(addend::HostPort, data_listen, (addend::HostPort{"", 7271}),
@@ -36,9 +45,21 @@ ABSL_FLAG(
     std::string, on_node_loss, "fail",
     "job setting, when a trainer or an agent is lost: fail, or shrink (the other nodes go on)");
 ABSL_FLAG(std::string, reduction_order, "node", "job setting: node (ascending node rank)");
+ABSL_FLAG(
+    uint32_t, audit_one_in, 1000,
+    "job setting: one of so many partitions of every round is summed again on another server, "
+    "and compared bit by bit; 0: none");
+ABSL_FLAG(std::string, topology, "",
+          "a recorded topology of this machine (addendctl topology --export); default: what the "
+          "kernel says of its PCI bus");
+ABSL_FLAG(std::string, intranode, "auto",
+          "job setting: how the GPUs of a node aggregate: copy, cpu-assisted, reduce-broadcast or "
+          "reduce-scatter; auto: by each machine's topology (addendctl topology says why)");
+ABSL_FLAG(bool, deterministic_intranode, true,
+          "job setting: GPUs add in the order of the local ranks, as the host does; false: in the "
+          "order that NCCL chooses");
 ABSL_FLAG(absl::Duration, stall_timeout, absl::Seconds(300),
           "job setting: a round that is open longer is an error");
-ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warn, error or off");
 ABSL_FLAG(std::string, port_file, "",
           "where to write the ports as JSON when serving (for ports chosen by the kernel)");
 
@@ -56,6 +77,25 @@ absl::Status CheckRange(const char* flag, uint64_t value, uint64_t least, uint64
       absl::StrFormat("--%s=%d must be from %d to %d", flag, value, least, most));
 }
 
+// "8" or "3*8".
+absl::StatusOr<uint32_t> ParseRankBase(const std::string& text) {
+  uint64_t product = 1;
+  for (const absl::string_view part : absl::StrSplit(text, '*')) {
+    uint32_t factor = 0;
+    if (!absl::SimpleAtoi(part, &factor) || factor > kMaxNodes ||
+        (product *= factor) > uint64_t{kMaxNodes}) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "--node-rank-base=%s must be a number, or a product such as 3*8, from 0 to %d", text,
+          kMaxNodes));
+    }
+  }
+  return static_cast<uint32_t>(product);
+}
+
+absl::Status OfFlag(const char* flag, const absl::Status& why) {
+  return absl::Status(why.code(), absl::StrFormat("--%s: %s", flag, Message(why)));
+}
+
 absl::Status CheckChoice(const char* flag, const std::string& value,
                          const std::vector<std::string>& known) {
   if (std::find(known.begin(), known.end(), value) != known.end()) return absl::OkStatus();
@@ -67,7 +107,13 @@ absl::Status Check(const AgentOptions& options) {
   if (options.job.empty())
     return absl::InvalidArgumentError("--job is missing: give the job a name");
   ADDEND_RETURN_IF_ERROR(CheckRange("num-nodes", options.num_nodes, 1, kMaxNodes));
-  ADDEND_RETURN_IF_ERROR(CheckRange("node-rank", options.node_rank, 0, options.num_nodes - 1));
+  if (options.node_rank >= options.num_nodes) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--node-rank=%d with --node-rank-base=%s is node %d, but must be from 0 to %d "
+        "(--num-nodes=%d)",
+        absl::GetFlag(FLAGS_node_rank), absl::GetFlag(FLAGS_node_rank_base), options.node_rank,
+        options.num_nodes - 1, options.num_nodes));
+  }
   ADDEND_RETURN_IF_ERROR(CheckRange("local-size", options.local_size, 1, kMaxLocalSize));
   ADDEND_RETURN_IF_ERROR(CheckRange("shards", options.shards, 1, kMaxShards));
   if (options.partition_bytes != 0) {
@@ -92,10 +138,15 @@ absl::Status Check(const AgentOptions& options) {
 absl::StatusOr<AgentOptions> ReadAgentOptions() {
   AgentOptions options;
   options.job = absl::GetFlag(FLAGS_job);
-  options.node_rank = absl::GetFlag(FLAGS_node_rank);
+  ADDEND_RETURN_IF_ERROR(CheckRange("node-rank", absl::GetFlag(FLAGS_node_rank), 0, kMaxNodes));
+  ADDEND_ASSIGN_OR_RETURN(const uint32_t base, ParseRankBase(absl::GetFlag(FLAGS_node_rank_base)));
+  options.node_rank = base + absl::GetFlag(FLAGS_node_rank);
   options.num_nodes = absl::GetFlag(FLAGS_num_nodes);
   options.local_size = absl::GetFlag(FLAGS_local_size);
   options.socket = absl::GetFlag(FLAGS_socket);
+  const std::string socket_mode = absl::GetFlag(FLAGS_socket_mode);
+  ADDEND_RETURN_IF_ERROR(CheckChoice("socket-mode", socket_mode, {"0600", "0660"}));
+  options.socket_mode = socket_mode == "0660" ? 0660 : 0600;
   options.listen = absl::GetFlag(FLAGS_listen);
   options.data_listen = absl::GetFlag(FLAGS_data_listen);
   options.http = absl::GetFlag(FLAGS_http);
@@ -106,10 +157,21 @@ absl::StatusOr<AgentOptions> ReadAgentOptions() {
   options.partition_bytes = absl::GetFlag(FLAGS_partition_bytes).bytes;
   options.on_node_loss = absl::GetFlag(FLAGS_on_node_loss);
   options.reduction_order = absl::GetFlag(FLAGS_reduction_order);
+  options.audit_one_in = absl::GetFlag(FLAGS_audit_one_in);
   options.stall_timeout = absl::GetFlag(FLAGS_stall_timeout);
-  options.log_level = absl::GetFlag(FLAGS_log_level);
   options.port_file = absl::GetFlag(FLAGS_port_file);
+  if (const std::string intranode = absl::GetFlag(FLAGS_intranode); intranode != "auto") {
+    const absl::StatusOr<Strategy> strategy = ParseStrategy(intranode);
+    if (!strategy.ok()) return OfFlag("intranode", strategy.status());
+    options.intranode = *strategy;
+  }
+  options.deterministic_intranode = absl::GetFlag(FLAGS_deterministic_intranode);
   ADDEND_RETURN_IF_ERROR(Check(options));
+  if (const std::string file = absl::GetFlag(FLAGS_topology); !file.empty()) {
+    absl::StatusOr<Topology> topology = ReadTopology(file);
+    if (!topology.ok()) return OfFlag("topology", topology.status());
+    options.topology = *std::move(topology);
+  }
   ADDEND_ASSIGN_OR_RETURN(options.machine, ReadMachineOptions());
   return options;
 }

@@ -7,6 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "lib/intranode/strategy.h"
+#include "lib/intranode/topology.h"
 #include "lib/options/host_port.h"
 #include "lib/server/machine_options.h"
 
@@ -15,10 +17,11 @@ namespace addend {
 struct AgentOptions {
   MachineOptions machine;
   std::string job;
-  uint32_t node_rank = 0;
+  uint32_t node_rank = 0;  // --node-rank-base included
   uint32_t num_nodes = 1;
   uint32_t local_size = 1;
   std::string socket;
+  uint32_t socket_mode = 0600;  // permissions of the socket
   HostPort listen;
   HostPort data_listen;
   HostPort http;
@@ -29,8 +32,11 @@ struct AgentOptions {
   uint64_t partition_bytes = 0;  // 0: auto
   std::string on_node_loss;
   std::string reduction_order;
+  uint32_t audit_one_in = 0;
   absl::Duration stall_timeout;
-  std::string log_level;
+  std::optional<Topology> topology;   // recorded of this machine; none: read it when GPUs come
+  std::optional<Strategy> intranode;  // how its GPUs aggregate; none: by the topology
+  bool deterministic_intranode = true;
   std::string port_file;
 };
 

@@ -1,5 +1,7 @@
 #include "services/worker_agent/pipeline.h"
 
+#include "lib/trace/clock.h"
+
 namespace addend {
 namespace {
 
@@ -29,7 +31,10 @@ void ReduceStage::RunSome(Pipeline* pipeline) {
 }
 
 void PushStage::Enter(Pipeline* pipeline, Task task) {
+  task.tensor->way[task.partition].ready = TraceNow();
+  ++entered_;
   Send(task);
+  pushed_(task);
   pipeline->Leave(std::move(task));
 }
 
@@ -48,9 +53,10 @@ FrameHeader PushStage::HeaderFor(const Tensor& tensor, uint32_t partition, Frame
 }
 
 void PushStage::Send(const Task& task) {
-  const Tensor& tensor = *task.tensor;
+  Tensor& tensor = *task.tensor;
   const PartitionOwner& owner = tensor.owners[task.partition];
   if (owner.reported) return;
+  ++sent_;
   const Bytes payload = tensor.Contribution(task.partition);
   FrameHeader header = HeaderFor(tensor, task.partition, FrameType::kContribution);
   header.flags = tensor.contribution_is_empty ? kFlagEmpty : 0;
@@ -59,8 +65,10 @@ void PushStage::Send(const Task& task) {
   header.contributors = 1;
   header.uncompressed_bytes = static_cast<uint32_t>(payload.size());
   // The tensor keeps the memory that is lent.
+  PartitionTimes* const way = &tensor.way[task.partition];
   owner.link->Push(
-      header, payload, [keep = task.tensor](absl::Status) {}, task.place);
+      header, payload, [keep = task.tensor, way](absl::Status) { way->last_out = TraceNow(); },
+      task.place, &way->first_out);
 }
 
 void PushStage::SendReport(const Tensor& tensor, uint32_t partition, FrameType type) {

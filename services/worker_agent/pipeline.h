@@ -87,7 +87,9 @@ class ReduceStage final : public Stage {
 // priority.
 class PushStage final : public Stage {
  public:
-  explicit PushStage(const NodeIdentity* identity) : identity_(identity) {}
+  // `pushed`: after every first push of a contribution.
+  PushStage(const NodeIdentity* identity, std::function<void(const Task&)> pushed)
+      : identity_(identity), pushed_(std::move(pushed)) {}
   void Enter(Pipeline* pipeline, Task task) override;
   // Also for a server that asks again. Does nothing while the owner has not said which round comes
   // next.
@@ -96,11 +98,17 @@ class PushStage final : public Stage {
   void SendReport(const Tensor& tensor, uint32_t partition, FrameType type);
   // A result that this node holds, to the owner that has asked for it.
   void SendResult(const std::shared_ptr<Tensor>& tensor, uint32_t partition, Round round);
-
- private:
+  uint64_t entered() const { return entered_; }
+  // Contributions that were sent again, for whatever reason.
+  uint64_t resent() const { return sent_ > entered_ ? sent_ - entered_ : 0; }
+  // Of a frame about the partition, from this node.
   FrameHeader HeaderFor(const Tensor& tensor, uint32_t partition, FrameType type) const;
 
+ private:
   const NodeIdentity* const identity_;
+  const std::function<void(const Task&)> pushed_;
+  uint64_t entered_ = 0;
+  uint64_t sent_ = 0;
 };
 
 // Holds the tasks whose contribution is on its way until their result is there.

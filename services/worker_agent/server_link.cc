@@ -32,10 +32,11 @@ void ServerLink::Connect(Transport* transport, const Address& address, std::stri
   });
 }
 
-void ServerLink::Push(const FrameHeader& header, Bytes payload, Done done, uint64_t place) {
+void ServerLink::Push(const FrameHeader& header, Bytes payload, Done done, uint64_t place,
+                      int64_t* handed_at) {
   if (!leaving_) {
     if (header.type == FrameType::kContribution) Await(header.partition);
-    return outbox_.Push(header, payload, std::move(done), place);
+    return outbox_.Push(header, payload, std::move(done), place, handed_at);
   }
   if (done) done(absl::CancelledError("the link is closed"));
 }

@@ -68,8 +68,9 @@ class ServerLink final : public Sink {
   // outlives the link. `reason`: why it is this one, for people.
   void Connect(Transport* transport, const Address& address, std::string reason,
                absl::Duration timeout);
-  // `payload` is lent until the round has its result. `place`: as in Outbox::Push.
-  void Push(const FrameHeader& header, Bytes payload, Done done, uint64_t place = 0);
+  // `payload` is lent until the round has its result. `place`, `handed_at`: as in Outbox::Push.
+  void Push(const FrameHeader& header, Bytes payload, Done done, uint64_t place = 0,
+            int64_t* handed_at = nullptr);
   // The generation is over, or the server has been declared dead: no more events and nothing is
   // sent any more; the link may be destroyed once closed() is true.
   void Close(const absl::Status& why);
@@ -92,6 +93,7 @@ class ServerLink final : public Sink {
   const std::string& where() const { return where_; }
   uint32_t shard() const { return shard_; }
   size_t queued() const { return outbox_.queued(); }
+  size_t credit_bytes() const { return open_ ? outbox_.credit_bytes() : 0; }
   // What is on its way to the server, about, at most.
   void LimitInFlight(size_t bytes);
   // That it uses, or used last.

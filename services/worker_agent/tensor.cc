@@ -1,6 +1,7 @@
 #include "services/worker_agent/tensor.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -29,7 +30,8 @@ Tensor::Tensor(uint32_t number_in, TensorShape shape_in, uint32_t local_ranks)
       shape(std::move(shape_in)),
       bytes(shape.elements() * SizeOf(shape.dtype)),
       rounds(local_ranks),
-      uses(local_ranks, Use::kNever) {}
+      uses(local_ranks, Use::kNever),
+      device(local_ranks) {}
 
 absl::StatusOr<std::shared_ptr<Tensor>> Tensor::Create(uint32_t number, TensorShape shape,
                                                        uint32_t local_ranks) {
@@ -78,6 +80,29 @@ std::vector<uint64_t> Tensor::PlacesSideBySide() const {
   return places;
 }
 
+void Tensor::NotePush(uint32_t local_rank, int64_t called, int64_t pushed) {
+  if (pushes.first_call == 0 || called < pushes.first_call) pushes.first_call = called;
+  pushes.last_call = called;
+  pushes.last_push = pushed;
+  pushes.last_rank = local_rank;
+}
+
+uint64_t Tensor::StagedBytes() const {
+  uint64_t staged = bytes;
+  for (const DevicePush& push : device) {
+    if (push.used) staged = std::min(staged, push.staged);
+  }
+  return staged;
+}
+
+std::vector<uint32_t> Tensor::SegmentsWithData() const {
+  std::set<uint32_t> segments;
+  for (uint32_t rank = 0; rank < uses.size(); ++rank) {
+    if (rounds.HasData(rank)) segments.insert(device[rank].used ? device[rank].lead : rank);
+  }
+  return {segments.begin(), segments.end()};
+}
+
 absl::Status Tensor::PrepareContribution() {
   std::vector<uint32_t> with_data;
   for (uint32_t rank = 0; rank < uses.size(); ++rank) {
@@ -89,13 +114,14 @@ absl::Status Tensor::PrepareContribution() {
                         "must name the same root",
                         with_data[0], with_data[1], shape.name));
   }
-  contribution_is_empty = with_data.empty();
-  must_reduce = with_data.size() > 1;
+  segments_ = SegmentsWithData();
+  contribution_is_empty = segments_.empty();
+  must_reduce = segments_.size() > 1;
   // One rank's data travels from where that rank wrote it: no copy.
   if (must_reduce) {
     source_ = node_sum_->memory().data();
   } else {
-    source_ = contribution_is_empty ? nullptr : contributions[with_data[0]]->memory().data();
+    source_ = contribution_is_empty ? nullptr : contributions[segments_[0]]->memory().data();
   }
   return absl::OkStatus();
 }
@@ -103,8 +129,8 @@ absl::Status Tensor::PrepareContribution() {
 void Tensor::ReduceInNodeOf(uint32_t partition) {
   const size_t offset = OffsetOf(partition);
   std::vector<const void*> inputs;
-  for (uint32_t rank = 0; rank < uses.size(); ++rank) {
-    if (rounds.HasData(rank)) inputs.push_back(contributions[rank]->memory().data() + offset);
+  for (const uint32_t segment : segments_) {
+    inputs.push_back(contributions[segment]->memory().data() + offset);
   }
   const ReduceOp op = shape.op == ReduceOp::kAccumulate ? ReduceOp::kSum : shape.op;
   ReduceInNode(shape.dtype, op, node_sum_->memory().data() + offset, inputs,

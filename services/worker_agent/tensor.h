@@ -47,6 +47,24 @@ struct PartitionOwner {
   PlanVersion next_version;
 };
 
+// When the local ranks pushed the running round, as TraceNow(). A call begins before its push by
+// the time that copying in takes.
+struct PushTimes {
+  int64_t first_call = 0;
+  int64_t last_call = 0;  // of the rank that pushed last
+  int64_t last_push = 0;
+  uint32_t last_rank = 0;  // the local rank
+};
+
+// A partition's way in the running round, as TraceNow(); 0: not yet.
+struct PartitionTimes {
+  int64_t ready = 0;      // the node's contribution is there
+  int64_t first_out = 0;  // handed to the link
+  int64_t last_out = 0;   // sent
+  int64_t first_in = 0;   // the result begins to come
+  int64_t last_in = 0;    // it is there
+};
+
 // What is in the copy of a partition's latest value that this node holds, and in the one that is to
 // come: the server's words, which it gets back when it asks (lib/wire/stamp.h). Empty: no copy yet.
 struct CopyStamps {
@@ -96,6 +114,19 @@ class Tensor {
   // evenly over it.
   std::vector<uint64_t> PlacesSideBySide() const;
 
+  // ---- ranks that push from a GPU, in the running round ----
+  struct DevicePush {
+    bool used = false;
+    uint32_t lead = 0;    // the rank to whose segment this one's group writes
+    uint64_t staged = 0;  // bytes of the contribution, from its start, to which this rank has done
+                          // its part
+  };
+  std::vector<DevicePush> device;  // by local rank
+  // How much of the ranks' contributions is in host memory, from the start.
+  uint64_t StagedBytes() const;
+  // The segments that hold the running round's contributions, in the order of summation.
+  std::vector<uint32_t> SegmentsWithData() const;
+
   // ---- the running round ----
   int32_t priority = 0;
   absl::Time open_since = absl::InfiniteFuture();  // of the first push
@@ -111,12 +142,17 @@ class Tensor {
 
   bool aborted = false;  // the running round: the generation fails, and the owners have said so
 
+  PushTimes pushes;
+  std::vector<PartitionTimes> way;  // by partition
+  void NotePush(uint32_t local_rank, int64_t called, int64_t pushed);
+
   absl::Status error;       // of this tensor alone; every push gets it
   uint32_t error_code = 0;  // addend_code
 
  private:
   Tensor(uint32_t number_in, TensorShape shape_in, uint32_t local_ranks);
   const std::byte* source_ = nullptr;  // start of the node's contribution
+  std::vector<uint32_t> segments_;     // that are summed
   std::shared_ptr<Arena> node_sum_;    // only with several local ranks
 };
 

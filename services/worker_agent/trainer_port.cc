@@ -159,6 +159,7 @@ absl::Status TrainerLink::Parse(std::span<const std::byte> packet) {
 
 absl::StatusOr<std::unique_ptr<TrainerPort>> TrainerPort::Listen(EventLoop* loop,
                                                                  const std::string& path,
+                                                                 uint32_t mode,
                                                                  TrainerEvents* events) {
   ADDEND_ASSIGN_OR_RETURN(const sockaddr_un address, SocketAddress(path));
   if (SomebodyListens(address)) {
@@ -167,7 +168,8 @@ absl::StatusOr<std::unique_ptr<TrainerPort>> TrainerPort::Listen(EventLoop* loop
   }
   ::unlink(path.c_str());
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  const mode_t former = ::umask(0177);
+  // There is no moment at which it has wider permissions than it is to have.
+  const mode_t former = ::umask(0777 & ~mode);
   const int bound = ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
   const int error = errno;
   ::umask(former);

@@ -80,10 +80,11 @@ class TrainerLink final : public FdHandler {
 
 class TrainerPort final : private FdHandler {
  public:
-  // Listens on `path` (mode 0600). A socket file that nobody listens on is replaced.
-  // INVALID_ARGUMENT when the path cannot be used. On the loop's thread, like all methods.
+  // Listens on `path`, whose permissions are `mode`. A socket file that nobody listens on is
+  // replaced. INVALID_ARGUMENT when the path cannot be used. On the loop's thread, like all
+  // methods.
   static absl::StatusOr<std::unique_ptr<TrainerPort>> Listen(EventLoop* loop,
-                                                             const std::string& path,
+                                                             const std::string& path, uint32_t mode,
                                                              TrainerEvents* events);
   // Closes all connections without a further event and removes the socket file.
   ~TrainerPort() override;

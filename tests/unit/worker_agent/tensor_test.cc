@@ -91,5 +91,38 @@ TEST(TensorTest, PlacesSpreadThePartitionsOfEveryLinkEvenly) {
                                    1 + bytes * 7 / 8, 1 + bytes / 4, 1 + bytes * 3 / 4}));
 }
 
+TEST(TensorTest, RanksThatAggregateOnTheirGpusAreOneContribution) {
+  const auto tensor = Make(ReduceOp::kSum, 4);
+  Write(tensor.get(), 0, 3.0f);  // of ranks 0 and 1
+  Write(tensor.get(), 2, 5.0f);  // of ranks 2 and 3
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    ASSERT_TRUE(tensor->rounds.OnPush(rank, Round(1), /*empty=*/rank == 0).ok());
+    tensor->device[rank] = {.used = true, .lead = rank / 2 * 2, .staged = 0};
+  }
+  ASSERT_TRUE(tensor->PrepareContribution().ok());
+  ASSERT_TRUE(tensor->must_reduce);
+  tensor->ReduceInNodeOf(0);
+  EXPECT_EQ(First(tensor->Contribution(0)), 8.0f);
+}
+
+TEST(TensorTest, WhatOneGroupHasSummedTravelsFromWhereItsMembersWroteIt) {
+  const auto tensor = Make(ReduceOp::kSum, 2);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    ASSERT_TRUE(tensor->rounds.OnPush(rank, Round(1), false).ok());
+    tensor->device[rank] = {.used = true, .lead = 0, .staged = tensor->bytes};
+  }
+  ASSERT_TRUE(tensor->PrepareContribution().ok());
+  EXPECT_FALSE(tensor->must_reduce);
+  EXPECT_EQ(tensor->Contribution(0).data(), tensor->contributions[0]->memory().data());
+}
+
+TEST(TensorTest, IsStagedAsFarAsTheLastOfItsRanks) {
+  const auto tensor = Make(ReduceOp::kSum, 3);
+  EXPECT_EQ(tensor->StagedBytes(), tensor->bytes);
+  tensor->device[0] = {.used = true, .lead = 0, .staged = 40};
+  tensor->device[2] = {.used = true, .lead = 2, .staged = 12};
+  EXPECT_EQ(tensor->StagedBytes(), 12u);
+}
+
 }  // namespace
 }  // namespace addend

@@ -1,0 +1,93 @@
+"""Push-pulls from an emulated GPU, several tensors at a time and for several rounds; whatever the test asks for."""
+import os
+
+import numpy as np
+
+from common import RANK, gate, outcome, finish, parameters
+from tests.support import emulated_gpu, reference
+
+p = parameters()
+LOCAL_RANK = int(os.environ["LOCAL_RANK"])
+gpu = emulated_gpu.Gpu(p["bus_ids"][LOCAL_RANK])
+
+import addend  # noqa: E402
+
+
+def rounds():
+    """Of several tensors at a time; the digests of all results."""
+    digest = []
+    for number in range(1, p["rounds"] + 1):
+        started = []
+        for index, size in enumerate(p["sizes"]):
+            values = reference.random_values("float32", size, [number, index, RANK])
+            started.append(gpu.start(values, f"t{index}", addend.Sum, wire=p.get("wire"), priority=-index))
+        digest.append([reference.digest(gpu.finish(*one)) for one in started])
+        if number == p.get("gate_after"):
+            gate("there")
+    return digest
+
+
+def steady():
+    """What the library asks of CUDA in rounds after the first ones."""
+    values = np.ones(p["elements"], dtype=np.float32)
+    for _ in range(3):
+        gpu.push_pull(values, "t", addend.Sum)
+    names = ("synchronisations", "allocations")
+    before = [gpu.count(name) for name in names]
+    results = [np.empty_like(values) for _ in range(20)]  # to which the GPU may write until the end
+    for result in results:
+        handle, _ = gpu.start(values, "t", addend.Sum, out=result)
+        handle.wait()
+        handle.to_stream(gpu.stream)
+    after = [gpu.count(name) for name in names]
+    gpu.finish(handle, results[-1])
+    return {name: b - a for name, a, b in zip(names, before, after)}
+
+
+def failing():
+    """The GPU of one rank fails in the middle."""
+    values = np.ones(2_000_000, dtype=np.float32)
+    gpu.push_pull(values, "t", addend.Sum)
+    if RANK == p["fails"]:
+        gpu.fail()
+    return outcome(lambda: [gpu.push_pull(values, "t", addend.Sum) for _ in range(50)])
+
+
+def mixed():
+    """One rank pushes from host memory what the others push from their GPUs."""
+    values = np.ones(1000, dtype=np.float32)
+    gpu.push_pull(values, "first", addend.Sum)
+    if RANK == p["on_host"]:
+        return outcome(lambda: addend.push_pull(values, "t", op=addend.Sum))
+    return outcome(lambda: gpu.push_pull(values, "t", addend.Sum))
+
+
+def one_stays_away():
+    """One rank never pushes from its GPU."""
+    values = np.ones(1000, dtype=np.float32)
+    if RANK == p["on_host"]:
+        return outcome(lambda: addend.push_pull(values, "t", op=addend.Sum))
+    return outcome(lambda: gpu.push_pull(values, "t", addend.Sum))
+
+
+def both():
+    """The same tensor in turn from the GPU and from host memory; and one that is empty, and one of which a rank adds nothing."""
+    values = reference.random_values("float32", 5000, [RANK])
+    results = [gpu.push_pull(values, "t", addend.Sum) if turn % 2 else addend.push_pull(values, "t", op=addend.Sum)
+               for turn in range(6)]
+    nothing = gpu.push_pull(np.empty(0, dtype=np.float32), "empty", addend.Sum)
+    some = gpu.push_pull(None if RANK == 1 else values, "some", addend.Sum, out=np.empty_like(values))
+    others = reference.random_values("float32", 5000, [0])
+    return {"same": len({reference.digest(result) for result in results}), "empty": nothing.size,
+            "of_rank_0": bool(addend.size() != 2 or np.array_equal(some, others))}
+
+
+def main():
+    addend.init()
+    result = globals()[p["what"]]()
+    if p.get("shutdown", True):
+        addend.shutdown()
+    finish(result)
+
+
+main()
