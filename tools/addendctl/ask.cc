@@ -14,7 +14,7 @@ absl::Status Explained(const std::string& scheduler, const absl::Status& status)
     return WithExitCode(
         absl::UnavailableError(absl::StrFormat(
             "the scheduler %s does not answer (%s); check --scheduler and that it runs", scheduler,
-            ShortReason(status))),
+            WhyUnreachable(scheduler, status))),
         kExitSchedulerUnreachable);
   }
   if (absl::IsUnimplemented(status)) {

@@ -1,6 +1,10 @@
 // addendctl: asks a running cluster what it does, and the planner what it would do.
+#include <algorithm>
 #include <cstdio>
+#include <initializer_list>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -9,18 +13,31 @@
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/options/options.h"
+#include "lib/options/stop_signal.h"
+#include "lib/rpc/tls_options.h"
+#include "lib/status/status_json.h"
 #include "tools/addendctl/ask.h"
+#include "tools/addendctl/doctor_command.h"
 #include "tools/addendctl/drain_command.h"
+#include "tools/addendctl/inject_command.h"
 #include "tools/addendctl/options.h"
 #include "tools/addendctl/plan_command.h"
-#include "tools/addendctl/status_json.h"
 #include "tools/addendctl/status_table.h"
+#include "tools/addendctl/top_command.h"
+#include "tools/addendctl/topology_command.h"
+#include "tools/addendctl/trace_command.h"
+#include "tools/addendctl/trace_data.h"
+#include "tools/addendctl/trace_json.h"
 #include "tools/addendctl/why_command.h"
 
 namespace addend {
 namespace {
 
-constexpr char kCommands[] = "plan, status, jobs, nodes, why, drain or help";
+constexpr char kCommands[] =
+    "plan, status, jobs, nodes, top, why, trace, doctor, drain,"
+    " inject, topology or help";
+
+constexpr int kExitProblemFound = 1;
 
 constexpr char kHelp[] =
     R"(Asks a running Addend cluster what it does, and the planner what it would do.
@@ -37,6 +54,22 @@ constexpr char kHelp[] =
       process then ends with status 0.
   addendctl why JOB
       Whom the job waits for, in one sentence: asks its agents and its summation servers.
+  addendctl trace --job=NAME [--rounds=10] > trace.json
+      Every partition's way through the last rounds, on all nodes and servers on one clock, for ui.perfetto.dev; and on
+      standard error what the rounds waited for: which rank, node, server or link. With --summary only that.
+  addendctl top [--interval=1s] [--once]
+      The cluster live: jobs with the time of a round and how near it is to the shortest possible, servers and nodes with
+      their traffic, and what has just happened. Ctrl-C ends it; --once shows one interval.
+  addendctl doctor [--socket=PATH] [--memory=SIZE] [--transport=auto|tcp|rdma] [--bandwidth-probe=SIZE]
+                   [--model-bytes=SIZE --local-size=N]
+      What is wrong with this machine and with the cluster as seen from it, and what to do about it.
+  addendctl inject -f FILE [--scheduler=HOST:PORT] [--job=NAME] [--image=IMAGE] [--model-bytes=SIZE] [--local-size=N]
+      Prints the Kubernetes YAML of a training job (Job, JobSet or PyTorchJob) with the agent as a sidecar of its pods;
+      what else is in the file stays as it is.
+  addendctl topology [--topology=FILE.xml] [--intranode=STRATEGY] [--explain] [--bytes=SIZE] [--export=FILE.xml]
+      Which links to the CPU the GPUs and NICs of this machine share (or of the one that the file records), the strategy
+      by which its ranks, one on each GPU, aggregate, and why. With --explain also what each strategy costs. --export
+      records this machine.
 
 --json prints one line of JSON instead. Names end with their unit (_s, _bytes, _bps); shares are fractions of all
 tensors' bytes; null has no meaning or is not known.
@@ -46,18 +79,41 @@ tensors' bytes; null has no meaning or is not known.
           (of the busiest link)}, hash (the paper's assignment; as balanced), further [{cpu_nodes, t_s}]}
   status  {version, uptime_s, store, servers [{server_id, incarnation, hostname, control_address, endpoints, shards,
           bandwidth_bps, memory_limit_bytes, memory_used_bytes, colocated, job, node_rank, last_seen_s, activity,
-          draining, speed (the part of its bandwidth that the plan counts on), shares [{job, share, assigned}], traffic_share, traffic}], jobs (as below)}
+          draining, speed (the part of its bandwidth that the plan counts on), shares [{job, share, assigned}], traffic_share, traffic}], jobs (as below),
+          now_unix_s (the scheduler's clock), recommended_servers (CPU servers with which the jobs of now would be as
+          fast as they can get), events [{number, unix_s, kind, job, text}] (the last 200, oldest first)}
   jobs    [{name, job_id, generation, state (forming, ready or failed), reason, settings, plan_version, tensors,
-          tensor_bytes, uptime_s, t_opt_s, shares [{server_id, share, assigned}], nodes (as below, without job)}]
+          tensor_bytes, uptime_s, t_opt_s, efficiency (the shortest time possible for the last 20 rounds / the time they
+          took), round_s (their mean), first_nonfinite (the first NaN or infinity, in a sentence), shares [{server_id, share, assigned}], nodes (as below, without job)}]
   nodes   [{job, node_rank, connected, hostname, control_address, incarnation, bandwidth_bps, last_seen_s, activity,
-          links (by transport, and why not RDMA), traffic}]
+          links (by transport, and why not RDMA), rounds {rounds, seconds, optimal_s, recent_s, recent_optimal_s (of
+          the last 20)}, traffic}]
   why     {job, state, waits_for (the sentence), tensor, round, open_s, nodes [rank], ranks [rank]}; nodes of which nobody
           has pushed, and single ranks of the others
   drain   {server_id, drained}
+  trace   with --summary {job, steps, step_s (mean), bytes (of a step), t_opt_s (of all tensors), parts {intra_node_s,
+          queue_s, push_s, sum_s, pull_s} (mean of a partition), bottleneck (null: nothing stands out), sentence,
+          suspects [{cause (compute, intra_node, node_link, server_link, server_sum), number (rank, node or server), place, own_s,
+          others_s (median), excess_s}], clock_error_s, did_not_answer}
+  top     one line per interval: {unix_s, scheduler, away_s (null: it answers), version, uptime_s, recommended_servers,
+          jobs [{name, state, connected, num_nodes, cpu_servers, tensors, tensor_bytes, round_s, optimal_s, efficiency,
+          pushed_bps}], servers [{server_id, hostname, kind, share, in_bps, out_bps, memory_used_bytes,
+          memory_limit_bytes (0: none), last_seen_s, speed, draining}], nodes [{job, node_rank, hostname, connected, in_bps,
+          out_bps, round_s, efficiency, last_seen_s, activity}], events [{number, unix_s, kind, text}]}
+  doctor  {checks [{name, verdict (ok, warning, problem or not_applicable), found, advice}], problems, warnings}
+  inject  {yaml, notes}
+  topology {switches [{bus_id, on_host_bridge (a device without a switch), numa_node, link_bps, gpus [number], nics
+          [number]}], gpus [{bus_id, name, link_bps, switch}], nics [{bus_id, names, link_bps, switch}], nvlinks [[gpu,
+          gpu]], nvlink_joins_all, switches_hidden, notes, strategy (null without GPU, and then nothing further), s_n,
+          s_g, groups [[rank]], scatter, roots [rank], why}; with --explain costs {bytes, pcie {switches,
+          gpus_per_switch, gpu_switch_bps, switch_cpu_bps, best_x, best_s, cpu_assisted_s, copy_s, ring_s} (null: NVLink,
+          one GPU or hidden switches), loads {STRATEGY: [{gpus, nics (both in multiples of bytes), nic_share}] of every
+          switch; none if they are hidden}}
   traffic {network_bytes_sent, network_bytes_received, local_bytes, copied_bytes, partitions_sealed,
           payload_bytes_summed}; traffic_share is a server's part of all payload_bytes_summed
 
-Exit status: 0, 64 for a wrong command or flag, 76 if the scheduler does not answer.)";
+Exit status: 0, 1 if doctor finds a problem, 64 for a wrong command, flag or file, 76 if the scheduler does not
+answer.)";
 
 absl::StatusOr<std::string> Plan() {
   return AnswerPlan({.gpu_nodes = absl::GetFlag(FLAGS_gpu_nodes),
@@ -94,21 +150,79 @@ absl::StatusOr<std::string> Drain(const std::vector<std::string>& arguments) {
                      absl::GetFlag(FLAGS_timeout), absl::GetFlag(FLAGS_json));
 }
 
+absl::StatusOr<std::string> Trace() {
+  ADDEND_ASSIGN_OR_RETURN(
+      const v1::GetStatusResponse status,
+      AskStatus(absl::GetFlag(FLAGS_scheduler).ToString(), "", absl::GetFlag(FLAGS_timeout)));
+  ADDEND_ASSIGN_OR_RETURN(const JobTrace trace,
+                          CollectTrace(status, absl::GetFlag(FLAGS_job),
+                                       absl::GetFlag(FLAGS_rounds), absl::GetFlag(FLAGS_timeout)));
+  const Bottleneck bottleneck = FindBottleneck(trace);
+  if (absl::GetFlag(FLAGS_summary)) {
+    return absl::GetFlag(FLAGS_json) ? SummaryJson(trace, bottleneck)
+                                     : SummaryText(trace, bottleneck);
+  }
+  std::fputs(SummaryText(trace, bottleneck).c_str(), stderr);
+  return TraceEvents(trace);
+}
+
+absl::Status Top(StopSignal* stop) {
+  return RunTop({.scheduler = absl::GetFlag(FLAGS_scheduler).ToString(),
+                 .job = absl::GetFlag(FLAGS_job),
+                 .interval = absl::GetFlag(FLAGS_interval),
+                 .timeout = absl::GetFlag(FLAGS_timeout),
+                 .once = absl::GetFlag(FLAGS_once),
+                 .json = absl::GetFlag(FLAGS_json)},
+                stop);
+}
+
+absl::StatusOr<std::string> Inject() {
+  return AnswerInject({.file = absl::GetFlag(FLAGS_file),
+                       .scheduler = absl::GetFlag(FLAGS_scheduler).ToString(),
+                       .job = absl::GetFlag(FLAGS_job),
+                       .image = absl::GetFlag(FLAGS_image),
+                       .cpu = absl::GetFlag(FLAGS_agent_cpu),
+                       .model_bytes = absl::GetFlag(FLAGS_model_bytes).bytes,
+                       .local_size = absl::GetFlag(FLAGS_local_size),
+                       .replicated_job = absl::GetFlag(FLAGS_replicated_job)},
+                      absl::GetFlag(FLAGS_json));
+}
+
+absl::StatusOr<std::string> ShowTopology() {
+  return AnswerTopology({.file = absl::GetFlag(FLAGS_topology),
+                         .export_file = absl::GetFlag(FLAGS_export),
+                         .strategy = absl::GetFlag(FLAGS_intranode),
+                         .bytes = absl::GetFlag(FLAGS_bytes).bytes,
+                         .explain = absl::GetFlag(FLAGS_explain),
+                         .json = absl::GetFlag(FLAGS_json)});
+}
+
+// `exit_status`: 1 for a cluster with problems.
+absl::Status Doctor(int* exit_status) {
+  ADDEND_ASSIGN_OR_RETURN(const Diagnosis diagnosis,
+                          RunDoctor({.scheduler = absl::GetFlag(FLAGS_scheduler),
+                                     .timeout = absl::GetFlag(FLAGS_timeout),
+                                     .socket = absl::GetFlag(FLAGS_socket),
+                                     .memory_bytes = absl::GetFlag(FLAGS_memory).bytes,
+                                     .model_bytes = absl::GetFlag(FLAGS_model_bytes).bytes,
+                                     .local_size = absl::GetFlag(FLAGS_local_size),
+                                     .transport = absl::GetFlag(FLAGS_transport),
+                                     .probe_bytes = absl::GetFlag(FLAGS_bandwidth_probe).bytes}));
+  const std::string text =
+      absl::GetFlag(FLAGS_json) ? DoctorJson(diagnosis.checks) : DoctorText(diagnosis.checks);
+  std::fputs(text.c_str(), stdout);
+  if (HasProblem(diagnosis.checks)) *exit_status = kExitProblemFound;
+  return diagnosis.scheduler;
+}
+
 absl::StatusOr<std::string> Answer(const std::vector<std::string>& arguments) {
   const std::string& command = arguments.front();
   if (command == "why") return Why(arguments);
   if (command == "drain") return Drain(arguments);
-  const bool asks = command == "status" || command == "jobs" || command == "nodes";
-  if (!asks && command != "plan" && command != "help") {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("'%s' is not a command of addendctl: use %s", command, kCommands));
-  }
-  if (arguments.size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("'%s' on the command line is not expected: addendctl %s takes no argument",
-                        arguments[1], command));
-  }
+  if (command == "inject") return Inject();
   if (command == "plan") return Plan();
+  if (command == "topology") return ShowTopology();
+  if (command == "trace") return Trace();
   if (command == "help") return absl::StrFormat("%s\n", kHelp);
   const std::string scheduler = absl::GetFlag(FLAGS_scheduler).ToString();
   const bool json = absl::GetFlag(FLAGS_json);
@@ -118,11 +232,35 @@ absl::StatusOr<std::string> Answer(const std::vector<std::string>& arguments) {
   return json ? StatusJson(status) : StatusText(status, scheduler);
 }
 
-absl::Status Run(const std::vector<std::string>& arguments) {
-  ADDEND_RETURN_IF_ERROR(InitLogging("addendctl", "warn"));
+absl::Status CheckCommand(const std::vector<std::string>& arguments) {
   if (arguments.empty()) {
     return absl::InvalidArgumentError(absl::StrFormat("addendctl needs a command: %s", kCommands));
   }
+  const std::string& command = arguments.front();
+  if (command == "why" || command == "drain") return absl::OkStatus();
+  const std::initializer_list<std::string_view> alone = {
+      "plan", "status", "jobs", "nodes", "trace", "top", "topology", "doctor", "inject", "help"};
+  if (std::find(alone.begin(), alone.end(), command) == alone.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("'%s' is not a command of addendctl: use %s", command, kCommands));
+  }
+  if (arguments.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("'%s' on the command line is not expected: addendctl %s takes no argument",
+                        arguments[1], command));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const std::vector<std::string>& arguments, int* exit_status) {
+  ADDEND_RETURN_IF_ERROR(InitLogging({.process = "addendctl", .level = "error"}));
+  ADDEND_RETURN_IF_ERROR(CheckCommand(arguments));
+  // Blocked before there is a second thread, signals reach the one that waits for them.
+  std::optional<StopSignal> stop;
+  if (arguments.front() == "top") stop.emplace();
+  ADDEND_ASSIGN_OR_RETURN(const auto tls, StartTls());
+  if (stop) return Top(&*stop);
+  if (arguments.front() == "doctor") return Doctor(exit_status);
   ADDEND_ASSIGN_OR_RETURN(const std::string text, Answer(arguments));
   std::fputs(text.c_str(), stdout);
   return absl::OkStatus();
@@ -132,8 +270,15 @@ absl::Status Run(const std::vector<std::string>& arguments) {
 }  // namespace addend
 
 int main(int argc, char** argv) {
+  // -f as kubectl has it; all other flags have long names.
+  std::string file = "--file";
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "-f") argv[i] = file.data();
+  }
   std::vector<std::string> arguments;
-  return addend::RunProgram(
-      {"addendctl", addend::kHelp}, argc, argv, [&arguments] { return addend::Run(arguments); },
-      &arguments);
+  int exit_status = 0;
+  const int error = addend::RunProgram(
+      {"addendctl", addend::kHelp}, argc, argv,
+      [&] { return addend::Run(arguments, &exit_status); }, &arguments);
+  return error != 0 ? error : exit_status;
 }

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_format.h"
 #include "lib/base/units.h"
-#include "tools/addendctl/status_json.h"
+#include "lib/status/status_json.h"
 #include "tools/addendctl/table.h"
 
 namespace addend {

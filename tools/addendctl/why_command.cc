@@ -10,9 +10,9 @@
 #include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
 #include "lib/rpc/client.h"
+#include "lib/status/status_json.h"
 #include "proto/addend/v1/agent.grpc.pb.h"
 #include "proto/addend/v1/summation.grpc.pb.h"
-#include "tools/addendctl/status_json.h"
 
 namespace addend {
 namespace {
@@ -175,7 +175,10 @@ absl::StatusOr<std::string> AnswerWhy(const v1::GetStatusResponse& status, const
                         names.empty() ? "none" : absl::StrJoin(names, ", ")));
   }
   const Waiting waiting = Explain(Collect(status, *found, timeout));
-  if (!json) return waiting.sentence + "\n";
+  if (!json) {
+    const std::string& origin = found->first_nonfinite();
+    return waiting.sentence + "\n" + (origin.empty() ? "" : "NaN: " + origin + "\n");
+  }
   Json answer;
   answer["job"] = job;
   answer["state"] = StateName(found->state());
@@ -185,6 +188,8 @@ absl::StatusOr<std::string> AnswerWhy(const v1::GetStatusResponse& status, const
   answer["open_s"] = waiting.tensor.empty() ? Json() : Json(waiting.open_s);
   answer["nodes"] = waiting.nodes;
   answer["ranks"] = waiting.ranks;
+  answer["first_nonfinite"] =
+      found->first_nonfinite().empty() ? Json() : Json(found->first_nonfinite());
   return answer.dump() + "\n";
 }
 

@@ -1,0 +1,23 @@
+// What `addendctl doctor` says of the cluster, as seen from this machine. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/addendctl/cluster_facts.h"
+#include "tools/addendctl/finding.h"
+
+namespace addend {
+
+Finding CheckSchedulers(const std::vector<SchedulerFacts>& schedulers);
+Finding CheckClock(const SchedulerFacts& scheduler);
+// `version`: of this program.
+Finding CheckVersions(const std::string& version, const SchedulerFacts& scheduler,
+                      const std::vector<MemberFacts>& members);
+// `hostname`: of this machine.
+Finding CheckAdvertised(const std::string& hostname, const std::vector<MemberFacts>& members);
+Finding CheckReachable(const MemberFacts& member);
+// `probed`: the measurement was wanted.
+Finding CheckBandwidth(const MemberFacts& member, bool probed);
+
+}  // namespace addend

@@ -1,0 +1,283 @@
+#include "tools/addendctl/inject_command.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "lib/base/fd.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/version.h"
+#include "lib/rpc/local_address.h"
+#include "tools/addendctl/memory_need.h"
+#include "tools/addendctl/sidecar.h"
+#include "tools/addendctl/workloads.h"
+#include "tools/addendctl/yaml_text.h"
+
+namespace addend {
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+constexpr uint64_t kMemoryOfUnknownModel = 1024 * kMiB;
+constexpr char kRepository[] = "ghcr.io/addend/addend-agent";
+constexpr char kSidecarName[] = "addend-agent";
+constexpr char kSchedulerOfChart[] = "addend-scheduler.addend:7070";
+constexpr int kImageUser = 65532;  // of the agent's image; its group owns the socket
+
+// A text that can stand between the quotes of the sidecar's YAML.
+absl::Status CheckText(const char* flag, const std::string& text) {
+  const auto bad = [](unsigned char c) { return c < ' ' || c == '"' || c == '\\' || c == 0x7F; };
+  if (!text.empty() && std::none_of(text.begin(), text.end(), bad)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "--%s=%s must not be empty nor have quotes, backslashes or control characters", flag, text));
+}
+
+struct SidecarValues {
+  std::string image, scheduler, job, cpu;
+  uint32_t num_nodes, local_size;
+  uint64_t memory_bytes;
+};
+
+// Outside of comments, which may speak of placeholders.
+bool HasPlaceholder(const std::string& text) {
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (!absl::StartsWith(line, "#") && absl::StrContains(line, "{{")) return true;
+  }
+  return false;
+}
+
+absl::StatusOr<YAML::Node> Sidecar(const SidecarValues& values, const TrainingPods& pods) {
+  const std::string text = absl::StrReplaceAll(
+      kSidecarYaml, {{"{{ .image }}", values.image},
+                     {"{{ .pullPolicy }}", "IfNotPresent"},
+                     {"{{ .scheduler }}", values.scheduler},
+                     {"{{ .job }}", values.job},
+                     {"{{ .numNodes }}", std::to_string(values.num_nodes)},
+                     {"{{ .localSize }}", std::to_string(values.local_size)},
+                     {"{{ .nodeRank }}", pods.node_rank},
+                     {"{{ .cpu }}", values.cpu},
+                     {"{{ .memory }}", absl::StrFormat("%dMi", values.memory_bytes / kMiB)}});
+  if (HasPlaceholder(text)) {
+    return absl::InternalError("sidecar.yaml has a placeholder that addendctl does not know");
+  }
+  YAML::Node sidecar = YAML::Load(text);
+  // A variable can only refer to those before it.
+  YAML::Node variables(YAML::NodeType::Sequence);
+  for (const std::string& variable : pods.variables) variables.push_back(YAML::Load(variable));
+  for (const YAML::Node& variable : sidecar["env"]) variables.push_back(variable);
+  sidecar["env"] = variables;
+  return sidecar;
+}
+
+bool HasNamed(const YAML::Node& list, const std::string& name) {
+  if (!list.IsDefined() || !list.IsSequence()) return false;
+  return std::any_of(list.begin(), list.end(), [&name](const YAML::Node& item) {
+    return item.IsMap() && item["name"] && item["name"].as<std::string>("") == name;
+  });
+}
+
+void Append(YAML::Node parent, const char* key, const YAML::Node& item) {
+  if (!parent[key] || parent[key].IsNull()) parent[key] = YAML::Node(YAML::NodeType::Sequence);
+  parent[key].push_back(item);
+}
+
+absl::Status CheckPod(const YAML::Node& spec, const Refuse& refuse) {
+  const YAML::Node containers = spec["containers"];
+  if (!containers || !containers.IsSequence() || containers.size() == 0) {
+    return refuse(spec, "the pod has no containers");
+  }
+  if (HasNamed(spec["initContainers"], kSidecarName) || HasNamed(containers, kSidecarName) ||
+      HasNamed(spec["volumes"], "addend-run")) {
+    return refuse(spec, "the pod has the agent already: inject the original file");
+  }
+  for (const YAML::Node& container : containers) {
+    if (!container.IsMap()) return refuse(container, "a container must be a mapping");
+    if (HasNamed(container["env"], "ADDEND_SOCKET")) {
+      return refuse(container,
+                    "the container sets ADDEND_SOCKET itself: leave that to addendctl inject");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The user of the agent's image and that of the trainers meet in the pod's group.
+void LetGroupUseSocket(YAML::Node spec) {
+  YAML::Node context = spec["securityContext"];
+  if (!context || !context.IsMap()) {
+    spec["securityContext"] = YAML::Load(absl::StrFormat("{fsGroup: %d}", kImageUser));
+  } else if (!context["fsGroup"]) {
+    context["fsGroup"] = YAML::Load(std::to_string(kImageUser));
+  }
+}
+
+void Extend(YAML::Node spec, const YAML::Node& sidecar) {
+  Append(spec, "initContainers", sidecar);
+  for (YAML::Node container : spec["containers"]) {
+    Append(container, "env", YAML::Load("{name: ADDEND_SOCKET, value: /run/addend/agent.sock}"));
+    Append(container, "volumeMounts", YAML::Load("{name: addend-run, mountPath: /run/addend}"));
+  }
+  Append(spec, "volumes", YAML::Load("{name: addend-run, emptyDir: {}}"));
+  LetGroupUseSocket(spec);
+}
+
+uint32_t LocalSize(const InjectQuestion& question, const Workload& workload) {
+  if (question.local_size != 0) return question.local_size;
+  if (workload.local_size != 0) return workload.local_size;
+  uint32_t gpus = 0;
+  for (const TrainingPods& pods : workload.pods) gpus = std::max(gpus, GpusOf(pods.spec));
+  return std::max(gpus, 1u);
+}
+
+// Changes `document` in place.
+absl::Status InjectWorkload(const InjectQuestion& question, const Workload& workload,
+                            const Refuse& refuse, const YAML::Node& document,
+                            std::vector<std::string>* notes) {
+  const std::string job = question.job.empty() ? workload.name : question.job;
+  if (job.empty()) {
+    return refuse(document,
+                  "it has no metadata.name, so its Addend job needs one: give --job=NAME");
+  }
+  const uint32_t local_size = LocalSize(question, workload);
+  SidecarValues values{.image = question.image,
+                       .scheduler = question.scheduler,
+                       .job = job,
+                       .cpu = question.cpu,
+                       .num_nodes = workload.num_nodes,
+                       .local_size = local_size,
+                       .memory_bytes = question.model_bytes == 0
+                                           ? kMemoryOfUnknownModel
+                                           : AgentMemoryBytes(question.model_bytes, local_size)};
+  if (values.image.empty()) values.image = absl::StrFormat("%s:%s", kRepository, Version());
+  ADDEND_RETURN_IF_ERROR(CheckText("image", values.image));
+  ADDEND_RETURN_IF_ERROR(CheckText("job", job));
+  ADDEND_RETURN_IF_ERROR(CheckText("agent-cpu", values.cpu));
+  for (const TrainingPods& pods : workload.pods) {
+    ADDEND_RETURN_IF_ERROR(CheckPod(pods.spec, refuse));
+    ADDEND_ASSIGN_OR_RETURN(const YAML::Node sidecar, Sidecar(values, pods));
+    Extend(pods.spec, sidecar);
+  }
+  notes->push_back(absl::StrFormat("%s %s becomes job %s: %d node%s with %d rank%s each",
+                                   workload.kind, workload.name, job, workload.num_nodes,
+                                   workload.num_nodes == 1 ? "" : "s", local_size,
+                                   local_size == 1 ? "" : "s"));
+  if (question.model_bytes == 0) {
+    notes->push_back(
+        absl::StrFormat("the agent of %s may use 1Gi of memory; give --model-bytes, the size of "
+                        "all gradients, for what it needs",
+                        workload.name));
+  }
+  return absl::OkStatus();
+}
+
+// One document of the file: its own text, or a changed one.
+absl::StatusOr<std::string> InjectDocument(const InjectQuestion& question,
+                                           const YamlDocument& document, size_t* workloads,
+                                           std::vector<std::string>* notes) {
+  const auto place = [&](int line) { return absl::StrFormat("%s:%d", question.file, line); };
+  const Refuse refuse = [&](const YAML::Node& node, const std::string& why) {
+    const int line = std::max(node.IsDefined() ? node.Mark().line : 0, 0);
+    return absl::InvalidArgumentError(absl::StrFormat("%s: %s", place(document.line + line), why));
+  };
+  try {
+    const YAML::Node node = YAML::Load(document.text);
+    if (node.IsNull()) return document.text;  // comments alone
+    if (!IsWorkload(node)) {
+      const std::string kind =
+          node.IsMap() && node["kind"] ? node["kind"].as<std::string>("?") : "what is no object";
+      notes->push_back(absl::StrFormat("%s: %s is printed as it is", place(document.line), kind));
+      return document.text;
+    }
+    ADDEND_ASSIGN_OR_RETURN(const Workload workload,
+                            ReadWorkload(node, question.replicated_job, refuse));
+    ADDEND_RETURN_IF_ERROR(InjectWorkload(question, workload, refuse, node, notes));
+    ++*workloads;
+    return WriteYaml(node);
+  } catch (const YAML::Exception& error) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: this is not YAML that can be read: %s",
+                        place(document.line + std::max(error.mark.line, 0)), error.msg));
+  }
+}
+
+absl::StatusOr<std::string> ReadAll(const std::string& file) {
+  const UniqueFd opened(file == "-" ? ::dup(STDIN_FILENO)
+                                    : ::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text;
+  char buffer[65536];
+  ssize_t got = opened.valid() ? 1 : -1;
+  while (got > 0 && (got = ::read(opened.get(), buffer, sizeof(buffer))) > 0) {
+    text.append(buffer, static_cast<size_t>(got));
+  }
+  if (got < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the file %s cannot be read: %s; check -f", file, std::strerror(errno)));
+  }
+  return text;
+}
+
+absl::StatusOr<InjectQuestion> Completed(InjectQuestion question, std::vector<std::string>* notes) {
+  ADDEND_ASSIGN_OR_RETURN(const HostPort first, ParseHostPort(question.scheduler.substr(
+                                                    0, question.scheduler.find(','))));
+  if (IsLoopback(first.host)) {
+    notes->push_back(
+        absl::StrFormat("the agents look for the scheduler at %s, the chart's in the namespace "
+                        "addend; if it is elsewhere, give --scheduler=HOST:PORT as pods reach it",
+                        kSchedulerOfChart));
+    question.scheduler = kSchedulerOfChart;
+  }
+  return question;
+}
+
+}  // namespace
+
+absl::StatusOr<Injected> Inject(const InjectQuestion& asked, const std::string& text) {
+  Injected injected;
+  ADDEND_ASSIGN_OR_RETURN(const InjectQuestion question, Completed(asked, &injected.notes));
+  size_t workloads = 0;
+  bool first = true;
+  for (const YamlDocument& document : SplitDocuments(text)) {
+    ADDEND_ASSIGN_OR_RETURN(const std::string written,
+                            InjectDocument(question, document, &workloads, &injected.notes));
+    injected.yaml += (first ? "" : "---\n") + written;
+    first = false;
+  }
+  if (workloads == 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s has no Job, JobSet or PyTorchJob: there is nothing to inject into", question.file));
+  }
+  if (workloads > 1 && !question.job.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s has %d training jobs, but --job=%s names one: split the file, or leave "
+                        "--job out, so that each has its own name",
+                        question.file, workloads, question.job));
+  }
+  return injected;
+}
+
+absl::StatusOr<std::string> AnswerInject(const InjectQuestion& question, bool json) {
+  if (question.file.empty()) {
+    return absl::InvalidArgumentError(
+        "addendctl inject needs a file: addendctl inject -f job.yaml, or -f - for standard input");
+  }
+  ADDEND_ASSIGN_OR_RETURN(const std::string text, ReadAll(question.file));
+  ADDEND_ASSIGN_OR_RETURN(const Injected injected, Inject(question, text));
+  if (json) {
+    const nlohmann::ordered_json answer = {{"yaml", injected.yaml}, {"notes", injected.notes}};
+    return answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  }
+  for (const std::string& note : injected.notes) {
+    absl::FPrintF(stderr, "addendctl: %s\n", note);
+  }
+  return injected.yaml;
+}
+
+}  // namespace addend

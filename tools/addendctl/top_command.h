@@ -1,0 +1,25 @@
+// `addendctl top`: the cluster, live.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "lib/options/stop_signal.h"
+
+namespace addend {
+
+struct TopQuestion {
+  std::string scheduler;
+  std::string job;  // empty: all
+  absl::Duration interval;
+  absl::Duration timeout;  // of a call
+  bool once = false;       // one view, after one interval
+  bool json = false;       // a line per interval
+};
+
+// Prints a view per interval until SIGINT or SIGTERM, and goes on while the scheduler is away. With
+// `once` an error if it does not answer. `stop` was made before the first thread.
+absl::Status RunTop(const TopQuestion& question, StopSignal* stop);
+
+}  // namespace addend

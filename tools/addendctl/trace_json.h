@@ -1,0 +1,16 @@
+// A job's trace in the Trace Event Format, which Perfetto (ui.perfetto.dev) and chrome://tracing
+// open. Pure.
+#pragma once
+
+#include <string>
+
+#include "tools/addendctl/trace_data.h"
+
+namespace addend {
+
+// One process for each node and server; in it a group of rows for what the ranks do, for every
+// link, and for sums. Arrows lead from contributions to the sum and from there to results. Times
+// are in microseconds since the first event. Ends with a line feed.
+std::string TraceEvents(const JobTrace& trace);
+
+}  // namespace addend
