@@ -54,7 +54,7 @@ class Block(nn.Module):
         heads = self.qkv(x).view(batch, length, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
         q, k, v = heads[0], heads[1], heads[2]
         scores = q @ k.transpose(-2, -1) / (WIDTH // HEADS) ** 0.5
-        scores = scores.masked_fill(self._future[:length, :length], float("-inf"))
+        scores = scores.masked_fill(self._future[:length, :length].to(x.device), float("-inf"))
         mixed = scores.softmax(-1) @ v
         return self.project(mixed.transpose(1, 2).reshape(batch, length, WIDTH))
 
@@ -73,7 +73,7 @@ class CharTransformer(nn.Module):
         self.head = nn.Linear(WIDTH, characters)
 
     def forward(self, tokens):
-        x = self.token(tokens) + self.position(torch.arange(tokens.shape[1]))
+        x = self.token(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
         return self.head(self.norm(self.blocks(x)))
 
 

@@ -20,6 +20,7 @@ except ImportError:  # before setuptools 70.1
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "build" / "lib" / "libaddend.so"
+FOR_GPUS = LIBRARY.with_name("libaddend_cuda.so")
 BINARIES = ("addend-scheduler", "addend-summation", "addend-agent", "addendctl")
 
 
@@ -30,6 +31,8 @@ class BuildWithLibrary(build_py):
         super().run()
         package = pathlib.Path(self.build_lib) / "addend"
         self._carry(LIBRARY, package)
+        if FOR_GPUS.exists():  # of a build with CUDA
+            self._carry(FOR_GPUS, package)
         self._carry(ROOT / "LICENSE", package)
         for name in BINARIES:
             if (ROOT / "build" / "bin" / name).exists():

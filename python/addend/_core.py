@@ -4,6 +4,7 @@ Everything here may be called from any thread. Arrays are plain addresses at thi
 keeps alive what it was given.
 """
 
+import collections
 import ctypes
 import os
 import threading
@@ -143,6 +144,7 @@ def shutdown():
         _state.tensors = {}
     if context is not None:
         lib.addend_shutdown(context)
+        _release_dropped()
 
 
 def is_initialized():
@@ -267,8 +269,11 @@ class Handle:
         self.tensor = tensor
         self._keep = keep
         pointer = ctypes.c_void_p()
-        check(lib.addend_push_pull(tensor.pointer, source, target, priority, ctypes.byref(pointer)))
+        check(self._start(source, target, priority, ctypes.byref(pointer)))
         self._pointer = pointer.value
+
+    def _start(self, source, target, priority, pointer):
+        return lib.addend_push_pull(self.tensor.pointer, source, target, priority, pointer)
 
     def tag(self, number):
         lib.addend_set_tag(self._pointer, number)
@@ -303,6 +308,56 @@ class Handle:
         # libaddend.so copies what it still needs of the caller's memory before this returns.
         if self._pointer is not None:
             lib.addend_release(self._pointer)
+
+
+class DeviceHandle(Handle):
+    """A push-pull of a GPU's memory: addresses of the device, and the caller's stream.
+
+    wait() returns when the result is in host memory; to_stream() after it.
+    """
+
+    def __init__(self, tensor, source, target, dtype, stream, priority, keep):
+        _release_dropped()
+        self._dtype, self._stream = dtype, stream
+        self._memory = keep  # until the caller has received the result
+        super().__init__(tensor, source, target, priority, None)
+
+    def _start(self, source, target, priority, pointer):
+        return lib.addend_push_pull_device(
+            self.tensor.pointer, source, target, self._dtype, self._stream, priority, pointer
+        )
+
+    def to_stream(self, stream):
+        """Makes the stream wait until the result is in its place on the device."""
+        check(lib.addend_wait_on_stream(self._pointer, -1.0, stream))
+        self._memory = None
+
+    def __del__(self):
+        # The device may still write to the memory of a handle that nobody waited for.
+        if self._pointer is not None and self._memory is not None:
+            _dropped.append((self._pointer, self._stream, self._memory))
+        else:
+            super().__del__()
+
+
+_dropped = collections.deque()  # any thread adds to it, also in the middle of the following
+
+
+def _release_dropped():
+    """Lets go of rounds that nobody waited for, once they have ended."""
+    for _ in range(len(_dropped)):
+        try:
+            pointer, stream, memory = _dropped.popleft()
+        except IndexError:
+            return  # another thread was faster
+        # After an error the device may go on until the job is left.
+        ended = lib.addend_poll(pointer) != 0 and (
+            lib.addend_wait_on_stream(pointer, 0.0, stream) == _errors.OK or _state.context is None
+        )
+        if ended:
+            lib.addend_release(pointer)
+        else:
+            _dropped.append((pointer, stream, memory))
 
 
 def finish_once(handle):

@@ -47,6 +47,11 @@ _FUNCTIONS = {
     "addend_pin_memory": (c_int, [c_void_p, POINTER(c_void_p)]),
     "addend_unpin": (None, [c_void_p]),
     "addend_push_pull": (c_int, [c_void_p, c_void_p, c_void_p, c_int32, POINTER(c_void_p)]),
+    "addend_push_pull_device": (
+        c_int,
+        [c_void_p, c_void_p, c_void_p, c_int, c_void_p, c_int32, POINTER(c_void_p)],
+    ),
+    "addend_wait_on_stream": (c_int, [c_void_p, c_double, c_void_p]),
     "addend_poll": (c_int32, [c_void_p]),
     "addend_wait": (c_int, [c_void_p, c_double]),
     "addend_result": (c_void_p, [c_void_p]),

@@ -10,6 +10,7 @@ import uuid
 
 import pytest
 
+from tests.support.certificates import Authority
 from tests.support.processes import Process, eventually
 
 from .conftest import BIN_DIR, DEADLINE_S, ROOT
@@ -73,6 +74,16 @@ def test_ranks_of_several_nodes_join_one_job(tmp_path):
     assert len(lines_of(result)) == 4
     logs = {path.name for path in tmp_path.iterdir()}
     assert logs == {"scheduler.log", "summation-server-0.log", "agent-of-node-0.log", "agent-of-node-1.log"}
+
+
+def test_services_take_mutual_tls_from_the_environment(tmp_path):
+    mine = Authority(tmp_path, "authority").sign("all")
+    result = run("run", "-n", 1, "--nodes", 2, "--servers", 1, "--log-dir", tmp_path / "logs", *python(SUM + "print(s); " + LEAVE),
+                 ADDEND_TLS_CERT=str(mine / "tls.crt"), ADDEND_TLS_KEY=str(mine / "tls.key"), ADDEND_TLS_CA=str(mine / "ca.crt"))
+    assert result.returncode == 0, result.stderr
+    logs = [path.read_text() for path in (tmp_path / "logs").glob("*.log")]
+    assert sum("the control plane is mutual TLS" in log for log in logs) == 4, "scheduler, server and two agents"
+
 
 
 def test_a_script_is_run_by_this_python_and_its_arguments_are_its_own(tmp_path):

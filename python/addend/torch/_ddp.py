@@ -14,6 +14,9 @@ import threading
 import torch
 
 from .. import _core, _errors
+from . import _gpu
+from ._handle import Handle
+from ._tensors import on_host
 from .compression import Bucket, Compression, Part
 from .compression.cast import CastScheme, as_scheme
 
@@ -23,17 +26,26 @@ _POLL_S = 0.5
 class _Bucket:
     """A bucket under way: what fulfils its future, when so many of its rounds have ended."""
 
-    def __init__(self, operation, rounds):
+    def __init__(self, operation, rounds, device):
         self.operation = operation
-        self.future = torch.futures.Future()
+        self.device = device
+        on_gpu = device is not None and device.type == "cuda"
+        self.future = torch.futures.Future(devices=[device] if on_gpu else None)
         self.rounds_left = rounds
 
     def complete(self):
-        try:
-            result = self.operation.wait()
-        except Exception as error:  # pylint: disable=broad-except
-            result = error
-        self.future.set_result(result)
+        # The future notes the stream's place: whoever takes its value waits for that, on the GPU.
+        with _gpu.beside(self.device):
+            try:
+                result = self.wait()
+            except Exception as error:  # pylint: disable=broad-except
+                result = error
+            self.future.set_result(result)
+
+    def wait(self):
+        # Whoever is the first makes the result, on the stream on which the operation was started.
+        with _gpu.beside(self.device):
+            return self.operation.wait()
 
 
 class _Completer:
@@ -47,10 +59,10 @@ class _Completer:
         self._thread = threading.Thread(target=self._run, name="addend-torch", daemon=True)
         self._thread.start()
 
-    def add(self, operation):
-        """A future of the operation's result."""
+    def add(self, operation, device=None):
+        """The bucket of an operation whose result is on this device, and a future of the result."""
         rounds = list(operation.rounds())
-        bucket = _Bucket(operation, len(rounds))
+        bucket = _Bucket(operation, len(rounds), device)
         future = bucket.future.then(_unwrap)
         for one in rounds:
             tag = next(self._tags)
@@ -58,7 +70,7 @@ class _Completer:
             one.tag(tag)  # may have ended already: then it is reported now
         if not rounds:
             bucket.complete()
-        return future
+        return bucket, future
 
     def alive(self):
         return self._thread.is_alive()
@@ -162,7 +174,7 @@ class HookState:
         self._declared = set()  # names of the last backward passes' buckets
         # Of the backward pass under way.
         self._queued = False  # _finish is going to run
-        self._open = []  # (bucket name, operation)
+        self._open = []  # (bucket name, _Bucket)
         self._error = None
 
     def __getstate__(self):
@@ -221,9 +233,11 @@ class HookState:
         scheme = self._chosen(scheme)
         name, parts = self._name_and_parts(bucket)
         # The last bucket holds the first layers, which the next forward pass needs first.
-        operation = scheme.start(Bucket(name, bucket.buffer(), parts, bucket.index()))
-        self._open.append((name, operation))
-        future = _the_completer().add(operation)
+        device = bucket.buffer().device
+        with _gpu.beside(device, after_current=True):
+            operation = _start_scheme(scheme, Bucket(name, bucket.buffer(), parts, bucket.index()))
+            under_way, future = _the_completer().add(operation, device)
+        self._open.append((name, under_way))
         if bucket.is_last():
             self._forget_former(scheme)
         return future
@@ -245,11 +259,11 @@ class HookState:
 
     def _finish(self):
         """At the end of the backward pass: waits for the sums, and raises what went wrong."""
-        operations, self._open, self._queued = self._open, [], False
+        buckets, self._open, self._queued = self._open, [], False
         if self._error is not None:
             raise self._error
-        for _, operation in operations:
-            operation.wait()
+        for _, bucket in buckets:
+            bucket.wait()
 
     def _name_and_parts(self, bucket):
         buffer, parameters = bucket.buffer(), bucket.parameters()
@@ -276,6 +290,19 @@ class HookState:
                     raise
                 current.add(name)  # still pending: next time
         self._declared = current
+
+
+def _start_scheme(scheme, bucket):
+    """Schemes work on host memory; a cast is made wherever the bucket is."""
+    if not _gpu.on_gpu(bucket.buffer) or isinstance(scheme, CastScheme):
+        return scheme.start(bucket)
+    host = on_host(bucket.buffer, bucket.buffer.dtype)
+    sending = scheme.start(Bucket(bucket.name, host, bucket.parts, bucket.priority))
+
+    def finish():
+        return bucket.buffer.copy_(sending.wait())
+
+    return Handle([sending], finish)
 
 
 def _parts(names, parameters):

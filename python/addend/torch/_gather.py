@@ -101,7 +101,8 @@ class _Allgather:
     def result(self):
         """Once: it is the caller's then."""
         result, self._result = self._result, None
-        return result
+        # Here, since memory of a device belongs to the stream on which it is first used.
+        return result.to(self._tensor.device)
 
     def rounds(self):
         yield self
@@ -128,7 +129,7 @@ class _Allgather:
             _core.finish_once(one)
         parts = [unpack(room, tensor.dtype, shape) for room, shape in zip(rooms, shapes)]
         self.first_dimensions = [shape[0] for shape in shapes]
-        return torch.cat(parts).to(tensor.device)
+        return torch.cat(parts)
 
     def _checked_shapes(self):
         """Of all ranks' tensors; the same error on all of them if they do not go together."""

@@ -3,17 +3,21 @@
 import threading
 import time
 
+from . import _gpu
+
 
 class Handle:
     """What the *_async functions return: one or several rounds, and what makes the result of them.
 
-    Any thread may wait; the result is made once, in the thread that is the first to wait for it.
+    Any thread may wait; the result is made once, in the thread that is the first to wait for it. On a
+    GPU it is made on that thread's current stream, and the streams of those who come later wait for it.
     """
 
     def __init__(self, rounds, finish):
         self._rounds = rounds
         self._finish = finish
         self._result = None
+        self._made_on = None  # a stream
         self._lock = threading.Lock()
 
     def rounds(self):
@@ -37,4 +41,7 @@ class Handle:
             if self._finish is not None:
                 self._result = self._finish()
                 self._finish = None  # lets go of the memory in between
+                self._made_on = _gpu.where_made(self._result)
+            else:
+                _gpu.follow(self._made_on)
             return self._result

@@ -2,6 +2,7 @@
 
 import torch
 
+from . import _gpu
 from ._handle import Handle
 from ._tensors import can_receive, on_host, push_tensor, scaled, wire_dtype
 
@@ -12,6 +13,8 @@ def start_reduce(source, target, name, op, priority=0, prescale_factor=1.0, post
     `source` None: this rank adds nothing. `target` may be `source`.
     """
     dtype = wire_dtype(target)
+    if _on_gpu(source, target):
+        return _start_on_gpu(source, target, dtype, name, op, priority, prescale_factor, postscale_factor)
     contribution = None
     if source is not None:
         contribution = on_host(scaled(source.detach(), prescale_factor), dtype)
@@ -25,3 +28,28 @@ def start_reduce(source, target, name, op, priority=0, prescale_factor=1.0, post
         return target
 
     return Handle([push_tensor(contribution, room, name, op, priority)], finish)
+
+
+def _on_gpu(source, target):
+    # What is empty has no address there.
+    return target.numel() > 0 and _gpu.on_gpu(target) and (source is None or _gpu.on_gpu(source))
+
+
+def _start_on_gpu(source, target, dtype, name, op, priority, prescale_factor, postscale_factor):
+    target = target.detach()
+    contribution = None
+    if source is not None:
+        contribution = scaled(source.detach(), prescale_factor).to(dtype).contiguous()
+        contribution = contribution.resolve_conj().resolve_neg()
+    plain = target.dtype == dtype and target.is_contiguous() and not target.is_neg()
+    room = target if plain else torch.empty(target.shape, dtype=dtype, device=target.device)
+    handle = _gpu.start(contribution, room, name, op, priority)
+
+    def finish():
+        _gpu.receive(handle, room, target)
+        result = scaled(room, postscale_factor)
+        if result is not target:
+            target.copy_(result)
+        return target
+
+    return Handle([handle], finish)

@@ -243,7 +243,7 @@ class Shadow:
         group_end = current.group.end
         if pending[0][2].is_cuda:
             # There the end of the work says only that it is in the stream.
-            torch.cuda.current_stream().synchronize()
+            torch.cuda.current_stream(pending[0][2].device).synchronize()
             group_end = time.monotonic()
         self._times.append((group_end - current.start, current.addend.end - current.start))
         self._bytes = sum(copy.values.numel() * copy.values.element_size() for copy in current.copies)

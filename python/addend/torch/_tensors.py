@@ -75,9 +75,13 @@ def check_op(op):
     return int(op)
 
 
+def dtype_code(tensor):
+    return _CODES[wire_dtype(tensor)]
+
+
 def declare_tensor(tensor, name, op):
     """What the first push does as well; a push waits until all ranks have declared its tensor."""
-    return _core.declare(name, tuple(tensor.shape), _CODES[wire_dtype(tensor)], check_op(op))
+    return _core.declare(name, tuple(tensor.shape), dtype_code(tensor), check_op(op))
 
 
 def push_tensor(source, target, name, op, priority):

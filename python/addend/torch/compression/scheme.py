@@ -42,7 +42,8 @@ class Bucket:
     """Gradients that are exchanged together.
 
     name      the same on all ranks; buckets of other parameters have other names
-    buffer    their values: one dimension, contiguous, in host memory, of one floating type
+    buffer    their values: one dimension, contiguous, of one floating type; in host memory, but a
+              CastScheme's may be on a GPU
     parts     a Part for every parameter, in the order of the buffer, which they cover without gaps
     priority  larger first
     """

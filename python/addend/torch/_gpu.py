@@ -1,0 +1,101 @@
+"""Tensors on a GPU: they are pushed from where they are, and results come to where they shall be.
+
+Nothing here waits for the GPU. The caller's stream is noted when a round starts, and the stream of
+whoever asks for the result is made to wait for it.
+"""
+
+import contextlib
+import threading
+
+import torch
+
+from .. import _core
+from ._tensors import declare_tensor, dtype_code
+
+
+def on_gpu(tensor):
+    return tensor.device.type == "cuda"
+
+
+def stream_of(tensor):
+    """The number of the stream that is current for the tensor's device, and a way to keep memory for it."""
+    stream = torch.cuda.current_stream(tensor.device)
+    return stream.cuda_stream, lambda kept: kept.record_stream(stream)
+
+
+def start(contribution, room, name, op, priority):
+    """Starts a round of contiguous memory of the device; the handle's to_stream() follows its wait()."""
+    _check_device(room.device)
+    declared = declare_tensor(room, name, op)
+    stream, keep = stream_of(room)
+    keep(room)  # a handle that is dropped is waited for by this stream
+    address = None if contribution is None else contribution.data_ptr()
+    with torch.cuda.device_of(room):  # the job's first round opens the current device
+        return _core.DeviceHandle(
+            declared, address, room.data_ptr(), dtype_code(room), stream, priority, (contribution, room)
+        )
+
+
+_own = (None, None)  # a context, and the device of its first tensor
+
+
+def _check_device(device):
+    global _own
+    context = _core.context()
+    if _own[0] != context:
+        _own = (context, device)
+    elif _own[1] != device:
+        raise ValueError(
+            "this tensor is on %s, but the first one of this rank was on %s: a rank has one GPU; move "
+            "the tensor there" % (device, _own[1])
+        )
+
+
+def receive(handle, room, target):
+    """Makes the current stream wait for a round that has ended, and keeps its memory until then.
+
+    `target` is what will be made of the result on this stream.
+    """
+    stream, keep = stream_of(room)
+    handle.to_stream(stream)
+    keep(room)
+    keep(target)
+
+
+def where_made(result):
+    """The current stream of a result's device, for follow(); None of a result in host memory."""
+    tensors = result if isinstance(result, (list, tuple)) else (result,)
+    for one in tensors:
+        if torch.is_tensor(one) and one.is_cuda:
+            return torch.cuda.current_stream(one.device)
+    return None
+
+
+def follow(stream):
+    """Makes the current stream wait for what was made on this one, which may be None."""
+    if stream is None:
+        return
+    current = torch.cuda.current_stream(stream.device)
+    if current != stream:
+        current.wait_stream(stream)
+
+
+_side = {}  # device -> stream
+_side_lock = threading.Lock()
+
+
+def beside(device, after_current=False):
+    """A context for work beside the streams on which the model computes.
+
+    All threads have one stream of a device, so that memory may be made in one and freed in another.
+    `after_current`: it waits for what the current stream has now.
+    """
+    if device is None or device.type != "cuda":
+        return contextlib.nullcontext()
+    with _side_lock:
+        if device not in _side:
+            _side[device] = torch.cuda.Stream(device)
+        side = _side[device]
+    if after_current:
+        side.wait_stream(torch.cuda.current_stream(device))
+    return torch.cuda.stream(side)
