@@ -1,0 +1,78 @@
+{{/*
+The agent's sidecar as a container, from files/sidecar.yaml, which `addendctl inject` fills in too.
+Arguments: root, job, numNodes, localSize, nodeRank (what follows `name: ADDEND_NODE_RANK,`), memory; optional env: a list
+that comes before the file's, so that its values may refer to it.
+*/}}
+{{- define "addend.agentSidecar" -}}
+{{- $values := .root.Values -}}
+{{- $text := .root.Files.Get "files/sidecar.yaml" -}}
+{{- $fill := dict
+      "image" (include "addend.image" (dict "root" .root "image" $values.agent.image)) "pullPolicy" $values.agent.image.pullPolicy
+      "scheduler" (include "addend.schedulerAddress" .root) "cpu" $values.agent.cpu
+      "job" .job "numNodes" .numNodes "localSize" .localSize "nodeRank" .nodeRank "memory" .memory -}}
+{{- range $key, $value := $fill -}}
+{{- $text = replace (printf "{{ .%s }}" $key) (toString $value) $text -}}
+{{- end -}}
+{{- $agent := fromYaml $text -}}
+{{- $env := concat (.env | default list) $agent.env (include "addend.agentEnv" .root | fromYamlArray) $values.agent.extraEnv -}}
+{{- $_ := set $agent "env" (include "addend.uniqueEnv" $env | fromYamlArray) -}}
+{{- if $values.tls.enabled -}}
+{{- $_ := set $agent "volumeMounts" (concat $agent.volumeMounts (include "addend.tlsMount" .root | fromYamlArray)) -}}
+{{- end -}}
+{{- if $values.rdma.enabled -}}
+{{- range list $agent.resources.requests $agent.resources.limits -}}
+{{- $_ := set . $values.rdma.resource ($values.rdma.count | toString) -}}
+{{- end -}}
+{{- $_ := set $agent.securityContext "capabilities" (dict "drop" (list "ALL") "add" (list "IPC_LOCK")) -}}
+{{- if $values.rdma.runAsRoot -}}
+{{- $_ := set $agent.securityContext "runAsNonRoot" false -}}
+{{- $_ := set $agent.securityContext "runAsUser" 0 -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $agent -}}
+{{- end -}}
+
+{{- define "addend.agentEnv" -}}
+{{ include "addend.commonEnv" . }}
+{{- with .Values.agent.bandwidth }}
+- {name: ADDEND_BANDWIDTH, value: {{ . | quote }}}
+{{- end }}
+{{- if .Values.rdma.enabled }}
+{{- include "addend.rdmaEnv" . }}
+{{- end }}
+{{- end -}}
+
+{{/* Volumes that a pod with the sidecar needs: (dict "root" $ "component" whose certificate). */}}
+{{- define "addend.agentVolumes" -}}
+- {name: addend-run, emptyDir: {}}
+{{- if .root.Values.tls.enabled }}
+{{ include "addend.tlsVolume" . }}
+{{- end }}
+{{- end -}}
+
+{{/*
+A value as an expression in CEL: maps become objects of the given type, maps of quantities stay maps, and a string that begins
+with "cel:" is an expression already.
+*/}}
+{{- define "addend.cel" -}}
+{{- if kindIs "map" .value -}}
+{{- $type := .type -}}
+{{- $parts := list -}}
+{{- $plain := regexMatch "\\.(requests|limits)$" $type -}}
+{{- range $key, $value := .value -}}
+{{- $parts = append $parts (printf "%s: %s" (ternary (toJson $key) $key $plain) (include "addend.cel" (dict "value" $value "type" (printf "%s.%s" $type $key)))) -}}
+{{- end -}}
+{{- printf "%s{%s}" (ternary "" $type $plain) (join ", " $parts) -}}
+{{- else if kindIs "slice" .value -}}
+{{- $type := .type -}}
+{{- $parts := list -}}
+{{- range .value -}}
+{{- $parts = append $parts (include "addend.cel" (dict "value" . "type" $type)) -}}
+{{- end -}}
+{{- printf "[%s]" (join ", " $parts) -}}
+{{- else if and (kindIs "string" .value) (hasPrefix "cel:" (toString .value)) -}}
+{{- trimPrefix "cel:" .value -}}
+{{- else -}}
+{{- toJson .value -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,33 @@
+{{/* What the schema cannot say about values together: each refusal says what to do. */}}
+{{- define "addend.validate" -}}
+{{- $v := .Values -}}
+{{- if and (include "addend.highlyAvailable" .) (not (hasPrefix "etcd:" $v.scheduler.store)) -}}
+{{- fail (printf "scheduler.replicas is %d but scheduler.store is %q, which one scheduler alone can use: set scheduler.store to etcd:HOST:PORT, or scheduler.replicas to 1." (int $v.scheduler.replicas) $v.scheduler.store) -}}
+{{- end -}}
+{{- if ge (int $v.summation.drainTimeoutSeconds) (int $v.summation.terminationGracePeriodSeconds) -}}
+{{- fail "summation.terminationGracePeriodSeconds must be more than summation.drainTimeoutSeconds, or servers are killed while they hand over." -}}
+{{- end -}}
+{{- if le (int64 (include "addend.bytes" $v.summation.memory)) (int64 (include "addend.bytes" $v.summation.memoryHeadroom)) -}}
+{{- fail (printf "summation.memory (%s) must be more than summation.memoryHeadroom (%s): the rest is for tensors." $v.summation.memory $v.summation.memoryHeadroom) -}}
+{{- end -}}
+{{- if $v.tls.enabled -}}
+{{- if and $v.tls.certManager.enabled $v.tls.secretName -}}
+{{- fail "tls.secretName and tls.certManager.enabled are two sources of certificates: choose one." -}}
+{{- end -}}
+{{- if not (or $v.tls.certManager.enabled $v.tls.secretName) -}}
+{{- fail "tls.enabled needs certificates: set tls.certManager.enabled with an issuerRef, or tls.secretName." -}}
+{{- end -}}
+{{- if and $v.tls.certManager.enabled (not $v.tls.certManager.issuerRef.name) -}}
+{{- fail "tls.certManager.enabled needs tls.certManager.issuerRef.name: the Issuer or ClusterIssuer that signs." -}}
+{{- end -}}
+{{- end -}}
+{{- if and $v.rdma.runAsRoot (not $v.rdma.enabled) -}}
+{{- fail "rdma.runAsRoot without rdma.enabled would run as root for nothing." -}}
+{{- end -}}
+{{- if and $v.autoscaling.enabled (gt (int $v.autoscaling.minReplicas) (int $v.autoscaling.maxReplicas)) -}}
+{{- fail "autoscaling.minReplicas must not be more than autoscaling.maxReplicas." -}}
+{{- end -}}
+{{- if and (eq $v.summation.transport "rdma") (not $v.rdma.enabled) -}}
+{{- fail "summation.transport is rdma: set rdma.enabled, or no server can open a link." -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,505 @@
+"""What the chart renders: valid for Kubernetes, and what its values promise."""
+import copy
+import json
+import re
+
+import pytest
+
+from tests.deploy import chart
+from tests.support.cluster import run_binary
+
+OPERATOR = ("monitoring.coreos.com/v1",)
+BINARIES = {"scheduler": "addend-scheduler", "summation": "addend-summation", "addend-agent": "addend-agent",
+            "agent-0": "addend-agent", "agent-1": "addend-agent", "check": "addendctl"}
+
+
+def everything():
+    """Every object of every variant."""
+    return [o for variant in chart.VARIANTS for o in chart.render(variant, apis=OPERATOR)]
+
+
+def ours(objects):
+    """(variant's pod name, labels, pod spec, container) of the containers that run a binary of ours."""
+    for name, labels, _, spec in chart.pods(objects):
+        for container in chart.containers(spec):
+            if container["name"] in BINARIES:
+                yield name, labels, spec, container
+
+
+# ---- well formed ----
+
+@pytest.mark.parametrize("variant", chart.VARIANTS)
+def test_helm_lints_the_chart_without_a_warning(variant):
+    result = chart.helm("lint", "--strict", "addend", f"--values=addend/ci/{variant}-values.yaml")
+    assert result.returncode == 0 and "WARNING" not in result.stdout, result.stdout
+
+
+def test_every_object_of_every_variant_is_one_that_kubernetes_takes():
+    wrong = [f"{o['kind']} {o['metadata']['name']}: {problem}" for o, problem in chart.problems(everything())]
+    assert not wrong, "\n".join(wrong)
+
+
+PLANTED = [  # (variant, kind, what is changed: a path and its new value)
+    ("default", "Deployment", ("spec", "template", "spec", "containers", 0, "imagePullPolcy"), "Always"),
+    ("default", "Deployment", ("spec", "template", "spec", "containers", 0, "livenessProbe", "grpc", "port"), "health"),
+    ("default", "Deployment", ("spec", "template", "spec", "containers", 0, "resources", "limits", "memory"), "8Gx"),
+    ("ha-etcd", "StatefulSet", ("spec", "podManagmentPolicy"), "Parallel"),
+    ("ha-etcd", "PodDisruptionBudget", ("spec", "maxUnavailble"), 1),
+    ("ha-etcd", "NetworkPolicy", ("spec", "podSelectr"), {}),
+    ("default", "PersistentVolumeClaim", ("spec", "accessMode"), "ReadWriteOnce"),
+    ("default", "Service", ("spec", "clusterIp"), "None"),
+    ("default", "PriorityClass", ("preemptionPolicy",), 7),
+    ("monitoring", "ServiceMonitor", ("spec", "endpoints", 0, "intervall"), "15s"),
+    ("monitoring", "PodMonitor", ("spec", "podMetricsEndpoint"), []),
+    ("keda", "ScaledObject", ("spec", "minReplicaCoun"), 1),
+    ("keda", "ScaledObject", ("spec", "triggers", 0, "metadata", "threshold"), 1),
+    ("tls-cert-manager", "Certificate", ("spec", "dnsName"), "a"),
+    ("injection", "MutatingAdmissionPolicy", ("spec", "matchConstraints", "objectSelectr"), {}),
+    ("injection", "ClusterTrainingRuntime", ("spec", "mlPolicy", "numNode"), 2),
+    ("injection", "ClusterTrainingRuntime", ("spec", "template", "spec", "replicatedJobs", 0, "template", "spec", "template", "spec",
+                                             "initContainers", 0, "restartPolcy"), "Always"),
+]
+
+
+def test_a_misspelt_field_or_a_wrong_type_of_a_manifest_is_noticed():
+    planted = []
+    for variant, kind, path, value in PLANTED:
+        o = copy.deepcopy(next(o for o in chart.render(variant, apis=OPERATOR) if o["kind"] == kind))
+        target = o
+        for key in path[:-1]:
+            target = target[key]
+        target[path[-1]] = value
+        planted.append(o)
+    noticed = [id(o) for o, _ in chart.problems(planted)]
+    missed = [planted_one for o, planted_one in zip(planted, PLANTED) if id(o) not in noticed]
+    assert not missed
+
+
+@pytest.mark.parametrize("setting", [
+    "schedular.replicas=1", "scheduler.replica=1", "scheduler.persistence.sise=1Gi", "scheduler.image.digset=x", "summation.cpus=4",
+    "summation.priorityClass.preemption=x", "agent.modelByte=1", "injection.on=true", "kubeflow.nodes=2", "rdma.resources=x",
+    "tls.certManager.issuer=x", "autoscaling.max=3", "metrics.monitor=auto", "metrics.dashboards.label=x", "networkPolicy.on=true",
+    "test.on=true",
+])
+def test_a_misspelt_value_is_refused_by_its_name(setting):
+    path = setting.split("=")[0].split(".")
+    assert re.search(rf"Additional property ({path[0]}|{path[-1]}) is not allowed", chart.refusal(setting))
+
+
+@pytest.mark.parametrize("setting", [
+    "scheduler.replicas=0", "scheduler.store=postgres", "scheduler.lease=5", "summation.cpu=1.5", "summation.memory=8GB",
+    "summation.bandwidth=fast", "logLevel=verbose", "metrics.monitors=maybe", "scheduler.image.digest=sha256:abc", "rdma.resource=hca",
+])
+def test_a_value_out_of_bounds_is_refused(setting):
+    assert setting.split("=")[0] in chart.refusal(setting)
+
+
+@pytest.mark.parametrize("settings,sentence", [
+    (["scheduler.replicas=3"], "set scheduler.store to etcd:HOST:PORT"),
+    (["summation.drainTimeoutSeconds=60"], "summation.terminationGracePeriodSeconds must be more"),
+    (["summation.memory=512Mi"], "summation.memory (512Mi) must be more than summation.memoryHeadroom"),
+    (["tls.enabled=true"], "tls.enabled needs certificates"),
+    (["tls.enabled=true", "tls.certManager.enabled=true"], "needs tls.certManager.issuerRef.name"),
+    (["tls.enabled=true", "tls.certManager.enabled=true", "tls.secretName=x"], "choose one"),
+    (["rdma.runAsRoot=true"], "rdma.runAsRoot without rdma.enabled"),
+    (["summation.transport=rdma"], "set rdma.enabled"),
+    (["autoscaling.enabled=true", "autoscaling.minReplicas=9"], "autoscaling.minReplicas must not be more"),
+])
+def test_values_that_do_not_go_together_are_refused_in_a_sentence(settings, sentence):
+    assert sentence in chart.refusal(*settings)
+
+
+def test_the_chart_needs_native_sidecars():
+    assert "1.28" in chart.helm("template", "x", "addend", "--kube-version=1.28.9").stderr
+
+
+def test_the_charts_version_is_that_of_the_build():
+    version = re.search(r"project\(addend VERSION ([\d.]+)", (chart.ROOT / "CMakeLists.txt").read_text())[1]
+    definition, = chart.load((chart.CHART / "Chart.yaml").read_text())
+    assert definition["appVersion"] == version
+    used = re.findall(r"ghcr\.io/addend/addend-\w+:([\w.-]+)", "".join(
+        path.read_text() for path in [chart.CHART / "values.yaml", *chart.EXAMPLES.glob("*.yaml")]))
+    assert used and set(used) == {version}
+
+
+# ---- references ----
+
+@pytest.mark.parametrize("variant", chart.VARIANTS)
+def test_selectors_select_the_pods_that_they_are_meant_for(variant):
+    objects = chart.render(variant, apis=OPERATOR)
+    labels = [labels for name, labels, _, _ in chart.pods(objects)]
+    for o in objects:
+        spec = o.get("spec", {})
+        if o["kind"] in ("Deployment", "StatefulSet"):
+            assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
+        selector = {"Service": lambda: spec["selector"], "PodDisruptionBudget": lambda: spec["selector"]["matchLabels"],
+                    "NetworkPolicy": lambda: spec["podSelector"]["matchLabels"],
+                    "PodMonitor": lambda: spec["selector"].get("matchLabels", {})}.get(o["kind"], dict)()
+        if selector:
+            assert sum(selector.items() <= pod.items() for pod in labels) == 1, (o["kind"], o["metadata"]["name"])
+        if o["kind"] == "ServiceMonitor":
+            services = [s for s in objects if s["kind"] == "Service" and spec["selector"]["matchLabels"].items() <= s["metadata"]["labels"].items()]
+            assert len(services) == 1, "each scheduler must be read once"
+            assert {e["port"] for e in spec["endpoints"]} <= {p["name"] for p in services[0]["spec"]["ports"]}
+
+
+@pytest.mark.parametrize("variant", chart.VARIANTS)
+def test_what_a_pod_mounts_or_names_is_made_by_the_chart_or_named_in_the_values(variant):
+    objects = chart.render(variant, apis=OPERATOR)
+    values = (chart.CHART / "ci" / f"{variant}-values.yaml").read_text() + (chart.CHART / "values.yaml").read_text()
+    made = {(o["kind"], o["metadata"]["name"]) for o in objects}
+    made |= {("Secret", o["spec"]["secretName"]) for o in objects if o["kind"] == "Certificate"}
+
+    def check(kind, name):
+        assert (kind, name) in made or re.search(rf"\b{re.escape(name)}\b", values), f"nobody makes {kind} {name}"
+
+    for _, _, _, spec in chart.pods(objects):
+        for volume in spec.get("volumes", []):
+            if "secret" in volume:
+                check("Secret", volume["secret"]["secretName"])
+            if "configMap" in volume:
+                check("ConfigMap", volume["configMap"]["name"])
+            if "persistentVolumeClaim" in volume:
+                check("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"])
+        if spec.get("serviceAccountName", "default") != "default":
+            check("ServiceAccount", spec["serviceAccountName"])
+        if "priorityClassName" in spec:
+            check("PriorityClass", spec["priorityClassName"])
+        mounted = {mount["name"] for container in chart.containers(spec) for mount in container.get("volumeMounts", [])}
+        assert mounted == {volume["name"] for volume in spec.get("volumes", [])}
+
+
+def test_a_change_of_values_always_changes_the_pods_themselves():
+    """So no checksum annotation is needed: no long-running pod reads a ConfigMap of the chart's."""
+    for name, _, _, spec in chart.pods(everything()):
+        if name.split()[0] in ("Deployment", "StatefulSet"):
+            assert not [v for v in spec.get("volumes", []) if "configMap" in v]
+
+
+@pytest.mark.parametrize("variant", chart.VARIANTS)
+def test_ports_are_those_that_the_binaries_listen_on(variant):
+    defaults = {binary: {int(port) for port in re.findall(r"--(?:[a-z]+-)?(?:listen|http)=:(\d+)", run_binary(binary, "--help").stdout)}
+                for binary in set(BINARIES.values()) - {"addendctl"}}
+    for _, _, _, container in ours(chart.render(variant)):
+        if container["name"] in ("scheduler", "summation", "addend-agent"):
+            assert {port["containerPort"] for port in container["ports"]} == defaults[BINARIES[container["name"]]]
+            for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+                assert container.get(probe, {"grpc": {"port": container["ports"][-1]["containerPort"]}})["grpc"]["port"] \
+                    == next(p["containerPort"] for p in container["ports"] if p["name"].endswith("health"))
+
+
+# ---- flags and metrics ----
+
+def test_every_variable_and_argument_that_is_given_to_a_binary_is_a_flag_of_it():
+    flags = {binary: set(re.findall(r"^  --([a-z-]+)=", run_binary(binary, "--help").stdout, re.M)) for binary in set(BINARIES.values())}
+    given = {}
+    for _, _, _, container in ours(everything()):
+        names = {name.removeprefix("ADDEND_").lower().replace("_", "-") for name in chart.environment(container) if name.startswith("ADDEND_")}
+        names |= {word.split("=")[0].removeprefix("--") for word in container.get("args", []) if container["name"] != "check"}
+        given.setdefault(BINARIES[container["name"]], set()).update(names)
+    given.pop("addendctl", None)
+    unknown = {binary: sorted(names - flags[binary]) for binary, names in given.items() if names - flags[binary]}
+    assert given and not unknown
+
+
+def test_the_binaries_take_the_values_of_the_variables():
+    """--print-config parses and checks everything, and starts nothing."""
+    for name, _, _, container in ours(everything()):
+        binary = BINARIES[container["name"]]
+        if binary == "addendctl":
+            continue
+        env = {k: v for k, v in chart.environment(container).items() if isinstance(v, str) and k.startswith("ADDEND_") and "TLS" not in k}
+        answer = run_binary(binary, *container.get("args", []), "--print-config", env=env)
+        assert answer.returncode == 0, f"{name}: {answer.stderr}"
+
+
+def test_keda_asks_for_a_metric_that_the_scheduler_has():
+    query = chart.find(chart.render("keda"), "ScaledObject")["spec"]["triggers"][0]["metadata"]["query"]
+    metric, = re.findall(r"addend_\w+", query)
+    sources = "".join(path.read_text() for path in (chart.ROOT / "services" / "scheduler").glob("*.cc"))
+    assert f'"{metric}"' in sources
+    labels = dict(re.findall(r'(\w+)="([^"]*)"', query))
+    monitored = chart.find(chart.render("keda"), "ServiceMonitor")
+    service, = [s for s in chart.render("keda") if s["kind"] == "Service"
+                and monitored["spec"]["selector"]["matchLabels"].items() <= s["metadata"]["labels"].items()]
+    assert labels == {"namespace": chart.NAMESPACE, "service": service["metadata"]["name"]}
+
+
+# ---- security ----
+
+@pytest.mark.parametrize("variant", chart.VARIANTS)
+def test_our_containers_are_confined(variant):
+    for name, _, spec, container in ours(chart.render(variant)):
+        own, pod = container["securityContext"], spec["securityContext"]
+        assert own["allowPrivilegeEscalation"] is False and own["readOnlyRootFilesystem"] is True, name
+        assert own["capabilities"]["drop"] == ["ALL"], name
+        assert own.get("seccompProfile", pod.get("seccompProfile")) == {"type": "RuntimeDefault"}, name
+        root = own.get("runAsUser", pod.get("runAsUser", 65532)) == 0
+        assert root == (variant == "rdma" and container["name"] != "scheduler"), name
+        assert own.get("runAsNonRoot", pod.get("runAsNonRoot")) is not root, name
+        assert (container.get("imagePullPolicy"), spec.get("hostPID"), spec.get("hostIPC")) == ("IfNotPresent", None, None)
+
+
+@pytest.mark.parametrize("variant", chart.VARIANTS)
+def test_no_pod_has_a_token_for_kubernetes_api(variant):
+    objects = chart.render(variant)
+    for name, _, _, spec in chart.pods(objects):
+        if not name.startswith("ClusterTrainingRuntime"):
+            assert spec["automountServiceAccountToken"] is False, name
+    assert all(o["automountServiceAccountToken"] is False for o in objects if o["kind"] == "ServiceAccount")
+    assert not chart.kinds(objects) & {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"}
+
+
+def test_without_rdma_nobody_may_lock_memory_or_asks_for_a_nic():
+    for variant in set(chart.VARIANTS) - {"rdma"}:
+        text = json.dumps(chart.render(variant))
+        assert "IPC_LOCK" not in text and "rdma/" not in text
+
+
+def test_with_rdma_servers_and_sidecars_have_the_nic_and_the_scheduler_does_not():
+    for _, _, _, container in ours(chart.render("rdma")):
+        wanted = container["name"] not in ("scheduler", "check")
+        assert ("IPC_LOCK" in container["securityContext"]["capabilities"].get("add", [])) == wanted
+        assert ("rdma/hca_shared_devices_a" in container["resources"]["limits"]) == wanted
+
+
+def test_network_policies_deny_what_they_do_not_name():
+    objects = chart.render("ha-etcd")
+    for component, ports in (("scheduler", {7070, 7080}), ("summation", {7170, 7171, 7180})):
+        spec = chart.find(objects, "NetworkPolicy", component)["spec"]
+        assert spec["policyTypes"] == ["Ingress", "Egress"]
+        assert {port["port"] for rule in spec["ingress"] for port in rule["ports"]} == ports
+        assert all("from" in rule and "ports" in rule for rule in spec["ingress"])
+        assert all("ports" in rule for rule in spec["egress"])
+    egress = chart.find(objects, "NetworkPolicy", "scheduler")["spec"]["egress"]
+    assert {"ports": [{"port": 2379}]} in egress
+    assert {"ports": [{"port": 2379}]} not in chart.find(chart.render("monitoring"), "NetworkPolicy", "scheduler")["spec"]["egress"]
+
+
+def test_metrics_are_open_to_the_monitoring_namespace_alone():
+    for component, port in (("scheduler", 7080), ("summation", 7180)):
+        rule, = [r for r in chart.find(chart.render("monitoring"), "NetworkPolicy", component)["spec"]["ingress"] if {"port": port} in r["ports"]]
+        assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+
+
+# ---- TLS ----
+
+def test_with_tls_every_service_has_its_certificate_and_without_it_none():
+    assert "TLS" not in json.dumps(chart.render("default"))
+    for _, _, spec, container in ours(chart.render("tls-cert-manager")):
+        env = chart.environment(container)
+        folder, = [m["mountPath"] for m in container["volumeMounts"] if m["name"] == "addend-tls"]
+        assert {env["ADDEND_TLS_CERT"], env["ADDEND_TLS_KEY"], env["ADDEND_TLS_CA"]} == {f"{folder}/{f}" for f in ("tls.crt", "tls.key", "ca.crt")}
+        assert [v for v in spec["volumes"] if v["name"] == "addend-tls"]
+
+
+def test_certificates_serve_both_directions_and_carry_the_name_that_is_checked():
+    objects = chart.render("tls-cert-manager")
+    checked = {chart.environment(c)["ADDEND_TLS_SERVER_NAME"] for _, _, _, c in ours(objects)}
+    assert checked == {"addend"}
+    for certificate in (o for o in objects if o["kind"] == "Certificate"):
+        assert {"server auth", "client auth"} <= set(certificate["spec"]["usages"])
+        assert "addend" in certificate["spec"]["dnsNames"]
+    assert "rel-addend-scheduler.addend-system.svc" in chart.find(objects, "Certificate", "scheduler-tls")["spec"]["dnsNames"]
+
+
+def test_sidecars_certificates_are_in_the_namespaces_of_their_pods():
+    agents = [o["metadata"]["namespace"] for o in chart.render("tls-cert-manager")
+              if o["kind"] == "Certificate" and o["spec"]["secretName"] == "addend-agent-tls"]
+    assert agents == [chart.NAMESPACE, "team-a", "team-b"]
+
+
+def test_an_existing_secret_serves_all_components_and_nothing_is_issued():
+    objects = chart.render("tls-secret")
+    assert "Certificate" not in chart.kinds(objects)
+    secrets = {v["secret"]["secretName"] for _, _, _, spec in chart.pods(objects) for v in spec["volumes"] if "secret" in v}
+    assert secrets == {"addend-certificates"}
+
+
+# ---- the scheduler ----
+
+def test_one_scheduler_with_sqlite_never_overlaps_with_the_next():
+    spec = chart.find(chart.render(), "Deployment", "scheduler")["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    assert chart.find(chart.render(), "PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteOnce"]
+
+
+def test_one_scheduler_has_no_disruption_budget_which_would_block_drains():
+    assert [o["metadata"]["name"] for o in chart.render() if o["kind"] == "PodDisruptionBudget"] == ["rel-addend-summation"]
+    assert chart.find(chart.render("ha-etcd"), "PodDisruptionBudget", "scheduler")["spec"]["maxUnavailable"] == 1
+
+
+def test_members_get_the_address_of_every_scheduler_since_a_standby_has_no_port_for_them():
+    objects = chart.render("ha-etcd")
+    scheduler = chart.find(objects, "StatefulSet", "scheduler")
+    headless = scheduler["spec"]["serviceName"]
+    wanted = ",".join(f"rel-addend-scheduler-{i}.{headless}.{chart.NAMESPACE}.svc:7070" for i in range(3))
+    server = chart.find(objects, "Deployment", "summation")["spec"]["template"]["spec"]["containers"][0]
+    assert chart.environment(server)["ADDEND_SCHEDULER"] == wanted
+    assert chart.find(objects, "Service", "scheduler-headless")["spec"]["clusterIP"] == "None"
+    assert [p["name"] for p in chart.find(objects, "Service", "scheduler")["spec"]["ports"]] == ["http"]
+
+
+def test_a_standby_counts_as_ready_or_updates_and_drains_would_wait_for_ever():
+    standby = chart.find(chart.render("ha-etcd"), "StatefulSet", "scheduler")["spec"]["template"]["spec"]["containers"][0]
+    assert standby["readinessProbe"]["grpc"] == {"port": 7081}
+    single = chart.find(chart.render(), "Deployment", "scheduler")["spec"]["template"]["spec"]["containers"][0]
+    assert single["readinessProbe"]["grpc"] == {"port": 7081, "service": "readiness"}
+
+
+def test_several_schedulers_are_on_different_machines():
+    rule, = chart.find(chart.render("ha-etcd"), "StatefulSet")["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"]
+    assert rule["topologyKey"] == "kubernetes.io/hostname"
+    assert rule["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "scheduler"
+
+
+# ---- the servers ----
+
+def server(variant=None, *settings):
+    return chart.find(chart.render(variant, *settings), "Deployment", "summation")["spec"]
+
+
+def test_a_servers_requests_are_its_limits_in_whole_cpus():
+    resources = server()["template"]["spec"]["containers"][0]["resources"]
+    assert resources["requests"] == resources["limits"] == {"cpu": "4", "memory": "8Gi"}
+
+
+@pytest.mark.parametrize("memory,headroom,limit", [
+    ("8Gi", "768Mi", 8 * 2**30 - 768 * 2**20), ("16G", "1Gi", 16 * 10**9 - 2**30), ("4000M", "500000k", 3500000000)])
+def test_the_memory_for_tensors_is_the_containers_less_the_headroom(memory, headroom, limit):
+    container, = server(None, f"summation.memory={memory}", f"summation.memoryHeadroom={headroom}")["template"]["spec"]["containers"]
+    assert chart.environment(container)["ADDEND_MEMORY_LIMIT"] == str(limit)
+
+
+@pytest.mark.parametrize("settings,shards", [([], "4"), (["summation.cpu=2"], "2"), (["summation.cpu=16"], "4"), (["summation.shards=8", "summation.cpu=16"], "8")])
+def test_a_server_has_a_thread_for_each_cpu_up_to_four(settings, shards):
+    assert chart.environment(server(None, *settings)["template"]["spec"]["containers"][0])["ADDEND_SHARDS"] == shards
+
+
+def test_a_server_has_more_time_to_go_than_it_drains():
+    pod = server()["template"]["spec"]
+    drain = chart.environment(pod["containers"][0])["ADDEND_DRAIN_TIMEOUT"]
+    assert pod["terminationGracePeriodSeconds"] > int(drain.removesuffix("s"))
+
+
+def test_servers_give_way_to_everything_and_drive_nothing_away():
+    priority = chart.find(chart.render(), "PriorityClass")
+    assert priority["value"] < 0 and priority["preemptionPolicy"] == "Never"
+    pod = server()["template"]
+    assert pod["spec"]["priorityClassName"] == priority["metadata"]["name"]
+    assert pod["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "true"
+
+
+def test_servers_of_all_releases_are_one_to_a_machine():
+    rule, = server()["template"]["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert rule["topologyKey"] == "kubernetes.io/hostname" and rule["namespaceSelector"] == {}
+    assert "app.kubernetes.io/instance" not in rule["labelSelector"]["matchLabels"]
+    assert rule["labelSelector"]["matchLabels"].items() <= server()["template"]["metadata"]["labels"].items()
+    assert server()["strategy"]["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}
+
+
+def test_members_advertise_the_address_of_their_pod():
+    for _, _, _, container in ours(everything()):
+        if BINARIES[container["name"]] in ("addend-summation", "addend-agent"):
+            assert chart.environment(container)["ADDEND_ADVERTISE"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+
+
+# ---- scaling ----
+
+def test_with_keda_the_deployment_leaves_the_number_to_it():
+    assert "replicas" not in server("keda")
+    assert server()["replicas"] == 2 and "ScaledObject" not in chart.kinds(chart.render())
+    scaled = chart.find(chart.render("keda"), "ScaledObject")["spec"]
+    assert scaled["scaleTargetRef"]["name"] == chart.find(chart.render("keda"), "Deployment", "summation")["metadata"]["name"]
+
+
+def test_scaling_down_waits_and_scaling_up_does_not():
+    behavior = chart.find(chart.render("keda"), "ScaledObject")["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    assert (behavior["scaleUp"]["stabilizationWindowSeconds"], behavior["scaleDown"]["stabilizationWindowSeconds"]) == (0, 300)
+
+
+# ---- monitoring ----
+
+MONITORING = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
+
+
+def test_monitors_come_with_prometheus_operator_or_when_they_are_demanded():
+    assert not chart.kinds(chart.render()) & MONITORING
+    assert chart.kinds(chart.render(None, apis=OPERATOR)) & MONITORING >= {"ServiceMonitor", "PodMonitor"}
+    assert not chart.kinds(chart.render("everything-off", apis=OPERATOR)) & MONITORING
+    assert {"ServiceMonitor", "PodMonitor"} <= chart.kinds(chart.render("monitoring"))
+
+
+def test_prometheus_selects_monitors_and_rules_by_the_labels_of_the_values():
+    selected = [o for o in chart.render("monitoring") if o["kind"] in MONITORING]
+    assert all(o["metadata"]["labels"]["release"] == "kube-prometheus-stack" for o in selected)
+
+
+def test_sidecars_are_found_by_their_label_and_port_in_all_namespaces():
+    monitor = chart.find(chart.render("monitoring"), "PodMonitor", "agents")["spec"]
+    assert monitor["namespaceSelector"] == {"any": True}
+    key = monitor["selector"]["matchExpressions"][0]["key"]
+    (_, labels, _, spec), = chart.pods([chart.find(chart.render("injection"), "ClusterTrainingRuntime")])
+    assert key in labels
+    assert monitor["podMetricsEndpoints"][0]["port"] in {p["name"] for p in spec["initContainers"][0]["ports"]}
+
+
+def test_the_rule_holds_the_alerts_of_the_file_unchanged():
+    alerts, = chart.load((chart.CHART / "files" / "alerts.yaml").read_text())
+    assert chart.find(chart.render("monitoring"), "PrometheusRule")["spec"] == {"groups": alerts["groups"]}
+
+
+def test_each_dashboard_is_a_config_map_that_grafana_finds():
+    files = {path.name: path.read_text() for path in (chart.CHART / "files" / "dashboards").glob("*.json")}
+    maps = [o for o in chart.render("monitoring") if o["kind"] == "ConfigMap" and "dashboard" in o["metadata"]["name"]]
+    assert {name: text for o in maps for name, text in o["data"].items()} == files and files
+    for o in maps:
+        assert o["metadata"]["namespace"] == "monitoring" and o["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert o["metadata"]["annotations"] == {"grafana_folder": "Addend"}
+
+
+# ---- the user's own ----
+
+def test_what_users_add_to_a_pod_is_there():
+    objects = chart.render("customized")
+    pod = next(o for o in objects if o["metadata"]["name"] == "sums-scheduler" and o["kind"] == "Deployment")["spec"]["template"]
+    container = pod["spec"]["containers"][0]
+    assert container["image"] == "registry.example.org/addend/addend-scheduler@sha256:" + "0123456789abcdef" * 4
+    assert chart.environment(container)["ADDEND_LEASE"] == "8s", "extraEnv wins, and stands there once"
+    assert container["args"] == ["--log-level=debug"]
+    assert {"name": "scratch", "mountPath": "/scratch"} in container["volumeMounts"]
+    assert pod["metadata"]["labels"]["color"] == "blue" and pod["metadata"]["labels"]["team"] == "training"
+    assert pod["metadata"]["annotations"] == {"example.org/note": "scheduler"}
+    assert pod["spec"]["nodeSelector"] == {"kubernetes.io/arch": "arm64"} and pod["spec"]["tolerations"]
+    assert pod["spec"]["affinity"] == {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    assert pod["spec"]["priorityClassName"] == "system-cluster-critical" and pod["spec"]["imagePullSecrets"] == [{"name": "pull"}]
+    assert {"name": "store", "persistentVolumeClaim": {"claimName": "state"}} in pod["spec"]["volumes"]
+    assert "PersistentVolumeClaim" not in chart.kinds(objects)
+
+
+def test_extra_objects_are_templates():
+    assert "rel-extra" in [o["metadata"]["name"] for o in chart.render("customized") if o["kind"] == "ConfigMap"]
+
+
+def test_no_container_has_a_variable_twice():
+    for name, _, _, spec in chart.pods(everything()):
+        for container in chart.containers(spec):
+            names = [variable["name"] for variable in container.get("env", [])]
+            assert len(names) == len(set(names)), f"{name}: {names}"
+
+
+def test_everything_off_leaves_the_scheduler_and_the_servers():
+    assert chart.kinds(chart.render("everything-off", apis=OPERATOR)) == {"Deployment", "Service"}
+
+
+@pytest.mark.parametrize("variant,said,unsaid", [
+    ("default", ["helm test rel --namespace addend-system", "port-forward service/rel-addend-scheduler 7080", "addendctl inject -f job.yaml "
+     "--scheduler=rel-addend-scheduler.addend-system.svc:7070", "summation.bandwidth is empty"], ["LimitMEMLOCK", "runtimeRef"]),
+    ("injection", ['addend.io/num-nodes: "2"', "rel-addend-inject.addend.io", "runtime torch-addend"], ["addendctl inject"]),
+    ("everything-off", ["all members register again"], ["helm test"]),
+    ("ha-etcd", ["rel-addend-scheduler-0.rel-addend-scheduler-headless.addend-system.svc:7070,"], []),
+])
+def test_the_notes_say_what_to_type_next(variant, said, unsaid):
+    notes = chart.notes(variant)
+    assert all(text in notes for text in said) and not any(text in notes for text in unsaid), notes
