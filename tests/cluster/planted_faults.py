@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
-from tests.support.cluster import ROOT
+from tests.support.cluster import BIN_DIR, ROOT, Cluster
+from tests.support.processes import eventually
+from tests.support.scrape import total
 
 BUILD = ROOT / "build-faults"
 JOBS = os.environ.get("ADDEND_JOBS", str(os.cpu_count()))
@@ -46,6 +48,27 @@ def test_planted_fault_is_noticed(fault):
     assert result, f"the tests do not notice the planted fault {fault} in {ATTEMPTS} runs"
     assert result.returncode == 1, f"the tests do not run with the planted fault {fault}:\n{result.stdout[-2000:]}"
     assert "AssertionError" in result.stdout or "Failed:" in result.stdout, result.stdout[-2000:]
+
+
+def test_an_audit_names_the_server_whose_sums_are_wrong(tmp_path):
+    """The last element of every sum of one CPU server is wrong, as if its memory were."""
+    build("last_element")
+    with Cluster(tmp_path, nodes=2, agent_flags=["--audit-one-in=1", "--partition-bytes=64KiB"]) as cluster:
+        cluster.bin_dir = BUILD / "bin"
+        faulty = cluster.start_summation()
+        cluster.bin_dir = BIN_DIR
+        cluster.await_ports(faulty)
+        ranks = cluster.start_ranks("paced.py", {"elements": 300_000, "steps": 3, "gate": "done"})
+        ranks.wait_at("done")
+        agents = cluster.agents.values()
+        eventually(lambda: total(agents, "addend_audit_mismatch_total"), 20, "an audit that finds it")
+        number = next(server["server_id"] for server in cluster.addendctl("status")["servers"] if not server["colocated"])
+        logs = "".join(agent.text() for agent in agents)
+        assert f"the result that server {number} gave nodes 0, 1 is another one" in logs
+        eventually(lambda: any(event["kind"] == "audit_mismatch" and f"server {number} gave" in event["text"]
+                               for event in cluster.addendctl("status")["events"]), 20, "an event that names it")
+        ranks.open("done")
+        ranks.join()
 
 
 def test_the_same_tests_pass_without_a_fault():

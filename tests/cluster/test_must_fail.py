@@ -44,7 +44,8 @@ def test_unknown_flag(binary):
     ("addend-summation", "--bandwidth=fast"), ("addend-summation", "--transport=pigeon"), ("addend-summation", "--rdma-traffic-class=256"),
     ("addend-agent", "--rdma-gid-index=-2"), ("addend-agent", "--rdma-spin=2s"), ("addend-agent", "--node-rank=1"),
     ("addend-agent", "--num-nodes=0"), ("addend-agent", "--local-size=-1"), ("addend-agent", "--partition-bytes=0"),
-    ("addend-agent", "--on-node-loss=cry"), ("addend-agent", "--scheduler=nowhere"), ("addend-agent", "--colocated-summation=maybe")])
+    ("addend-agent", "--on-node-loss=cry"), ("addend-agent", "--scheduler=nowhere"), ("addend-agent", "--colocated-summation=maybe"),
+    ("addend-agent", "--intranode=sideways"), ("addend-agent", "--topology=/no/such.xml")])
 def test_bad_value(tmp_path, binary, flag):
     socket_flag = [f"--socket={tmp_path}/a.sock"] if binary == "addend-agent" else []
     data = ["--data-listen=127.0.0.1:0"] if binary != "addend-scheduler" else []
@@ -194,7 +195,8 @@ def test_one_name_declared_differently_by_two_local_ranks(tmp_path):
 
 
 @pytest.mark.parametrize("flag,setting", [
-    ("--partition-bytes=8KiB", "partition"), ("--stall-timeout=7s", "stall.timeout"), ("--num-nodes=3", "num.nodes"),
+    ("--partition-bytes=8KiB", "partition"), ("--stall-timeout=7s", "stall.timeout"), ("--num-nodes=3", "num.nodes"), ("--audit-one-in=7", "audit.one.in"),
+    ("--intranode=copy", "intranode"), ("--deterministic-intranode=false", "deterministic.intranode"),
     ("--local-size=2", "local.size")])
 def test_job_settings_that_differ(tmp_path, flag, setting):
     with Cluster(tmp_path, nodes=0) as cluster:

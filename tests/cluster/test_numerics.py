@@ -20,13 +20,14 @@ def shapes():
     return SMALL if SANITIZED else SMALL + LARGE
 
 
-def check_matrix(tmp_path, nodes, local_size, cpu_servers, shards, shapes, rounds=1, **options):
+def check_matrix(tmp_path, nodes, local_size, cpu_servers, shards, shapes, rounds=1, gpus=None, **options):
     keys = {cases.name_of(d, op, size, kind, r): (d, op, size, kind, r)
             for d in reference.DTYPES for op in reference.OPS for kind, size in shapes for r in range(1, rounds + 1)}
     expected = {key: cases.expected_digest(nodes, local_size, *case) for key, case in keys.items()}
     with Cluster(tmp_path, nodes, local_size, cpu_servers, shards, **options) as cluster:
         ranks = cluster.start_ranks("numerics.py", {
-            "dtypes": reference.DTYPES, "ops": reference.OPS, "shapes": shapes, "rounds": rounds, "expected": expected})
+            "dtypes": reference.DTYPES, "ops": reference.OPS, "shapes": shapes, "rounds": rounds, "expected": expected,
+            "gpus": gpus})
         for outcome in ranks.join(120):
             assert outcome.result.keys() == expected.keys()
             wrong = [key for key in expected if outcome.result[key] != expected[key]]

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tests.support.cluster import run_binary
+from tests.support.cluster import ROOT, run_binary
 
 
 def plan(*arguments):
@@ -18,6 +18,16 @@ def test_speedups_of_the_paper():
     assert numbers["n"] == 32 and numbers["k"] == 16
     assert numbers["speedup_vs_allreduce"] == pytest.approx(1.46875, abs=1e-9)
     assert numbers["speedup_vs_ps"] == pytest.approx(1.516129, abs=1e-6)
+
+
+def test_the_operators_guide_has_the_planners_numbers():
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in (ROOT / "docs" / "operations.md").read_text().splitlines()
+            if line.startswith(("| k |", "| t_opt |", "| against all-reduce |"))]
+    for k, t_opt, speedup in list(zip(*rows))[1:]:
+        numbers = plan("--gpu-nodes=8", f"--cpu-nodes={k.split()[0]}", "--bytes=1GB", "--bandwidth=25Gbps")
+        assert t_opt == f"{1000 * numbers['t_opt_s']:.0f} ms"
+        assert float(speedup) == pytest.approx(numbers["speedup_vs_allreduce"], abs=0.0051)
+    assert len(rows) == 3
 
 
 @pytest.mark.parametrize("k", range(9))

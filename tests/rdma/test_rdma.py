@@ -1,4 +1,6 @@
 """Whole clusters over RDMA. Machines are told apart by their NIC: those with an even number have the first, the others the second."""
+import contextlib
+import json
 import os
 import pathlib
 import re
@@ -145,15 +147,21 @@ def test_rdma_that_was_demanded_and_is_not_allowed_is_an_error():
     assert result.returncode == 77 and "device plugin" in result.stderr, result.stderr
 
 
-def test_the_limit_of_locked_memory_is_named():
+@contextlib.contextmanager
+def devices_for_everybody():
     modes = {device: device.stat().st_mode for device in pathlib.Path("/dev/infiniband").iterdir()}
     try:
         for device in modes:
             device.chmod(0o666)
-        result = summation("--transport=rdma", user=65534, memlock=65536)
+        yield
     finally:
         for device, mode in modes.items():
             device.chmod(mode)
+
+
+def test_the_limit_of_locked_memory_is_named():
+    with devices_for_everybody():
+        result = summation("--transport=rdma", user=65534, memlock=65536)
     assert result.returncode == 77 and "ulimit -l" in result.stderr and "IPC_LOCK" in result.stderr, result.stderr
 
 
@@ -163,3 +171,25 @@ def test_the_limit_of_locked_memory_is_named():
 def test_what_cannot_be_had_is_named(flag, said):
     result = summation("--transport=rdma", flag)
     assert result.returncode == 64 and said in result.stderr, result.stderr
+
+
+def doctor(user=None, memlock=None):
+    """What addendctl doctor says of RDMA and of locked memory; there is no scheduler."""
+    limits = (lambda: resource.setrlimit(resource.RLIMIT_MEMLOCK, (memlock, memlock))) if memlock is not None else None
+    result = subprocess.run([BIN_DIR / "addendctl", "doctor", "--scheduler=127.0.0.1:1", "--json"], capture_output=True, text=True,
+                            timeout=30 * PATIENCE, user=user, extra_groups=[] if user else None, preexec_fn=limits)
+    checks = {check["name"]: check for check in json.loads(result.stdout)["checks"]}
+    return checks["rdma"], checks["locked memory"]
+
+
+def test_doctor_registers_memory_with_every_nic():
+    rdma, _ = doctor()
+    assert rdma["verdict"] == "ok" and "64 MB registered" in rdma["found"], rdma
+    assert all(f"{device}:1" in rdma["found"] for device in DEVICES)
+
+
+def test_doctor_finds_a_limit_of_locked_memory_that_rdma_cannot_live_with():
+    with devices_for_everybody():
+        rdma, locked = doctor(user=65534, memlock=65536)
+    assert rdma["verdict"] == "problem" and locked["verdict"] == "problem", (rdma, locked)
+    assert "ulimit -l" in rdma["advice"] + rdma["found"] and "IPC_LOCK" in locked["advice"]

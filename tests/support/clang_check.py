@@ -29,6 +29,7 @@ def check(entry):
 def main(database, jobs):
     with open(database) as file:
         entries = [e for e in json.load(file) if any(f in e["file"] for f in FOLDERS) and "/tests/" not in e["file"]]
+    entries = [e for e in entries if not e["file"].endswith(".cu")]  # nvcc's flags, and headers of CUDA's newest version
     if not entries:
         print("no source to check in", database)
         return 1

@@ -5,6 +5,7 @@
 
 Every process is killed at the end, whatever happened, and the logs are shown when a test fails.
 ADDEND_BIN_DIR selects the binaries (default: build/bin); with ADDEND_SANITIZED the sanitizers' reports fail the test.
+ADDEND_TEST_PYTHON is the trainers' interpreter (default: /usr/bin/python3).
 ADDEND_SLOW says that the machine is emulated: everything takes many times longer.
 """
 import json
@@ -24,7 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN_DIR = pathlib.Path(os.environ.get("ADDEND_BIN_DIR", ROOT / "build" / "bin"))
 SANITIZED = os.environ.get("ADDEND_SANITIZED", "")
 TRAINERS = ROOT / "tests" / "cluster" / "trainers"
-PYTHON = "/usr/bin/python3"
+PYTHON = os.environ.get("ADDEND_TEST_PYTHON", "/usr/bin/python3")
 SLOW = bool(SANITIZED or os.environ.get("ADDEND_SLOW"))
 # Sanitized binaries run several times slower, and their start takes seconds where many start at once.
 PATIENCE = 6 if SLOW else 1
@@ -101,14 +102,18 @@ class Ranks:
 class Cluster:
     def __init__(self, folder, nodes=1, local_size=1, cpu_servers=0, shards=1, job="job", store="memory",
                  scheduler_flags=(), summation_flags=(), agent_flags=(), network=None, user=None, bin_dir=None, schedulers=1,
-                 flags_of_node=lambda node: (), flags_of_server=lambda index: ()):
+                 flags_of_node=lambda node: (), flags_of_server=lambda index: (), common_flags=()):
         """`network`: a netns.Network whose hosts 1..nodes carry the agents and the next ones the CPU servers;
         without it everything is on 127.0.0.1. `user`: a numeric user id that runs every process. With more than one
-        scheduler they share an etcd, which the cluster starts."""
+        scheduler they share an etcd, which the cluster starts. `common_flags`: of every service, and, where they are
+        about TLS, of addendctl."""
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="c", dir=folder))
         self.nodes, self.local_size, self.cpu_servers = nodes, local_size, cpu_servers
         self.shards, self.job, self.store = shards, job, store
         self.flags = {"scheduler": with_scaled_lease(scheduler_flags), "summation": list(summation_flags), "agent": list(agent_flags)}
+        for kind in self.flags:
+            self.flags[kind] += common_flags
+        self.ctl_flags = [flag for flag in common_flags if flag.startswith("--tls-")]
         self.flags_of_node = flags_of_node  # further ones of its agent
         self.flags_of_server = flags_of_server  # and of a CPU server
         self.network, self.user = network, user
@@ -292,7 +297,7 @@ class Cluster:
     # ---- looking ----
     def addendctl(self, *arguments):
         """The JSON that addendctl prints."""
-        command = [*(self.network.prefix(0) if self.network else []), self.bin_dir / "addendctl", *arguments, f"--scheduler={self.scheduler_address}", "--json"]
+        command = [*(self.network.prefix(0) if self.network else []), self.bin_dir / "addendctl", *arguments, f"--scheduler={self.scheduler_address}", "--json", *self.ctl_flags]
         result = subprocess.run(command, capture_output=True, text=True, timeout=20 * PATIENCE, env=self.environment())
         assert result.returncode == 0, f"addendctl {arguments} ended with status {result.returncode}: {result.stderr}"
         return json.loads(result.stdout)

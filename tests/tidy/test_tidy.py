@@ -13,29 +13,33 @@ SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*
 MAY_INCLUDE = {
     "lib/base": set(),
     "lib/options": {"lib/base"},
-    "lib/telemetry": {"lib/base", "lib/options"},
+    "lib/telemetry": {"lib/base", "lib/options", "lib/trace"},
+    "lib/trace": {"lib/base"},
     "lib/shard": {"lib/base", "lib/telemetry"},
     "lib/memory": {"lib/base"},
     "lib/wire": {"lib/base"},
     "lib/plan": {"lib/base"},
     "lib/reduce": {"lib/base"},
-    "lib/transport": {"lib/base", "lib/telemetry", "lib/shard", "lib/memory", "lib/wire"},
-    "lib/summation": {"lib/base", "lib/telemetry", "lib/shard", "lib/memory", "lib/wire", "lib/reduce", "lib/transport", "proto"},
+    "lib/intranode": {"lib/base"},
+    "lib/transport": {"lib/base", "lib/telemetry", "lib/trace", "lib/shard", "lib/memory", "lib/wire"},
+    "lib/summation": {"lib/base", "lib/telemetry", "lib/trace", "lib/shard", "lib/memory", "lib/wire", "lib/reduce", "lib/transport", "proto"},
+    "lib/status": {"lib/base", "proto"},
     "lib/rpc": {"lib/base", "lib/options", "lib/telemetry", "proto"},
     "lib/member": {"lib/base", "lib/options", "lib/rpc", "proto"},
     # What a summation server is, in a process of its own and inside the agent.
-    "lib/server": {"lib/base", "lib/options", "lib/rpc", "lib/telemetry", "lib/transport", "lib/summation", "lib/member", "proto"},
+    "lib/server": {"lib/base", "lib/options", "lib/rpc", "lib/telemetry", "lib/trace", "lib/transport", "lib/summation", "lib/member", "proto"},
     "lib/client": {"lib/base"},  # and no package: see below
 }
 MAY_INCLUDE["services/scheduler"] = set(MAY_INCLUDE) - {"lib/client"} | {"proto"}
 MAY_INCLUDE["services/summation"] = MAY_INCLUDE["services/scheduler"]
 # The agent speaks the protocol that the client library defines.
 MAY_INCLUDE["services/worker_agent"] = MAY_INCLUDE["services/scheduler"] | {"lib/client"}
-MAY_INCLUDE["tools/addendctl"] = {"lib/base", "lib/options", "lib/rpc", "lib/plan", "proto"}
+# addendctl doctor tries the NICs in the way the data path does.
+MAY_INCLUDE["tools/addendctl"] = {"lib/base", "lib/options", "lib/rpc", "lib/memory", "lib/plan", "lib/intranode", "lib/status", "lib/trace", "lib/transport", "proto"}
 MAY_INCLUDE["bench"] = {"lib/base", "lib/options", "lib/plan", "lib/reduce", "lib/client"}
 
 # Cores that decide: they know no thread, socket, gRPC or clock.
-PURE = ("lib/wire", "lib/plan", "lib/reduce", "services/scheduler/membership", "services/scheduler/planner", "lib/summation/round")
+PURE = ("lib/wire", "lib/plan", "lib/reduce", "lib/intranode/strategy", "lib/intranode/cost_model", "services/scheduler/membership", "services/scheduler/planner", "services/scheduler/event_log", "lib/summation/round")
 IMPURE_INCLUDE = re.compile(r"<(thread|mutex|condition_variable|chrono|sys/socket\.h|sys/epoll\.h|netinet/\S*|grpcpp/\S*|future)>")
 
 # A word, where it is at home, and what to use instead.

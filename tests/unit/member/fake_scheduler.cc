@@ -103,8 +103,13 @@ std::vector<std::string> FakeScheduler::reports() {
 }
 
 v1::HeartbeatRequest FakeScheduler::last_heartbeat() {
+  const auto all = heartbeats();
+  return all.empty() ? v1::HeartbeatRequest() : all.back();
+}
+
+std::vector<v1::HeartbeatRequest> FakeScheduler::heartbeats() {
   MutexLock lock(&mu_);
-  return last_heartbeat_;
+  return heartbeats_;
 }
 
 v1::AckReservationRequest FakeScheduler::last_ack() {
@@ -161,7 +166,7 @@ grpc::Status FakeScheduler::Heartbeat(grpc::ServerContext*, const v1::HeartbeatR
                                       v1::HeartbeatResponse*) {
   {
     MutexLock lock(&mu_);
-    last_heartbeat_ = *request;
+    heartbeats_.push_back(*request);
   }
   return ToGrpc(Count("Heartbeat"));
 }

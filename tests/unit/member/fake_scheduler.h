@@ -48,6 +48,7 @@ class FakeScheduler : public v1::Scheduler::Service {
   std::vector<std::string> reports();
   bool WaitForReports(size_t count);
   v1::HeartbeatRequest last_heartbeat();
+  std::vector<v1::HeartbeatRequest> heartbeats();
   v1::AckReservationRequest last_ack();
   v1::MemberId left();
   uint64_t last_incarnation();
@@ -101,7 +102,7 @@ class FakeScheduler : public v1::Scheduler::Service {
   int breaks_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Status break_status_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> reports_ ABSL_GUARDED_BY(mu_);
-  v1::HeartbeatRequest last_heartbeat_ ABSL_GUARDED_BY(mu_);
+  std::vector<v1::HeartbeatRequest> heartbeats_ ABSL_GUARDED_BY(mu_);
   v1::AckReservationRequest last_ack_ ABSL_GUARDED_BY(mu_);
   v1::MemberId left_ ABSL_GUARDED_BY(mu_);
   uint64_t last_incarnation_ ABSL_GUARDED_BY(mu_) = 0;

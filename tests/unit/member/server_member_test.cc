@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <thread>
@@ -31,7 +32,10 @@ class ServerMemberTest : public ::testing::Test {
           ack.set_free_bytes(update.jobs_size());
           return ack;
         },
-        [](v1::HeartbeatRequest* beat) { beat->set_activity("summing"); });
+        [this](v1::HeartbeatRequest* beat) {
+          beat->set_activity("summing");
+          if (incident_.exchange(false)) beat->add_incidents()->set_text("it has happened");
+        });
   }
 
   void JoinWell() {
@@ -51,6 +55,7 @@ class ServerMemberTest : public ::testing::Test {
 
   FakeScheduler scheduler_;
   v1::RegisterServerRequest request_;
+  std::atomic<bool> incident_{false};  // to be told in the next heartbeat
   std::function<bool()> give_up_;
   std::promise<absl::Status> fatal_;
   std::unique_ptr<ServerMember> member_;
@@ -64,6 +69,19 @@ TEST_F(ServerMemberTest, JoinsAndKeepsItsLease) {
   EXPECT_EQ(beat.member().server_id(), 5u);
   EXPECT_EQ(beat.member().incarnation(), 77u);
   EXPECT_EQ(beat.activity(), "summing");
+}
+
+TEST_F(ServerMemberTest, TellsAnIncidentAgainUntilAHeartbeatIsAnswered) {
+  scheduler_.AnswerOnce("Heartbeat", absl::UnavailableError("not now"));
+  incident_ = true;
+  JoinWell();
+  ASSERT_TRUE(scheduler_.WaitForCalls("Heartbeat", 3));
+  const auto beats = scheduler_.heartbeats();
+  ASSERT_EQ(beats[0].incidents_size(), 1);
+  ASSERT_EQ(beats[1].incidents_size(), 1);
+  EXPECT_EQ(beats[1].incidents(0).text(), "it has happened");
+  EXPECT_GT(beats[1].incidents(0).age_s(), beats[0].incidents(0).age_s());
+  EXPECT_EQ(beats[2].incidents_size(), 0);
 }
 
 TEST_F(ServerMemberTest, AnswersEveryUpdate) {
