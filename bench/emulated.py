@@ -23,13 +23,15 @@ def network(rates):
 
 
 @contextlib.contextmanager
-def cluster(nodes, rates, agent_flags=()):
-    """One agent per node, a summation server on each further host."""
+def cluster(nodes, rates, agent_flags=(), part=1):
+    """One agent per node, a summation server on each further host; all know that `part` of their link's rate is payload."""
+    def bandwidth(rate):
+        return f"--bandwidth={int(rate * 1e6 * part)}bps"
     with network(rates) as hosts, tempfile.TemporaryDirectory() as folder, Cluster(
             folder, nodes, 1, network=hosts, agent_flags=agent_flags,
-            flags_of_node=lambda node: [f"--bandwidth={rates[node]}Mbps"]) as result:
+            flags_of_node=lambda node: [bandwidth(rates[node])]) as result:
         for rate in rates[nodes:]:
-            result.await_ports(result.start_summation(f"--bandwidth={rate}Mbps"))
+            result.await_ports(result.start_summation(bandwidth(rate)))
         yield result
 
 

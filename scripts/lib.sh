@@ -20,11 +20,12 @@ packages_of() {
   done
 }
 
-# Prints those of the given packages that are not installed.
+# Prints those of the given packages that are not installed, nor provided by one that is (another nodejs brings npm).
 missing_packages() {
-  local package
+  local package provided
+  provided=" $(dpkg-query -W -f='${db:Status-Status}, ${Provides}\n' | sed -n 's/^installed, //p' | sed 's/([^)]*)//g' | tr ',\n' '  ') "
   for package in "$@"; do
-    [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || echo "$package"
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || [[ $provided == *" $package "* ]] || echo "$package"
   done
 }
 
