@@ -1,9 +1,4 @@
-import os
-
 import pytest
-
-# A test that has spoken gRPC and then starts a process would wait in gRPC's fork handler, now and then for ever.
-os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 
 def pytest_addoption(parser):

@@ -2,11 +2,11 @@
 import re
 import signal
 
-import grpc
 import pytest
 
 from tests.support import etcd
 from tests.support.cluster import Cluster, PATIENCE
+from tests.support.grpc_process import health
 from tests.support.processes import eventually
 from tests.support.rounds import finish, goes_on, running
 
@@ -20,9 +20,7 @@ def next_leader(cluster, former):
 def is_serving(scheduler, service):
     """What grpc.health.v1 answers on the health-only port: the service "" is alive, "readiness" leads."""
     port = re.search(r"health checks on port (\d+)", scheduler.log.read_text())[1]
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        answer = channel.unary_unary("/grpc.health.v1.Health/Check")(bytes([10, len(service)]) + service.encode(), timeout=10)
-    return {b"\x08\x01": True, b"\x08\x02": False}[answer]
+    return {"SERVING": True, "NOT_SERVING": False}[health(f"127.0.0.1:{port}", service)]
 
 
 def test_one_stands_by_alive_and_not_ready(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import netns
 from tests.support.cluster import Cluster, PATIENCE, run_binary
-from tests.support.grpc_proxy import GrpcProxy
+from tests.support.grpc_process import Proxy
 from tests.support.processes import eventually
 
 SERVICES = ("addend-scheduler", "addend-summation", "addend-agent")
@@ -111,11 +111,7 @@ def test_scheduler_unreachable(tmp_path, binary):
 @pytest.mark.parametrize("kind", ["summation", "agent", "agent without a server"])
 def test_member_of_another_protocol_version(tmp_path, kind):
     """protocol_version is field 1 of both registrations, so the message starts with its tag and value."""
-    def rewrite(method, request):
-        assert request[:2] == b"\x08\x01", method
-        return b"\x08\x02" + request[2:]
-
-    with Cluster(tmp_path, nodes=0) as cluster, GrpcProxy(cluster.scheduler_address, rewrite) as proxy:
+    with Cluster(tmp_path, nodes=0) as cluster, Proxy(cluster.scheduler_address, b"\x08\x01", b"\x08\x02") as proxy:
         scheduler = f"--scheduler=127.0.0.1:{proxy.port}"
         process = {
             "summation": lambda: cluster.start_summation(scheduler),

@@ -1,16 +1,14 @@
 """How long each service takes to end after SIGTERM, whatever the others do: the table in docs/operations.md."""
 import signal
 import socket
-import threading
 import time
 import urllib.error
 import urllib.request
 
-import grpc
 import pytest
 
+from tests.support import etcd, grpc_process
 from tests.support.cluster import Cluster, PATIENCE
-from tests.support import etcd
 from tests.support.processes import eventually
 from tests.support.rounds import goes_on, running
 
@@ -94,37 +92,24 @@ def test_schedulers_end_while_etcd_stands_still(tmp_path):
         ends_within(cluster.schedulers[1 - leader], SCHEDULER_S)
 
 
-class Clients:
+class Clients(grpc_process.Clients):
     """Connections to a service that never end by themselves: half an HTTP request, half a gRPC preface, open streams."""
 
     def __init__(self, service):
-        self.kept, self.over = [], threading.Event()
+        super().__init__(service.ports["grpc"], service.ports["health"])
+        self.kept = []
         for port, words in [("http", b"GET /metr"), ("grpc", b"PRI * HTT"), ("health", b"")]:
             for _ in range(4):
                 connection = socket.create_connection(("127.0.0.1", service.ports[port]), timeout=10)
                 connection.sendall(words)
                 self.kept.append(connection)
-        for port in ("grpc", "health"):
-            channel = grpc.insecure_channel(f"127.0.0.1:{service.ports[port]}")
-            watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
-            next(watch)
-            self.kept.append((channel, watch))
-        # A caller that never says anything, on the services that converse.
-        self.silence = grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}")
-        for method in ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "/addend.v1.Summation/Converse"):
-            self.kept.append(self.silence.stream_stream(method)(self.never()))
-
-    def never(self):
-        self.over.wait()
-        yield from ()
 
 
 def test_open_connections_and_streams_do_not_hold_a_service(tmp_path):
     with Cluster(tmp_path, nodes=1, cpu_servers=1) as cluster:
         for service, limit in [(cluster.agents[0], AGENT_S), (cluster.servers[0], SUMMATION_S), (cluster.scheduler, SCHEDULER_S)]:
-            clients = Clients(service)
-            ends_within(service, limit)
-            clients.over.set()
+            with Clients(service):
+                ends_within(service, limit)
 
 
 def is_ready(service):
@@ -133,9 +118,7 @@ def is_ready(service):
         http = urllib.request.urlopen(f"http://127.0.0.1:{service.ports['http']}/readyz", timeout=10).status == 200
     except urllib.error.HTTPError:
         http = False
-    with grpc.insecure_channel(f"127.0.0.1:{service.ports['health']}") as channel:
-        answer = channel.unary_unary("/grpc.health.v1.Health/Check")(b"\x0a\x09readiness", timeout=10)
-    return http, answer == b"\x08\x01"
+    return http, grpc_process.health(f"127.0.0.1:{service.ports['health']}", "readiness") == "SERVING"
 
 
 def test_a_service_that_ends_is_not_ready_from_the_first_moment(tmp_path):

@@ -1,9 +1,8 @@
 """A cluster of containers as Kubernetes would run it: pods of a trainer and an agent, and services of one container each."""
 import json
 
-import grpc
-
 from tests.support.cluster import ROOT
+from tests.support.grpc_process import health
 from tests.support.podman import BASE_IMAGE
 from tests.support.processes import eventually
 
@@ -87,12 +86,7 @@ class Pods:
 
     def serves(self, name, service):
         """What grpc.health.v1 answers on the port that Kubernetes asks."""
-        with grpc.insecure_channel(f"{self.address(name)}:{HEALTH_PORTS[self._kind(name)]}") as channel:
-            try:
-                answer = channel.unary_unary("/grpc.health.v1.Health/Check")(bytes([10, len(service)]) + service.encode(), timeout=5)
-            except grpc.RpcError:
-                return False
-        return answer == b"\x08\x01"
+        return health(f"{self.address(name)}:{HEALTH_PORTS[self._kind(name)]}", service) == "SERVING"
 
     def http_status(self, url):
         """Asked from within the network, by the service's name."""

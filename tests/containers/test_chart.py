@@ -3,11 +3,11 @@
 Not podman's `kube play`, which (4.3) waits for native sidecars as if they were init containers and shares volumes between pods:
 each container becomes a `podman run` here. The order of start, probes and the balancing of Services are the kubelet's, and not tested.
 """
-import grpc
 import pytest
 
 from tests.containers.pods import CONFINED
 from tests.deploy import chart
+from tests.support.grpc_process import health
 from tests.support.processes import eventually
 
 SERVERS = 2
@@ -18,12 +18,7 @@ HEALTH_PORTS = {"scheduler": 7081, "summation": 7181, "agent-0": 7281, "agent-1"
 
 def ready(address, port):
     """What the chart's probes ask before anything may use a pod."""
-    with grpc.insecure_channel(f"{address}:{port}") as channel:
-        try:
-            answer = channel.unary_unary("/grpc.health.v1.Health/Check")(b"\x0a\x09readiness", timeout=5)
-        except grpc.RpcError:
-            return False
-    return answer == b"\x08\x01"
+    return health(f"{address}:{port}", "readiness") == "SERVING"
 
 
 class Release:

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import time
 
-from tests.support.processes import _before_exec, eventually
+from tests.support.processes import DIES_WITH_THE_TEST, eventually
 
 COMMAND = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
            "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
@@ -33,17 +33,14 @@ class Browser:
         # Chromium reads commands from its descriptor 3 and writes to its descriptor 4.
         from_us, self._to = os.pipe()
         self._from, to_us = os.pipe()
-
-        def connect():
-            _before_exec()
-            # Out of the way first: either may be 3 or 4 already.
-            commands, answers = (fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (from_us, to_us))
-            os.dup2(commands, 3)
-            os.dup2(answers, 4)
-
+        # Out of the way first: either may be 3 or 4 already.
+        commands, answers = (fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (from_us, to_us))
         self._process = subprocess.Popen(
-            [*COMMAND, f"--user-data-dir={self.folder}"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, preexec_fn=connect, close_fds=False)
+            ["bash", "-c", f'exec "$@" 3<&{commands} 4>&{answers}', "bash", *DIES_WITH_THE_TEST, *COMMAND, f"--user-data-dir={self.folder}"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=(commands, answers),
+            start_new_session=True)
+        os.close(commands)
+        os.close(answers)
         os.close(from_us)
         os.close(to_us)
         return self

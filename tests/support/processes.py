@@ -1,18 +1,12 @@
 """Child processes of the tests: each leads a process group, dies with the test, and keeps its output in a file."""
-import ctypes
 import os
 import pathlib
 import signal
 import subprocess
 import time
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_PR_SET_PDEATHSIG = 1
-
-
-def _before_exec():
-    os.setsid()
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+# Not preexec_fn: where that is given Python forks, and runs code in a copy of a process that may have threads.
+DIES_WITH_THE_TEST = ["/usr/bin/setpriv", "--pdeathsig=KILL", "--"]
 
 
 class Process:
@@ -25,8 +19,8 @@ class Process:
         credentials = {"user": user, "group": user, "extra_groups": []} if user is not None else {}
         with open(self.log, "ab") as err, open(stdout or self.log, "ab") as out:
             self._popen = subprocess.Popen(
-                self.command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, cwd=cwd,
-                preexec_fn=_before_exec, **credentials)
+                [*DIES_WITH_THE_TEST, *self.command], stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, cwd=cwd,
+                start_new_session=True, **credentials)
         self.pid = self._popen.pid
 
     @property
