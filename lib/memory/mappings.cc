@@ -11,7 +11,7 @@ namespace {
 
 struct Mappings {
   Mutex mu;
-  std::map<const std::byte*, Bytes> by_start ABSL_GUARDED_BY(mu);
+  std::map<const std::byte*, Mapping> by_start ABSL_GUARDED_BY(mu);
   std::vector<std::weak_ptr<UnmapObserver>> observers ABSL_GUARDED_BY(mu);
 };
 
@@ -23,10 +23,10 @@ Mappings& All() {
 
 }  // namespace
 
-void AddMapping(Bytes mapping) {
+void AddMapping(Bytes mapping, int dmabuf) {
   Mappings& all = All();
   MutexLock lock(&all.mu);
-  all.by_start[mapping.data()] = mapping;
+  all.by_start[mapping.data()] = {mapping, dmabuf};
 }
 
 void RemoveMapping(Bytes mapping) {
@@ -42,14 +42,15 @@ void RemoveMapping(Bytes mapping) {
   for (const auto& observer : observers) observer->BeforeUnmap(mapping);
 }
 
-Bytes FindMapping(Bytes part) {
+Mapping FindMapping(Bytes part) {
   Mappings& all = All();
   MutexLock lock(&all.mu);
   auto it = all.by_start.upper_bound(part.data());
   if (it == all.by_start.begin()) return {};
-  const Bytes mapping = (--it)->second;
-  const bool inside = part.data() + part.size() <= mapping.data() + mapping.size();
-  return inside ? mapping : Bytes();
+  const Mapping mapping = (--it)->second;
+  const Bytes memory = mapping.memory;
+  const bool inside = part.data() + part.size() <= memory.data() + memory.size();
+  return inside ? mapping : Mapping();
 }
 
 void ObserveUnmapping(std::weak_ptr<UnmapObserver> observer) {

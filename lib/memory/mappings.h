@@ -1,6 +1,6 @@
-// The memory that arenas and segments have mapped, so that a transport may register the whole
-// mapping that a payload lies in, once, and forget it before the memory is given to something else.
-// Thread-safe.
+// The memory that arenas, segments and device ranges have mapped, so that a transport may register
+// the whole mapping that a payload lies in, once, and forget it before the memory is given to
+// something else. Thread-safe.
 #pragma once
 
 #include <memory>
@@ -8,6 +8,12 @@
 #include "lib/base/bytes.h"
 
 namespace addend {
+
+struct Mapping {
+  Bytes memory;  // empty: none
+  int dmabuf =
+      -1;  // the descriptor of what lies there, if only devices can use it (device_range.h)
+};
 
 class UnmapObserver {
  public:
@@ -17,11 +23,11 @@ class UnmapObserver {
 };
 
 // For whoever maps: right after mapping, and right before unmapping (which tells the observers).
-void AddMapping(Bytes mapping);
+void AddMapping(Bytes mapping, int dmabuf = -1);
 void RemoveMapping(Bytes mapping);
 
-// The mapping that `part` lies in; empty: it lies in other memory.
-Bytes FindMapping(Bytes part);
+// The mapping that `part` lies in; without memory: it lies elsewhere.
+Mapping FindMapping(Bytes part);
 // `observer` is told of every unmapping as long as it lives.
 void ObserveUnmapping(std::weak_ptr<UnmapObserver> observer);
 

@@ -46,6 +46,9 @@ struct Traits {
       0;  // Sends without Done; a link with more is closed with RESOURCE_EXHAUSTED
   // What has to be in flight through a link for its full speed; 0: what SendLimits say.
   size_t window_bytes = 0;
+  // Payloads of so many bytes and more are read by devices alone: they may lie in a DeviceRange.
+  // 0: none may.
+  size_t device_payload_min = 0;
 };
 
 // Counted by the transports, read by anyone.

@@ -261,9 +261,22 @@ absl::StatusOr<Owned<ibv_mr>> Device::RegisterRegion(Bytes memory, int access) c
   return region;
 }
 
+absl::StatusOr<Owned<ibv_mr>> Device::RegisterMapping(const Mapping& mapping, int access) const {
+  const Bytes memory = mapping.memory;
+  if (mapping.dmabuf < 0) return RegisterRegion(memory, access);
+  Owned<ibv_mr> region(ibv_reg_dmabuf_mr(domain_.get(), /*offset=*/0, memory.size(),
+                                         /*iova=*/reinterpret_cast<uint64_t>(memory.data()),
+                                         mapping.dmabuf, access));
+  if (region == nullptr) {
+    return absl::UnimplementedError(absl::StrFormat("%s cannot read a GPU's memory by dma-buf: %s",
+                                                    name(), std::strerror(errno)));
+  }
+  return region;
+}
+
 absl::StatusOr<Registered> Device::Register(Bytes memory, Access access) {
-  const Bytes mapping = FindMapping(memory);
-  if (mapping.empty()) {
+  const Mapping mapping = FindMapping(memory);
+  if (mapping.memory.empty()) {
     int flags = 0;
     if (access != Access::kSend) flags |= IBV_ACCESS_LOCAL_WRITE;
     if (access == Access::kPeerWrites) flags |= IBV_ACCESS_REMOTE_WRITE;
@@ -272,14 +285,14 @@ absl::StatusOr<Registered> Device::Register(Bytes memory, Access access) {
     return Registered{local, remote, std::shared_ptr<ibv_mr>(std::move(region))};
   }
   MutexLock lock(&mu_);
-  Regions& regions = regions_[mapping.data()];
+  Regions& regions = regions_[mapping.memory.data()];
   const bool remote = access == Access::kPeerWrites;
   Owned<ibv_mr>& region = remote || regions.remote != nullptr ? regions.remote : regions.local;
   if (region == nullptr) {
     ADDEND_ASSIGN_OR_RETURN(
         region,
-        RegisterRegion(mapping, IBV_ACCESS_LOCAL_WRITE | (remote ? IBV_ACCESS_REMOTE_WRITE : 0)));
-    registered_bytes_ += mapping.size();
+        RegisterMapping(mapping, IBV_ACCESS_LOCAL_WRITE | (remote ? IBV_ACCESS_REMOTE_WRITE : 0)));
+    registered_bytes_ += mapping.memory.size();
   }
   return Registered{region->lkey, region->rkey, nullptr};
 }

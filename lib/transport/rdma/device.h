@@ -64,6 +64,7 @@ class Device final : public UnmapObserver, private FdHandler {
 
   // The keys of `memory`. All of the mapping that it lies in is registered, once, until it is
   // unmapped; other memory for this use alone. RESOURCE_EXHAUSTED: the limit of locked memory.
+  // UNIMPLEMENTED: it is a GPU's, which this NIC cannot read.
   absl::StatusOr<Registered> Register(Bytes memory, Access access);
   uint64_t registered_bytes() const { return registered_bytes_.load(); }
 
@@ -103,6 +104,7 @@ class Device final : public UnmapObserver, private FdHandler {
   absl::Status Begin();
   absl::Status Probe() const;
   absl::StatusOr<Owned<ibv_mr>> RegisterRegion(Bytes memory, int access) const;
+  absl::StatusOr<Owned<ibv_mr>> RegisterMapping(const Mapping& mapping, int access) const;
   void BeforeUnmap(Bytes mapping) override;
   void OnReady(uint32_t events) override;
   void OnEvent(const ibv_async_event& event);

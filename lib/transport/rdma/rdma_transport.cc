@@ -27,7 +27,8 @@ RdmaTransport::RdmaTransport(EventLoop* loop, rdma::DialFn dial)
       traits_{.name = "rdma",
               .reach = "fabric",
               .in_flight_max = kInFlightMax,
-              .window_bytes = kWindowBytes},
+              .window_bytes = kWindowBytes,
+              .device_payload_min = rdma::kInlinePayloadMax + 1},
       shared_{.loop = loop, .table = {}, .stats = {}, .in_flight_max = kInFlightMax},
       self_(std::make_shared<RdmaTransport*>(this)) {}
 
