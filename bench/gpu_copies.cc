@@ -60,6 +60,7 @@ class Mailbox final : public client::DeviceSink {
     staged_.emplace_back(round, bytes);
     there_.NotifyOne();
   }
+  void Fetched(uint32_t, uint64_t, uint64_t, uint64_t) override {}  // nothing is fetched
   void Failed(const char* why) override { Die(why); }
   std::pair<uint64_t, uint64_t> Take() {
     const MutexLock lock(&mu_);

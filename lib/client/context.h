@@ -103,11 +103,14 @@ class Context {
   Error OnGroup(const Packet& packet);
   Error OnGroupId(const Packet& packet);
   Error OnAttached(const Packet& packet);
+  void OfferDirect(Tensor* tensor, Device* device);
   Error OnContribute(const Packet& packet);
+  Error OnFetch(const Packet& packet);
   Error OnArrived(const Packet& packet);
   // The operation of a GPU that is under way with this tensor and round.
   Error FindOnDevice(const ipc::Message& message, std::shared_ptr<Operation>* operation);
   void OnStaged(uint64_t id, uint64_t bytes);
+  void OnFetched(uint32_t tensor, uint64_t number, uint64_t offset, uint64_t bytes);
   void FailDevice(const Error& error);
   void DetachDevice();
 
@@ -157,6 +160,7 @@ class Context {
   std::shared_ptr<Sink> sink_;
   bool in_group_ = false;  // the agent has said with whom
   bool ordered_ = false;
+  bool direct_ = false;  // a NIC reads what this GPU contributes
   ipc::Group group_;
   std::string group_id_;
   std::condition_variable device_changed_;

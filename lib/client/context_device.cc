@@ -18,6 +18,10 @@ class Context::Sink final : public DeviceSink {
     const std::lock_guard<std::mutex> lock(mu_);
     if (context_ != nullptr) context_->OnStaged(round, bytes);
   }
+  void Fetched(uint32_t tensor, uint64_t number, uint64_t offset, uint64_t bytes) override {
+    const std::lock_guard<std::mutex> lock(mu_);
+    if (context_ != nullptr) context_->OnFetched(tensor, number, offset, bytes);
+  }
   void Failed(const char* why) override {
     const std::lock_guard<std::mutex> lock(mu_);
     if (context_ != nullptr) context_->FailDevice(MakeError(ADDEND_ERROR_PEER_LOST, "%s", why));
@@ -109,11 +113,31 @@ Error Context::Attach(const std::shared_ptr<Tensor>& tensor,
   lock.unlock();
   device->Map(tensor->for_device(), /*read_only=*/false);
   device->Map(*tensor->results, /*read_only=*/true);
+  OfferDirect(tensor.get(), device.get());
   lock.lock();
   tensor->device = device;
   tensor->attached = Attached::kYes;
   device_changed_.notify_all();
   return {};
+}
+
+// The agent decides round by round whether a NIC reads the contribution there.
+void Context::OfferDirect(Tensor* tensor, Device* device) {
+  if (!direct_ || tensor->bytes < ipc::kDirectBytesMin) return;  // constant since JoinGroup
+  GuardedFd dmabuf;
+  std::byte* memory = nullptr;
+  const Error error = device->Export(tensor->bytes, &memory, &dmabuf);
+  if (!error.ok()) {
+    Say(Format("no GPUDirect RDMA for tensor \"%s\": %s; it goes through host memory",
+               tensor->name.c_str(), error.text.c_str()));
+    return;
+  }
+  tensor->direct = memory;
+  ipc::Message message;
+  message.type = ipc::Type::kDirect;
+  message.tensor = tensor->number;
+  message.bytes = tensor->bytes;
+  socket_->Send(message, {}, {}, std::move(dmabuf));
 }
 
 Error Context::PushFromDevice(const std::shared_ptr<Tensor>& tensor, const DeviceMemory& memory,
@@ -157,7 +181,7 @@ void Context::StartDevicePush(const std::shared_ptr<Operation>& operation) {
   DeviceRound& round = *operation->on_device;
   const Lock lock(mu_);
   if (operation->done.load()) return;
-  operation->round = ++tensor.rounds;
+  operation->round = round.number = ++tensor.rounds;
   round.result = tensor.results->data() + (operation->round & 1) * ipc::SlotBytes(tensor.bytes);
   {
     const std::lock_guard<std::mutex> staging_lock(staging_mu_);
@@ -196,6 +220,7 @@ Error Context::OnGroup(const Packet& packet) {
   const Lock lock(mu_);
   group_ = group;
   ordered_ = message.flags & ipc::kFlagOrdered;
+  direct_ = message.flags & ipc::kFlagDirect;
   in_group_ = true;
   device_changed_.notify_all();
   return {};
@@ -252,7 +277,27 @@ Error Context::OnContribute(const Packet& packet) {
   std::shared_ptr<Operation> operation;
   Error error = FindOnDevice(packet.message, &operation);
   if (!error.ok()) return error;
-  error = operation->tensor->device->Contribute(operation->on_device.get(), packet.message.request);
+  const Tensor& tensor = *operation->tensor;
+  const bool direct = packet.message.flags & ipc::kFlagDirect;
+  operation->on_device->direct = direct ? tensor.direct : nullptr;
+  error = tensor.device->Contribute(operation->on_device.get(), packet.message.request);
+  if (!error.ok()) FailDevice(error);
+  return error;
+}
+
+Error Context::OnFetch(const Packet& packet) {
+  std::shared_ptr<Operation> operation;
+  Error error = FindOnDevice(packet.message, &operation);
+  if (!error.ok()) return error;
+  const uint64_t bytes = operation->tensor->bytes;
+  if (operation->on_device->direct == nullptr || packet.message.offset > bytes ||
+      packet.message.bytes > bytes - packet.message.offset) {
+    return MakeError(ADDEND_ERROR_INTERNAL,
+                     "the agent at %s asked for a part of a contribution that is not on the GPU",
+                     socket_->path().c_str());
+  }
+  error = operation->tensor->device->Fetch(operation->on_device.get(), packet.message.offset,
+                                           packet.message.bytes);
   if (!error.ok()) FailDevice(error);
   return error;
 }
@@ -285,6 +330,17 @@ void Context::OnStaged(uint64_t id, uint64_t bytes) {
     message.round = found->second.round;
     if (bytes == found->second.bytes) staging_.erase(found);
   }
+  socket_->Send(message, {}, {});
+}
+
+// Within CUDA's callbacks: it only sends a message.
+void Context::OnFetched(uint32_t tensor, uint64_t number, uint64_t offset, uint64_t bytes) {
+  ipc::Message message;
+  message.type = ipc::Type::kFetched;
+  message.tensor = tensor;
+  message.round = number;
+  message.offset = offset;
+  message.bytes = bytes;
   socket_->Send(message, {}, {});
 }
 

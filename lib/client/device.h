@@ -16,7 +16,7 @@
 
 namespace addend::client {
 
-inline constexpr uint32_t kDeviceVersion = 1;
+inline constexpr uint32_t kDeviceVersion = 2;
 inline constexpr size_t kDeviceIdBytes = 128;
 
 // One push-pull of memory of the device. The first block is set by libaddend before Begin and
@@ -33,6 +33,9 @@ struct DeviceRound {
   // Host memory of the whole tensor, pinned by Map where that is possible.
   std::byte* contribution = nullptr;  // of the group: every member writes its pieces
   const std::byte* result = nullptr;  // set before the first Arrived
+  // Set before Contribute. `direct`: memory of Export, where this rank's pieces go instead.
+  uint64_t number = 0;  // of the tensor's rounds
+  std::byte* direct = nullptr;
 
   void* state = nullptr;  // the executor's
 };
@@ -43,6 +46,8 @@ class DeviceSink {
  public:
   // This rank has done its part of the first `bytes` of the contribution in host memory.
   virtual void Staged(uint64_t round, uint64_t bytes) = 0;
+  // What Fetch was asked for is there.
+  virtual void Fetched(uint32_t tensor, uint64_t number, uint64_t offset, uint64_t bytes) = 0;
   // The device has failed: nothing of it can be used any more. One sentence.
   virtual void Failed(const char* why) = 0;
 
@@ -75,12 +80,21 @@ class DeviceExecutor {
   // After the copies that are under way.
   virtual void Unmap(void* memory) = 0;
 
+  // ---- memory of the device that a NIC reads ----
+  // `*dmabuf` describes it: a descriptor, the caller's. False: this device has none such; it works
+  // on. Waits for the device.
+  virtual bool Export(uint64_t bytes, std::byte** memory, int* dmabuf) = 0;
+  // After everything that uses it. Waits for the device.
+  virtual void Unexport(std::byte* memory) = 0;
+
   // ---- a round ----
   // `stream`: the caller's cudaStream_t, on which `in` is written and `out` is free.
   virtual bool Begin(DeviceRound* round, void* stream) = 0;
   // Aggregates in the group and copies this rank's pieces to host memory, chunk by chunk; Staged
   // follows each. `with_data`: a bit for every member that contributes something.
   virtual bool Contribute(DeviceRound* round, uint64_t with_data) = 0;
+  // Copies bytes of a round from `direct` to `contribution`, after Contribute; Fetched follows.
+  virtual bool Fetch(DeviceRound* round, uint64_t offset, uint64_t bytes) = 0;
   // Bytes of the result are in host memory. Copies this rank's part to the device; when a chunk is
   // complete it is spread in the group. True in `*complete` when everything has been enqueued.
   virtual bool Arrived(DeviceRound* round, uint64_t offset, uint64_t bytes, bool* complete) = 0;

@@ -66,12 +66,26 @@ void Device::Map(const Segment& segment, bool read_only) {
 
 void Device::Unmap(const Segment& segment) { executor_->Unmap(segment.data()); }
 
+Error Device::Export(uint64_t bytes, std::byte** memory, GuardedFd* dmabuf) {
+  const ForkLock lock;
+  int fd = -1;
+  if (!executor_->Export(bytes, memory, &fd)) {
+    return MakeError(ADDEND_ERROR_RESOURCES, "%s", executor_->Error());
+  }
+  *dmabuf = GuardedFd(fd, lock);
+  return {};
+}
+
 Error Device::Begin(DeviceRound* round, void* stream) {
   return executor_->Begin(round, stream) ? Error{} : Failed();
 }
 
 Error Device::Contribute(DeviceRound* round, uint64_t with_data) {
   return executor_->Contribute(round, with_data) ? Error{} : Failed();
+}
+
+Error Device::Fetch(DeviceRound* round, uint64_t offset, uint64_t bytes) {
+  return executor_->Fetch(round, offset, bytes) ? Error{} : Failed();
 }
 
 Error Device::Arrived(DeviceRound* round, uint64_t offset, uint64_t bytes, bool* complete) {

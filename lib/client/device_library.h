@@ -8,6 +8,7 @@
 
 #include "lib/client/device.h"
 #include "lib/client/error.h"
+#include "lib/client/fork_guard.h"
 #include "lib/client/segment.h"
 
 namespace addend::client {
@@ -27,8 +28,12 @@ class Device {
   Error Join(const ipc::Group& group, const std::string& id, bool ordered);
   void Map(const Segment& segment, bool read_only);
   void Unmap(const Segment& segment);
+  // ADDEND_ERROR_RESOURCES: the device goes on without.
+  Error Export(uint64_t bytes, std::byte** memory, GuardedFd* dmabuf);
+  void Unexport(std::byte* memory) { executor_->Unexport(memory); }
   Error Begin(DeviceRound* round, void* stream);
   Error Contribute(DeviceRound* round, uint64_t with_data);
+  Error Fetch(DeviceRound* round, uint64_t offset, uint64_t bytes);
   Error Arrived(DeviceRound* round, uint64_t offset, uint64_t bytes, bool* complete);
   Error WaitOn(DeviceRound* round, void* stream);
   void End(DeviceRound* round);

@@ -29,6 +29,12 @@
 //         <----------------------- kArrived   `bytes` of the result from `offset` on are there;
 //         kResult follows the last
 //   kDeviceFailed ---------------->           the GPU cannot be used any more: the reason
+// Where a NIC reads contributions from the GPU (kGroup with kFlagDirect, to the rank whose GPU has
+// all of them), instead of from the segment:
+//   kDirect ---------------------->           this tensor's contribution lies in this dma-buf
+//         <----------------------- kContribute with kFlagDirect: put it there
+//         <----------------------- kFetch     copy `bytes` of it from `offset` on to the segment
+//   kFetched --------------------->           they are there
 //
 //         <----------------------- kFailure   the job has failed; nothing follows
 //   kShutdown ------------------->            a clean end; without it a closed socket means that
@@ -46,7 +52,7 @@
 namespace addend::ipc {
 
 inline constexpr uint32_t kMagic = 0x43444441;  // "ADDC"
-inline constexpr uint16_t kVersion = 3;
+inline constexpr uint16_t kVersion = 4;
 inline constexpr size_t kMaxNameBytes = 4096;
 inline constexpr size_t kMaxDims = 64;
 inline constexpr size_t kMaxTextBytes = 4096;
@@ -73,12 +79,19 @@ enum class Type : uint16_t {
   kStaged = 18,
   kArrived = 19,
   kDeviceFailed = 20,
+  kDirect = 21,
+  kFetch = 22,
+  kFetched = 23,
 };
 
 inline constexpr uint16_t kFlagEmpty = 1;    // kPush: this rank contributes nothing
 inline constexpr uint16_t kFlagDevice = 2;   // kPush: from a GPU
 inline constexpr uint16_t kFlagScatter = 4;  // kGroup: as Group::scatter (pieces.h)
 inline constexpr uint16_t kFlagOrdered = 8;  // kGroup: sums are in the order of the members
+// kGroup: a NIC reads what this rank's GPU contributes. kContribute: it does so in this round.
+inline constexpr uint16_t kFlagDirect = 16;
+// Smaller tensors always go through host memory: their copies cost less than the bookkeeping.
+inline constexpr size_t kDirectBytesMin = 1 << 20;
 
 // The fixed part of every message; fields that a type does not use are 0.
 // kDeclare: followed by `dims` int64 dimensions, then `text_bytes` bytes of name.
@@ -96,8 +109,8 @@ struct Message {
                          // the trainer's call, which copying in took; kContribute: a bit for
                          // every member of the group that has data
   uint64_t round = 0;    // kPush, kResult and what is between them: from 1, without gaps
-  uint64_t offset = 0;   // kArrived
-  uint64_t bytes = 0;    // kStaged, kArrived
+  uint64_t offset = 0;   // kArrived, kFetch, kFetched
+  uint64_t bytes = 0;    // kStaged, kArrived, kFetch, kFetched; kDirect: of the dma-buf
   int32_t priority = 0;
   uint32_t code = 0;  // replies: addend_code, 0 is success
   uint32_t dims = 0;

@@ -62,6 +62,8 @@ Error Context::OnPacket(Packet packet) {
       return OnAttached(packet);
     case ipc::Type::kContribute:
       return OnContribute(packet);
+    case ipc::Type::kFetch:
+      return OnFetch(packet);
     case ipc::Type::kArrived:
       return OnArrived(packet);
     case ipc::Type::kFailure:

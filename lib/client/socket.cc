@@ -95,10 +95,24 @@ Error AgentSocket::Connect(const std::string& path, double timeout_s,
 
 AgentSocket::~AgentSocket() = default;
 
-bool AgentSocket::TrySend(std::string_view bytes) {
+bool AgentSocket::TrySend(const Outgoing& message) {
+  iovec part = {const_cast<char*>(message.bytes.data()), message.bytes.size()};
+  msghdr header = {};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (message.fd.valid()) {
+    header.msg_control = control;
+    header.msg_controllen = sizeof(control);
+    cmsghdr* const rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    const int fd = message.fd.get();
+    std::memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
+  }
   for (;;) {
-    const ssize_t sent =
-        ::send(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL | MSG_EOR);
+    const ssize_t sent = ::sendmsg(fd_.get(), &header, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_EOR);
     if (sent >= 0) return true;
     if (errno == EINTR) continue;
     // ENOBUFS passes as well; with any other error the agent is gone.
@@ -107,15 +121,18 @@ bool AgentSocket::TrySend(std::string_view bytes) {
 }
 
 void AgentSocket::Send(ipc::Message message, const std::vector<int64_t>& shape,
-                       std::string_view text) {
+                       std::string_view text, GuardedFd fd) {
   message.dims = static_cast<uint32_t>(shape.size());
   message.text_bytes = static_cast<uint32_t>(text.size());
-  std::string bytes(reinterpret_cast<const char*>(&message), sizeof(message));
-  bytes.append(reinterpret_cast<const char*>(shape.data()), shape.size() * sizeof(int64_t));
-  bytes.append(text);
+  Outgoing outgoing;
+  outgoing.bytes.assign(reinterpret_cast<const char*>(&message), sizeof(message));
+  outgoing.bytes.append(reinterpret_cast<const char*>(shape.data()),
+                        shape.size() * sizeof(int64_t));
+  outgoing.bytes.append(text);
+  outgoing.fd = std::move(fd);
   const std::lock_guard<std::mutex> lock(send_mu_);
-  if (queued_.empty() && TrySend(bytes)) return;
-  queued_.push_back(std::move(bytes));
+  if (queued_.empty() && TrySend(outgoing)) return;
+  queued_.push_back(std::move(outgoing));
   Poke();  // the receiver waits for room from now on
 }
 

@@ -34,8 +34,9 @@ class AgentSocket {
   ~AgentSocket();
 
   // Queues what the socket does not take at once; sends in the order of the calls. Any thread.
-  // That the agent is gone is for the receiver to find out.
-  void Send(ipc::Message message, const std::vector<int64_t>& shape, std::string_view text);
+  // That the agent is gone is for the receiver to find out. `fd`: passed on, if it is valid.
+  void Send(ipc::Message message, const std::vector<int64_t>& shape, std::string_view text,
+            GuardedFd fd = {});
 
   enum class Event { kPacket, kTimeout, kClosed, kWoken };
   // Waits for the next packet; timeout_ms < 0 waits without limit. Sends what is queued meanwhile.
@@ -55,8 +56,12 @@ class AgentSocket {
   Error Parse(const char* data, size_t bytes, Packet* packet) const;
   void SendQueued();
   bool HasQueued();
+  struct Outgoing {
+    std::string bytes;
+    GuardedFd fd;
+  };
   // False when the socket is full.
-  bool TrySend(std::string_view bytes);
+  bool TrySend(const Outgoing& message);
   void Poke();
 
   const std::string path_;
@@ -66,7 +71,7 @@ class AgentSocket {
   std::vector<char> buffer_;  // of the receiving thread
 
   std::mutex send_mu_;
-  std::deque<std::string> queued_;  // guarded by send_mu_; at most a push per tensor and declarer
+  std::deque<Outgoing> queued_;  // guarded by send_mu_; at most a push per tensor and declarer
 };
 
 }  // namespace addend::client

@@ -11,6 +11,7 @@ Operation::~Operation() {
 Tensor::~Tensor() {
   if (device == nullptr) return;
   device->Unmap(for_device());
+  if (direct != nullptr) device->Unexport(direct);
   device->Unmap(*results);
 }
 

@@ -70,6 +70,7 @@ struct Tensor {
   // For rounds of a GPU; written before the first of them, constant then.
   std::unique_ptr<Segment> group_contribution;  // null: `contribution` is the group's
   std::shared_ptr<Device> device;               // that knows these segments
+  std::byte* direct = nullptr;  // on the device: where a NIC reads the contribution; null: nowhere
 
   // Guarded by the context's mutex.
   bool declared = false;    // or refused: see `refusal`

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "lib/client/cuda/device_guard.h"
+#include "lib/client/cuda/export.h"
 
 namespace addend::client::cuda {
 namespace {
@@ -56,6 +57,11 @@ std::string BusIdOf(int device) {
 void Teller::Staged(uint64_t round, uint64_t bytes) {
   const std::lock_guard lock(mu_);
   if (sink_ != nullptr) sink_->Staged(round, bytes);
+}
+
+void Teller::Fetched(uint32_t tensor, uint64_t number, uint64_t offset, uint64_t bytes) {
+  const std::lock_guard lock(mu_);
+  if (sink_ != nullptr) sink_->Fetched(tensor, number, offset, bytes);
 }
 
 void Teller::Failed(cudaError_t status) {
@@ -211,6 +217,18 @@ void Executor::Unmap(void* memory) {
     mapped_.erase(found);
   }
   if (pinned) cudaHostUnregister(memory);
+}
+
+bool Executor::Export(uint64_t bytes, std::byte** memory, int* dmabuf) {
+  const DeviceGuard guard(device_);
+  std::string why;
+  if (ExportMemory(device_, bytes, memory, dmabuf, &why)) return true;
+  return errors_.Fail("GPU %s: %s", bus_id(), why.c_str());
+}
+
+void Executor::Unexport(std::byte* memory) {
+  const DeviceGuard guard(device_);
+  cudaFree(memory);  // waits for what uses it
 }
 
 }  // namespace addend::client::cuda

@@ -1,9 +1,10 @@
 // Drives one GPU with the CUDA runtime. See lib/client/device.h for what is asked of it.
 //
-// Owned by libaddend. Begin and WaitOn: any thread; Join, Contribute and Arrived: one thread, the
-// reader's; Map, Unmap and End: any thread. Streams, all of one device, none of them the caller's:
+// Owned by libaddend. Begin and WaitOn: any thread; Join, Contribute, Fetch and Arrived: one
+// thread, the reader's; Map, Unmap, Export, Unexport and End: any thread. Streams, all of one
+// device, none of them the caller's:
 //   collective  aggregates, spreads, converts; the only one that NCCL is used on
-//   down        copies pieces to host memory
+//   down        copies pieces to host memory, or to where a NIC reads them
 //   told        waits for those copies and calls Staged, so that no copy waits for a callback
 //   up          copies results to the device
 // They wait for each other by events. Nothing waits for the device but Unmap and the destructor,
@@ -22,6 +23,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -41,6 +43,7 @@ class Teller {
  public:
   Teller(DeviceSink* sink, const Errors& errors) : errors_(errors), sink_(sink) {}
   void Staged(uint64_t round, uint64_t bytes);
+  void Fetched(uint32_t tensor, uint64_t number, uint64_t offset, uint64_t bytes);
   void Failed(cudaError_t status);
   // Afterwards the sink is not called.
   void Silence();
@@ -63,8 +66,11 @@ class Executor final : public DeviceExecutor {
   bool Join(const ipc::Group& group, const char* id, bool ordered) override;
   void Map(void* memory, size_t bytes, bool read_only) override;
   void Unmap(void* memory) override;
+  bool Export(uint64_t bytes, std::byte** memory, int* dmabuf) override;
+  void Unexport(std::byte* memory) override;
   bool Begin(DeviceRound* round, void* stream) override;
   bool Contribute(DeviceRound* round, uint64_t with_data) override;
+  bool Fetch(DeviceRound* round, uint64_t offset, uint64_t bytes) override;
   bool Arrived(DeviceRound* round, uint64_t offset, uint64_t bytes, bool* complete) override;
   bool WaitOn(DeviceRound* round, void* stream) override;
   void End(DeviceRound* round) override;
@@ -84,17 +90,16 @@ class Executor final : public DeviceExecutor {
     std::byte* memory = nullptr;
     Event copied;
   };
-  // What a callback needs; deleted by it.
+  // What a callback needs, and says unless the device has failed; deleted by it.
   struct Note {
     std::shared_ptr<Teller> teller;
-    uint64_t round;
-    uint64_t bytes;
+    std::function<void(Teller*)> say;
   };
   static constexpr size_t kSlots = 4;
 
   Executor(DeviceSink* sink, int device, std::string gpu);
   bool Open();
-  static void OnStaged(cudaStream_t stream, cudaError_t status, void* note);
+  static void OnReached(cudaStream_t stream, cudaError_t status, void* note);
 
   bool IsAlone() const { return collectives_->group().members == 1; }
   static bool IsConverted(const DeviceRound& round) { return round.dtype != round.caller_dtype; }
@@ -114,7 +119,9 @@ class Executor final : public DeviceExecutor {
   bool TakeSlot(Slot** slot);
   bool CopyFromSlot(const DeviceRound& round, const Chunk& chunk, ipc::Piece piece,
                     const Slot& slot);
+  bool CopyDown(const DeviceRound& round, uint64_t offset, const void* from, uint64_t bytes);
   bool TellStaged(const DeviceRound& round, cudaStream_t after, uint64_t bytes);
+  bool Tell(cudaStream_t after, std::function<void(Teller*)> say);
 
   std::byte* LandingOf(const DeviceRound& round, const Chunk& chunk) const;
   bool CopyUp(const DeviceRound& round, const Chunk& chunk, uint64_t begin, uint64_t end);

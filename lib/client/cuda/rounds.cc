@@ -102,9 +102,7 @@ bool Executor::ContributeAlone(const DeviceRound& round, const Chunk& chunk) {
   const auto* const in =
       static_cast<const std::byte*>(round.in) + whole.begin * SizeOf(round.caller_dtype);
   if (!IsConverted(round)) {
-    return errors_.Check(cudaMemcpyAsync(round.contribution + whole.begin * size, in,
-                                         whole.elements() * size, cudaMemcpyDeviceToHost, down_),
-                         "cudaMemcpyAsync to host memory") &&
+    return CopyDown(round, whole.begin * size, in, whole.elements() * size) &&
            TellStaged(round, down_, whole.end * size);
   }
   Slot* slot = nullptr;
@@ -149,18 +147,43 @@ bool Executor::CopyFromSlot(const DeviceRound& round, const Chunk& chunk, ipc::P
                             const Slot& slot) {
   const uint64_t size = SizeOf(round.dtype);
   return After(down_, collective_) &&
-         errors_.Check(cudaMemcpyAsync(round.contribution + piece.begin * size, slot.memory,
-                                       piece.elements() * size, cudaMemcpyDeviceToHost, down_),
-                       "cudaMemcpyAsync to host memory") &&
+         CopyDown(round, piece.begin * size, slot.memory, piece.elements() * size) &&
          Record(slot.copied, down_) &&
          TellStaged(round, down_, collectives_->WholeOf(chunk).end * size);
 }
 
+// To where the contribution is read: by the agent in host memory, or by a NIC on the device.
+bool Executor::CopyDown(const DeviceRound& round, uint64_t offset, const void* from,
+                        uint64_t bytes) {
+  if (round.direct != nullptr) {
+    return errors_.Check(
+        cudaMemcpyAsync(round.direct + offset, from, bytes, cudaMemcpyDeviceToDevice, down_),
+        "cudaMemcpyAsync within the device");
+  }
+  return errors_.Check(
+      cudaMemcpyAsync(round.contribution + offset, from, bytes, cudaMemcpyDeviceToHost, down_),
+      "cudaMemcpyAsync to host memory");
+}
+
+// Also after the next round of the tensor has begun: its pieces come later on the same stream.
+bool Executor::Fetch(DeviceRound* round, uint64_t offset, uint64_t bytes) {
+  const DeviceGuard guard(device_);
+  return errors_.Check(cudaMemcpyAsync(round->contribution + offset, round->direct + offset, bytes,
+                                       cudaMemcpyDeviceToHost, down_),
+                       "cudaMemcpyAsync to host memory") &&
+         Tell(down_, [tensor = round->tensor, number = round->number, offset,
+                      bytes](Teller* teller) { teller->Fetched(tensor, number, offset, bytes); });
+}
+
 bool Executor::TellStaged(const DeviceRound& round, cudaStream_t after, uint64_t bytes) {
+  return Tell(after, [id = round.id, bytes](Teller* teller) { teller->Staged(id, bytes); });
+}
+
+bool Executor::Tell(cudaStream_t after, std::function<void(Teller*)> say) {
   if (!After(told_, after)) return false;
-  auto note = std::make_unique<Note>(Note{teller_, round.id, bytes});
+  auto note = std::make_unique<Note>(Note{teller_, std::move(say)});
   // Not cudaLaunchHostFunc: that is not called once the device has failed.
-  if (!errors_.Check(cudaStreamAddCallback(told_, &Executor::OnStaged, note.get(), 0),
+  if (!errors_.Check(cudaStreamAddCallback(told_, &Executor::OnReached, note.get(), 0),
                      "cudaStreamAddCallback")) {
     return false;
   }
@@ -168,10 +191,10 @@ bool Executor::TellStaged(const DeviceRound& round, cudaStream_t after, uint64_t
   return true;
 }
 
-void Executor::OnStaged(cudaStream_t /*stream*/, cudaError_t status, void* argument) {
+void Executor::OnReached(cudaStream_t /*stream*/, cudaError_t status, void* argument) {
   const std::unique_ptr<Note> note(static_cast<Note*>(argument));
   if (status == cudaSuccess) {
-    note->teller->Staged(note->round, note->bytes);
+    note->say(note->teller.get());
   } else {
     note->teller->Failed(status);
   }

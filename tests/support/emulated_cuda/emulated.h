@@ -13,6 +13,7 @@
 //   EMULATED_CUDA_FAIL_AFTER_COPIES -1: never. After so many copies everything returns
 //                                   cudaErrorIllegalAddress, in this process
 //   EMULATED_CUDA_REGISTER_FAILS    1: cudaHostRegister fails
+//   EMULATED_CUDA_EXPORT_FAILS      1: no memory can be exported
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,10 +24,12 @@
 #include "lib/client/cuda/kernels.h"
 
 extern "C" {
-// "devices", "bytes_per_s", "fail_after_copies" (also ends a failure), "register_fails".
+// "devices", "bytes_per_s", "fail_after_copies" (also ends a failure), "register_fails",
+// "export_fails".
 void emulated_cuda_set(const char* name, int64_t value);
 // Since the process began. "synchronisations": calls that wait for the device; "copies";
-// "allocations": of memory, events and streams; "pinned": regions that are.
+// "allocations": of memory, events and streams; "pinned": regions that are; "exported": pieces of
+// memory that are.
 uint64_t emulated_cuda_count(const char* name);
 }
 
@@ -39,6 +42,10 @@ int DeviceOf(cudaStream_t stream);
 // The device has failed: what is enqueued is not done any more.
 bool HasFailed();
 void FailNow();
+
+bool ExportFails();
+// Mapped memory, which cudaFree unmaps.
+void NoteExported(void* memory, uint64_t bytes);
 
 // As OrderedSum, at once.
 void SumOnHost(DType dtype, ReduceOp op, void* out, const client::cuda::SumInputs& inputs,

@@ -1,4 +1,6 @@
 // The CUDA runtime's functions on the host.
+#include <sys/mman.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -7,6 +9,7 @@
 #include <mutex>
 #include <string_view>
 #include <thread>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "tests/support/emulated_cuda/emulated.h"
@@ -25,6 +28,7 @@ struct Device {
   std::atomic<int64_t> bytes_per_s{FromEnvironment("EMULATED_CUDA_BYTES_PER_S", 0)};
   std::atomic<int64_t> copies_left{FromEnvironment("EMULATED_CUDA_FAIL_AFTER_COPIES", -1)};
   std::atomic<int64_t> register_fails{FromEnvironment("EMULATED_CUDA_REGISTER_FAILS", 0)};
+  std::atomic<int64_t> export_fails{FromEnvironment("EMULATED_CUDA_EXPORT_FAILS", 0)};
   std::atomic<bool> failed{false};
 
   std::atomic<uint64_t> synchronisations{0};
@@ -32,7 +36,9 @@ struct Device {
   std::atomic<uint64_t> allocations{0};
 
   std::mutex mu;
-  std::unordered_set<void*> pinned;  // guarded by mu
+  // Guarded by mu.
+  std::unordered_set<void*> pinned;
+  std::unordered_map<void*, uint64_t> exported;  // bytes
 };
 
 Device& The() {
@@ -78,6 +84,12 @@ void Enqueue(cudaStream_t stream, std::function<void()> task) {
 int DeviceOf(cudaStream_t stream) { return stream == nullptr ? current : stream->device; }
 bool HasFailed() { return The().failed; }
 void FailNow() { The().failed = true; }
+bool ExportFails() { return The().export_fails != 0; }
+
+void NoteExported(void* memory, uint64_t bytes) {
+  const std::lock_guard lock(The().mu);
+  The().exported[memory] = bytes;
+}
 
 }  // namespace addend::emulated
 
@@ -95,6 +107,7 @@ void emulated_cuda_set(const char* name, int64_t value) {
   if (which == "devices") The().devices = value;
   if (which == "bytes_per_s") The().bytes_per_s = value;
   if (which == "register_fails") The().register_fails = value;
+  if (which == "export_fails") The().export_fails = value;
   if (which == "fail_after_copies") {
     The().copies_left = value;
     The().failed = false;
@@ -107,7 +120,7 @@ uint64_t emulated_cuda_count(const char* name) {
   if (which == "copies") return The().copies;
   if (which == "allocations") return The().allocations;
   const std::lock_guard lock(The().mu);
-  return The().pinned.size();
+  return which == "exported" ? The().exported.size() : The().pinned.size();
 }
 
 const char* cudaGetErrorName(cudaError_t error) {
@@ -292,7 +305,20 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
 }
 
 cudaError_t cudaFree(void* memory) {
-  std::free(memory);
+  uint64_t mapped = 0;
+  {
+    const std::lock_guard lock(The().mu);
+    const auto exported = The().exported.find(memory);
+    if (exported != The().exported.end()) {
+      mapped = exported->second;
+      The().exported.erase(exported);
+    }
+  }
+  if (mapped > 0) {
+    ::munmap(memory, mapped);
+  } else {
+    std::free(memory);
+  }
   return HasFailed() ? cudaErrorIllegalAddress : cudaSuccess;
 }
 

@@ -1,5 +1,6 @@
 // The executor over the emulation: what it brings to host memory, and what it brings back.
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -296,6 +297,70 @@ TEST_F(DeviceExecutorTest, SeveralTensorsAreInFlight) {
       for (auto& round : rounds) round->End(ranks);
     });
   }
+}
+
+// Where a NIC reads contributions from the GPU of the root.
+TEST_F(DeviceExecutorTest, WhatGoesDirectLiesInExportedMemoryAndIsFetchedOnDemand) {
+  for (uint32_t members = 1; members <= 3; members += 2) {
+    SCOPED_TRACE(members);
+    Ranks ranks = MakeRanks({"one root", false, {members - 1}}, members, true);
+    DeviceExecutor& root = *ranks.back()->executor;
+    for (const DType dtype : {DType::kFloat32, DType::kFloat16}) {
+      Case c;
+      c.dtype = dtype;
+      c.elements = ipc::ChunkElements(SizeOf(dtype)) + 1001;
+      c.tensor = static_cast<uint32_t>(SizeOf(dtype));
+      PushPull push_pull(c, members, random_);
+      std::byte* memory = nullptr;
+      int dmabuf = -1;
+      ASSERT_TRUE(root.Export(push_pull.bytes(), &memory, &dmabuf)) << root.Error();
+      const Bytes untouched = push_pull.contribution();
+      DeviceRound& round = push_pull.round(members - 1);
+      round.number = 12;
+      round.direct = memory;
+      for (auto& rank : ranks) ASSERT_TRUE(push_pull.Begin(*rank));
+      for (auto& rank : ranks) ASSERT_TRUE(push_pull.Contribute(*rank));
+      for (auto& rank : ranks) {
+        ASSERT_TRUE(rank->ear.AwaitStaged(push_pull.id(), push_pull.bytes()));
+      }
+      EXPECT_TRUE(push_pull.contribution() == untouched) << "host memory is left alone";
+      Bytes seen(push_pull.bytes());
+      ASSERT_EQ(::pread(dmabuf, seen.data(), seen.size(), 0), static_cast<ssize_t>(seen.size()));
+      EXPECT_TRUE(seen == push_pull.expected());
+      ::close(dmabuf);
+
+      const uint64_t offset = 4096 * c.tensor;
+      ASSERT_TRUE(root.Fetch(&round, offset, 8192)) << root.Error();
+      EXPECT_THAT(ranks.back()->ear.AwaitFetched(offset),
+                  ::testing::ElementsAre(c.tensor, 12, 8192));
+      Bytes wanted = untouched;
+      std::copy_n(push_pull.expected().begin() + offset, 8192, wanted.begin() + offset);
+      EXPECT_TRUE(push_pull.contribution() == wanted);
+      push_pull.Arrive(ranks, random_);
+      for (auto& rank : ranks) ASSERT_TRUE(push_pull.WaitOn(*rank));
+      push_pull.End(ranks);
+      for (auto& rank : ranks) {
+        ASSERT_TRUE(rank->AwaitStream());
+        EXPECT_TRUE(push_pull.HasResult(*rank));
+      }
+      EXPECT_EQ(emulated_cuda_count("exported"), 1u);
+      root.Unexport(memory);
+      EXPECT_EQ(emulated_cuda_count("exported"), 0u);
+    }
+  }
+}
+
+TEST_F(DeviceExecutorTest, ADeviceThatExportsNothingWorksOn) {
+  Ranks ranks = MakeRanks({"one root", false, {0}}, 1, true);
+  emulated_cuda_set("export_fails", 1);
+  std::byte* memory = nullptr;
+  int dmabuf = -1;
+  EXPECT_FALSE(ranks[0]->executor->Export(1 << 20, &memory, &dmabuf));
+  emulated_cuda_set("export_fails", 0);
+  EXPECT_THAT(ranks[0]->executor->Error(), ::testing::HasSubstr("gives no dma-buf"));
+  Case c;
+  c.elements = 1000;
+  RunOnce(ranks, c, random_);
 }
 
 // The result slot of round r is free when round r+1 is told as staged.

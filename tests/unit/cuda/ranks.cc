@@ -109,6 +109,18 @@ bool Ear::AwaitStaged(uint64_t round, uint64_t bytes) {
   return there();
 }
 
+void Ear::Fetched(uint32_t tensor, uint64_t number, uint64_t offset, uint64_t bytes) {
+  const std::lock_guard lock(mu_);
+  fetched_[offset] = {tensor, number, bytes};
+  changed_.notify_all();
+}
+
+std::array<uint64_t, 3> Ear::AwaitFetched(uint64_t offset) {
+  std::unique_lock lock(mu_);
+  changed_.wait_for(lock, kPatience, [&] { return fetched_.contains(offset); });
+  return fetched_[offset];
+}
+
 std::string Ear::AwaitFailure() {
   std::unique_lock lock(mu_);
   changed_.wait_for(lock, kPatience, [&] { return !failure_.empty(); });

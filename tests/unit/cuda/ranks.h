@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -30,10 +31,13 @@ uint64_t Seed();
 class Ear : public DeviceSink {
  public:
   void Staged(uint64_t round, uint64_t bytes) override;
+  void Fetched(uint32_t tensor, uint64_t number, uint64_t offset, uint64_t bytes) override;
   void Failed(const char* why) override;
 
   // False after 30 s, or when the device has failed meanwhile.
   bool AwaitStaged(uint64_t round, uint64_t bytes);
+  // What was told of a fetch from this offset: tensor, number and bytes. All 0 after 30 s.
+  std::array<uint64_t, 3> AwaitFetched(uint64_t offset);
   // Empty after 30 s.
   std::string AwaitFailure();
   // In the order in which they were told.
@@ -42,8 +46,9 @@ class Ear : public DeviceSink {
  private:
   std::mutex mu_;
   std::condition_variable changed_;
-  std::unordered_map<uint64_t, std::vector<uint64_t>> staged_;  // guarded by mu_
-  std::string failure_;                                         // guarded by mu_
+  std::unordered_map<uint64_t, std::vector<uint64_t>> staged_;     // guarded by mu_
+  std::unordered_map<uint64_t, std::array<uint64_t, 3>> fetched_;  // guarded by mu_; by offset
+  std::string failure_;                                            // guarded by mu_
 };
 
 struct Layout {
