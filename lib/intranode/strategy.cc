@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
 
 namespace addend {
@@ -187,6 +188,35 @@ absl::StatusOr<Layout> ChooseLayout(const Topology& topology,
                    std::any_of(layout.groups.begin(), layout.groups.end(),
                                [](const auto& group) { return group.size() > 1; });
   return layout;
+}
+
+absl::StatusOr<uint32_t> ChooseDirectRank(const Topology& topology,
+                                          const std::vector<std::string>& bus_id_of_local_rank,
+                                          const std::vector<std::string>& nics,
+                                          const Layout& layout) {
+  if (nics.empty()) return absl::FailedPreconditionError("there is no RDMA device to read GPUs");
+  const bool in_parts =
+      layout.groups.size() != 1 || (layout.scatter && layout.groups[0].size() > 1);
+  if (in_parts) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "with the strategy %s no GPU has all that the node contributes; with one GPU, or with "
+        "--intranode=reduce-broadcast, one has",
+        NameOf(layout.strategy)));
+  }
+  ADDEND_ASSIGN_OR_RETURN(const Node node, PlaceRanks(topology, bus_id_of_local_rank));
+  const auto is_used = [&](uint32_t nic) {
+    const std::vector<std::string>& names = node.topology.nics[nic].names;
+    return std::any_of(nics.begin(), nics.end(), [&](const std::string& used) {
+      return std::count(names.begin(), names.end(), used.substr(0, used.find(':'))) > 0;
+    });
+  };
+  for (uint32_t rank = 0; rank < node.gpu.size(); ++rank) {
+    const std::vector<uint32_t>& beside = node.SwitchOf(rank).nics;
+    if (std::any_of(beside.begin(), beside.end(), is_used)) return rank;
+  }
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "no GPU of this node's ranks shares a PCIe switch with an RDMA device in use (%s)",
+      absl::StrJoin(nics, ", ")));
 }
 
 }  // namespace addend

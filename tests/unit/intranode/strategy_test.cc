@@ -177,5 +177,39 @@ TEST(DemandedTest, WhatNeedsAGpuForEveryRankIsRefusedWhereRanksShareOne) {
   }
 }
 
+absl::StatusOr<uint32_t> Direct(const std::string& machine, const std::vector<std::string>& nics,
+                                std::optional<Strategy> demanded = std::nullopt) {
+  const Topology topology = Machine(machine);
+  return ChooseDirectRank(topology, AllGpus(topology), nics, Choose(machine, demanded));
+}
+
+TEST(DirectTest, TheGpuBesideTheNicIsRead) {
+  EXPECT_EQ(*Direct("paper-nvlink", {"mlx5_0:1"}), 0u);
+  EXPECT_EQ(*Direct("dgx", {"mlx5_7", "mlx5_4"}, Strategy::kReduceBroadcast), 4u);
+}
+
+TEST(DirectTest, OneGpuHasAllOfItsContribution) {
+  const Topology dgx = Machine("dgx");
+  const std::vector<std::string> third = {AllGpus(dgx)[2]};
+  const Layout layout = Choose(dgx, third);
+  EXPECT_EQ(*ChooseDirectRank(dgx, third, {"mlx5_2:1"}, layout), 0u);
+  const absl::Status far = ChooseDirectRank(dgx, third, {"mlx5_0:1"}, layout).status();
+  EXPECT_EQ(Message(far),
+            "no GPU of this node's ranks shares a PCIe switch with an RDMA device in use "
+            "(mlx5_0:1)");
+}
+
+TEST(DirectTest, PartsOnSeveralGpusAreNot) {
+  for (const char* const machine : {"paper-pcie", "dgx"}) {
+    const absl::Status status = Direct(machine, {"mlx5_0:1"}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(Message(status), HasSubstr("--intranode=reduce-broadcast"));
+  }
+}
+
+TEST(DirectTest, WithoutRdmaNobodyReads) {
+  EXPECT_EQ(Message(Direct("paper-nvlink", {}).status()), "there is no RDMA device to read GPUs");
+}
+
 }  // namespace
 }  // namespace addend
