@@ -51,7 +51,8 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(Options options,
     raw->staging_ = static_cast<StagingStage*>(stages.back().get());
     stages.push_back(std::make_unique<ReduceStage>(raw->loop_.get()));
     stages.push_back(std::make_unique<PushStage>(
-        &raw->identity_, [raw](const Task& task) { raw->SendAudit(task); }));
+        &raw->identity_, [raw](const Task& task) { raw->BringAndSend(task); },
+        [raw](const Task& task) { raw->SendAudit(task); }));
     raw->push_ = static_cast<PushStage*>(stages.back().get());
     stages.push_back(std::make_unique<PullStage>());
     raw->pull_ = static_cast<PullStage*>(stages.back().get());
@@ -78,8 +79,10 @@ Agent::Agent(Options options, std::shared_ptr<InprocNetwork> network)
       ever_admitted_(options_.local_size, false),
       devices_(options_.local_size),
       staging_order_([this](const std::shared_ptr<Tensor>& tensor, uint32_t lead) {
-        TellContribute(*tensor, lead);
+        TellContribute(tensor.get(), lead);
       }),
+      host_copies_(
+          [this](const Tensor& tensor, uint32_t partition) { AskForHostCopy(tensor, partition); }),
       nonfinite_(options_.local_size, 0) {}
 
 Agent::~Agent() {
@@ -182,6 +185,8 @@ void Agent::BeginGeneration(Generation generation) {
   ever_admitted_.assign(options_.local_size, false);
   pipeline_->Clear();
   staging_order_.Clear();
+  host_copies_.Clear();
+  direct_rank_.reset();
   devices_ = DeviceGroups(options_.local_size);
   first_device_at_ = absl::InfiniteFuture();
   for (auto& [key, link] : links_) {

@@ -33,6 +33,7 @@
 #include "proto/addend/v1/scheduler.pb.h"
 #include "proto/addend/v1/trace.pb.h"
 #include "services/worker_agent/device_groups.h"
+#include "services/worker_agent/host_copies.h"
 #include "services/worker_agent/journal.h"
 #include "services/worker_agent/pipeline.h"
 #include "services/worker_agent/result_slots.h"
@@ -67,6 +68,7 @@ struct AgentNumbers {
   uint64_t partitions_in = 0;
   uint64_t partitions_out = 0;
   uint64_t partitions_resent = 0;
+  uint64_t direct_bytes = 0;
   uint64_t bytes_out = 0;
   uint64_t bytes_in = 0;
   uint64_t queued = 0;  // frames that wait for a link
@@ -102,6 +104,7 @@ class Agent final : private TrainerEvents, private ServerEvents {
                                              // ranks push from GPUs
     std::optional<Strategy> intranode = {};  // how they aggregate; none: by the topology
     bool deterministic_intranode = true;     // sums among GPUs are in the order of the ranks
+    bool gpudirect = false;                  // NICs read contributions from GPUs where they can
   };
 
   // Listens for trainers at once; they wait until the job is complete. INVALID_ARGUMENT: the
@@ -146,7 +149,7 @@ class Agent final : private TrainerEvents, private ServerEvents {
   Agent(Options options, std::shared_ptr<InprocNetwork> network);
 
   // TrainerEvents (agent_trainers.cc)
-  absl::Status OnMessage(TrainerLink* trainer, const TrainerMessage& message) override;
+  absl::Status OnMessage(TrainerLink* trainer, TrainerMessage message) override;
   void OnTrainerGone(TrainerLink* trainer, const absl::Status& why) override;
   absl::Status OnInit(TrainerLink* trainer, const TrainerMessage& message);
   absl::Status CheckInit(const TrainerMessage& message) const;
@@ -172,10 +175,16 @@ class Agent final : private TrainerEvents, private ServerEvents {
   absl::Status OnGroupId(TrainerLink* trainer, std::string_view id);
   absl::Status OnAttach(TrainerLink* trainer, uint32_t number);
   absl::Status OnStaged(TrainerLink* trainer, const ipc::Message& staged);
+  absl::Status OnDirect(TrainerLink* trainer, const ipc::Message& offer, UniqueFd dmabuf);
+  absl::Status OnFetched(TrainerLink* trainer, const ipc::Message& fetched);
   absl::Status OnDeviceFailed(TrainerLink* trainer, std::string_view why);
   absl::Status DecideLayout();
+  void DecideDirect(const Topology& machine, Layout* layout);
+  // Whether a NIC shall read the round that is about to be contributed from the GPU.
+  bool GoesDirect(const Tensor& tensor) const;
+  void AskForHostCopy(const Tensor& tensor, uint32_t partition);
   void TellGroup(uint32_t local_rank);
-  void TellContribute(const Tensor& tensor, uint32_t lead);
+  void TellContribute(Tensor* tensor, uint32_t lead);
   void TellArrived(const Tensor& tensor, uint32_t partition);
   // Notes that the rank has pushed, from a GPU or not, and starts what its group can start.
   void NoteDevicePush(const std::shared_ptr<Tensor>& tensor, uint32_t local_rank, bool on_device);
@@ -195,6 +204,8 @@ class Agent final : private TrainerEvents, private ServerEvents {
   std::shared_ptr<Tensor> FindOwned(const ServerLink* link, const FrameHeader& header) const;
   Tensor* Expecting(const ServerLink* link, const FrameHeader& header) const;
   void TryStart(const std::shared_ptr<Tensor>& tensor);
+  // Sends the contribution once it is in host memory, if it is waited for then.
+  void BringAndSend(const Task& task);
   void Deliver(const Task& task);
 
   // Trust (agent_trust.cc)
@@ -320,7 +331,9 @@ class Agent final : private TrainerEvents, private ServerEvents {
   bool owners_changed_ = false;  // since LimitInFlight()
   DeviceGroups devices_;
   absl::Time first_device_at_ = absl::InfiniteFuture();  // when the first rank named its GPU
+  std::optional<uint32_t> direct_rank_;                  // from whose GPU a NIC reads
   StagingOrder staging_order_;
+  HostCopies host_copies_;
   StagingStage* staging_ = nullptr;
   PullStage* pull_ = nullptr;
   PushStage* push_ = nullptr;

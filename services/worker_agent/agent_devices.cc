@@ -67,7 +67,80 @@ absl::Status Agent::DecideLayout() {
   ADDEND_RETURN_IF_ERROR(machine.status());
   ADDEND_ASSIGN_OR_RETURN(Layout layout,
                           ChooseLayout(*machine, devices_.bus_ids(), options_.intranode));
+  if (options_.gpudirect) DecideDirect(*machine, &layout);
   return devices_.Decide(std::move(layout));
+}
+
+void Agent::DecideDirect(const Topology& machine, Layout* layout) {
+  std::vector<std::string> nics;
+  for (const auto& device : options_.rdma_devices) nics.push_back(device->name());
+  const absl::StatusOr<uint32_t> rank =
+      ChooseDirectRank(machine, devices_.bus_ids(), nics, *layout);
+  if (!rank.ok()) {
+    return spdlog::warn("--gpudirect has no effect: {}", Message(rank.status()));
+  }
+  direct_rank_ = *rank;
+  if (!layout->roots.empty()) layout->roots = {*rank};
+  layout->why.push_back(absl::StrFormat(
+      "a NIC reads contributions from the GPU of local rank %d (--gpudirect)", *rank));
+}
+
+absl::Status Agent::OnDirect(TrainerLink* trainer, const ipc::Message& offer, UniqueFd dmabuf) {
+  const auto it = by_number_.find(offer.tensor);
+  if (!failing_.ok() || it == by_number_.end()) return absl::OkStatus();
+  Tensor& tensor = *it->second;
+  if (direct_rank_ != static_cast<uint32_t>(trainer->local_rank) || !dmabuf.valid() ||
+      offer.bytes != tensor.bytes || tensor.bytes < ipc::kDirectBytesMin ||
+      tensor.direct_range != nullptr) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "memory of a GPU for tensor number %d, which is not this rank's to offer", offer.tensor));
+  }
+  absl::StatusOr<std::shared_ptr<DeviceRange>> range =
+      DeviceRange::Reserve(std::move(dmabuf), tensor.bytes);
+  absl::Status status = range.status();
+  // All of them: any may be chosen for a payload.
+  for (const auto& device : options_.rdma_devices) {
+    if (!status.ok()) break;
+    status = device->Register((*range)->memory(), rdma::Device::Access::kSend).status();
+  }
+  if (status.ok()) {
+    tensor.direct_range = *std::move(range);
+  } else {
+    spdlog::warn("no GPUDirect RDMA for tensor '{}': {}; it goes through host memory",
+                 tensor.shape.name, Message(status));
+  }
+  return absl::OkStatus();
+}
+
+// Not before the plan is known; and not if all servers need host memory, where it would be a
+// detour.
+bool Agent::GoesDirect(const Tensor& tensor) const {
+  if (tensor.direct_range == nullptr || !tensor.planned()) return false;
+  for (uint32_t partition = 0; partition < tensor.partitions(); ++partition) {
+    if (tensor.owners[partition].link->TakesFromDevice(tensor.BytesOf(partition))) return true;
+  }
+  return false;
+}
+
+void Agent::AskForHostCopy(const Tensor& tensor, uint32_t partition) {
+  if (!direct_rank_ || ranks_[*direct_rank_] == nullptr) return;
+  ipc::Message message;
+  message.type = ipc::Type::kFetch;
+  message.tensor = tensor.number;
+  message.round = tensor.rounds.round().value();
+  message.offset = tensor.OffsetOf(partition);
+  message.bytes = tensor.BytesOf(partition);
+  ranks_[*direct_rank_]->Send(message);
+}
+
+absl::Status Agent::OnFetched(TrainerLink* trainer, const ipc::Message& fetched) {
+  const auto it = by_number_.find(fetched.tensor);
+  if (!failure_.ok() || it == by_number_.end()) return absl::OkStatus();  // it came too late
+  if (direct_rank_ != static_cast<uint32_t>(trainer->local_rank)) {
+    return absl::InvalidArgumentError("a copy from a GPU that is not read directly");
+  }
+  return host_copies_.OnFetched(it->second.get(), Round(fetched.round), fetched.offset,
+                                fetched.bytes);
 }
 
 void Agent::TellGroup(uint32_t local_rank) {
@@ -78,7 +151,8 @@ void Agent::TellGroup(uint32_t local_rank) {
   message.local_rank = static_cast<int32_t>(group.member);
   message.local_size = static_cast<int32_t>(group.members);
   message.flags = static_cast<uint16_t>((group.scatter ? ipc::kFlagScatter : 0) |
-                                        (options_.deterministic_intranode ? ipc::kFlagOrdered : 0));
+                                        (options_.deterministic_intranode ? ipc::kFlagOrdered : 0) |
+                                        (direct_rank_ == local_rank ? ipc::kFlagDirect : 0));
   ranks_[local_rank]->Send(message, std::string_view(reinterpret_cast<const char*>(group.roots),
                                                      group.num_roots * sizeof(group.roots[0])));
 }
@@ -133,14 +207,19 @@ void Agent::NoteDevicePush(const std::shared_ptr<Tensor>& tensor, uint32_t local
           "mismatch", /*report=*/true);
 }
 
-void Agent::TellContribute(const Tensor& tensor, uint32_t lead) {
+void Agent::TellContribute(Tensor* tensor, uint32_t lead) {
   ipc::Message message;
   message.type = ipc::Type::kContribute;
-  message.tensor = tensor.number;
-  message.round = tensor.rounds.round().value();
+  message.tensor = tensor->number;
+  message.round = tensor->rounds.round().value();
   const std::vector<uint32_t> members = devices_.MembersOf(lead);
   for (size_t member = 0; member < members.size(); ++member) {
-    if (tensor.rounds.HasData(members[member])) message.request |= uint64_t{1} << member;
+    if (tensor->rounds.HasData(members[member])) message.request |= uint64_t{1} << member;
+  }
+  tensor->direct = message.request != 0 && GoesDirect(*tensor);
+  if (tensor->direct) {
+    tensor->on_host.assign(tensor->partitions(), false);
+    message.flags = ipc::kFlagDirect;
   }
   for (const uint32_t member : members) {
     if (ranks_[member] != nullptr) ranks_[member]->Send(message);

@@ -181,6 +181,7 @@ AgentNumbers Agent::Numbers() {
     numbers.partitions_in = journal_.partitions();
     numbers.partitions_out = push_->entered();
     numbers.partitions_resent = push_->resent();
+    numbers.direct_bytes = push_->direct_bytes();
     numbers.bytes_out = journal_.bytes_out();
     numbers.bytes_in = journal_.bytes_in();
     for (const auto& [key, link] : links_) {

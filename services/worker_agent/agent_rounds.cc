@@ -62,6 +62,14 @@ void Agent::TryStart(const std::shared_ptr<Tensor>& tensor) {
   stream_bytes_ += tensor->bytes;
 }
 
+void Agent::BringAndSend(const Task& task) {
+  host_copies_.Bring(task.tensor, task.partition,
+                     [this, partition = PartitionId(task.tensor->id, task.partition)] {
+                       const Task* const waiting = pull_->Find(partition);
+                       if (waiting != nullptr) push_->Send(*waiting);
+                     });
+}
+
 // Only the owner is listened to: once this node has told a new owner what it holds, a result of the
 // former one would make that untrue (M_ANY_SERVER in spec/recovery.pml).
 std::shared_ptr<Tensor> Agent::FindOwned(const ServerLink* link, const FrameHeader& header) const {
@@ -104,9 +112,14 @@ void Agent::OnResult(const ServerLink* link, const FrameHeader& header, Bytes re
   Tensor& tensor = *by_id_.at(header.partition.tensor());
   if (tensor.asynchronous()) tensor.stamps[header.partition.index()].Take();
   tensor.way[header.partition.index()].last_in = TraceNow();
-  if (header.flags & kFlagNonFinite) NoteNonFinite(tensor, header.partition.index());
   SendDigest(tensor, header.partition.index(), header.round);
-  pull_->Arrived(header.partition);
+  if (!(header.flags & kFlagNonFinite)) return pull_->Arrived(header.partition);
+  // Whose it is must be looked up before the round is over.
+  const std::shared_ptr<Tensor> kept = by_id_.at(header.partition.tensor());
+  host_copies_.Bring(kept, header.partition.index(), [this, kept, partition = header.partition] {
+    NoteNonFinite(*kept, partition.index());
+    pull_->Arrived(partition);
+  });
 }
 
 MutableBytes Agent::RoomForStamp(const ServerLink* link, const FrameHeader& header) {
@@ -153,6 +166,7 @@ void Agent::Complete(Tensor* tensor) {
   journal_.RoundEnds(tensor);
   tensor->rounds.Finish();
   std::fill(tensor->device.begin(), tensor->device.end(), Tensor::DevicePush{});
+  tensor->direct = false;
   tensor->open_since = absl::InfiniteFuture();
   tensor->warnings = 0;
   ++rounds_;

@@ -54,7 +54,7 @@ v1::TensorDescriptor Describe(const TensorShape& shape) {
 
 }  // namespace
 
-absl::Status Agent::OnMessage(TrainerLink* trainer, const TrainerMessage& message) {
+absl::Status Agent::OnMessage(TrainerLink* trainer, TrainerMessage message) {
   if (message.fixed.type == ipc::Type::kInit) return OnInit(trainer, message);
   if (trainer->local_rank < 0)
     return absl::InvalidArgumentError("the first message must be an init");
@@ -75,6 +75,10 @@ absl::Status Agent::OnMessage(TrainerLink* trainer, const TrainerMessage& messag
       return OnAttach(trainer, message.fixed.tensor);
     case ipc::Type::kStaged:
       return OnStaged(trainer, message.fixed);
+    case ipc::Type::kDirect:
+      return OnDirect(trainer, message.fixed, std::move(message.fd));
+    case ipc::Type::kFetched:
+      return OnFetched(trainer, message.fixed);
     case ipc::Type::kDeviceFailed:
       return OnDeviceFailed(trainer, message.text);
     default:
@@ -320,6 +324,7 @@ absl::Status Agent::OnUndeclare(TrainerLink* trainer, uint32_t number) {
   if (!tensor->AllReleased()) return absl::OkStatus();
   by_number_.erase(it);
   staging_order_.Forget(*tensor);
+  host_copies_.Forget(*tensor);
   // It stays in by_id_ until no other node needs a result that this one holds.
   Instances& instances = by_name_[tensor->shape.name];
   std::erase(instances.tensors, tensor);

@@ -30,6 +30,9 @@ ServerLink* Agent::AuditorOf(const Tensor& tensor, uint32_t partition, Round rou
 void Agent::SendAudit(const Task& task) {
   ServerLink* const link = AuditorOf(*task.tensor, task.partition, task.round);
   if (link == nullptr) return;
+  if (!task.tensor->IsOnHost(task.partition)) {
+    return host_copies_.Bring(task.tensor, task.partition, [this, task] { SendAudit(task); });
+  }
   const Bytes payload = task.tensor->Contribution(task.partition);
   const auto copy = std::make_shared<const std::vector<std::byte>>(payload.begin(), payload.end());
   FrameHeader header = push_->HeaderFor(*task.tensor, task.partition, FrameType::kAudit);

@@ -93,7 +93,8 @@ class AgentProcess {
                                .rdma = options_.machine.transport.rdma,
                                .topology = options_.topology,
                                .intranode = options_.intranode,
-                               .deterministic_intranode = options_.deterministic_intranode},
+                               .deterministic_intranode = options_.deterministic_intranode,
+                               .gpudirect = options_.gpudirect},
                               network_));
     const absl::Status status = Serve();
     if (absl::IsCancelled(status) && stop_->Wait(absl::ZeroDuration()).has_value()) {

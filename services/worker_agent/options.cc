@@ -58,6 +58,11 @@ ABSL_FLAG(std::string, intranode, "auto",
 ABSL_FLAG(bool, deterministic_intranode, true,
           "job setting: GPUs add in the order of the local ranks, as the host does; false: in the "
           "order that NCCL chooses");
+ABSL_FLAG(
+    bool, gpudirect, false,
+    "NICs read contributions from the GPU that shares their PCIe switch (GPUDirect RDMA by "
+    "dma-buf; docs/gpu.md), where the server is reached over RDMA; never run on such a machine "
+    "yet");
 ABSL_FLAG(absl::Duration, stall_timeout, absl::Seconds(300),
           "job setting: a round that is open longer is an error");
 ABSL_FLAG(std::string, port_file, "",
@@ -166,6 +171,7 @@ absl::StatusOr<AgentOptions> ReadAgentOptions() {
     options.intranode = *strategy;
   }
   options.deterministic_intranode = absl::GetFlag(FLAGS_deterministic_intranode);
+  options.gpudirect = absl::GetFlag(FLAGS_gpudirect);
   ADDEND_RETURN_IF_ERROR(Check(options));
   if (const std::string file = absl::GetFlag(FLAGS_topology); !file.empty()) {
     absl::StatusOr<Topology> topology = ReadTopology(file);

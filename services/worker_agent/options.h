@@ -37,6 +37,7 @@ struct AgentOptions {
   std::optional<Topology> topology;   // recorded of this machine; none: read it when GPUs come
   std::optional<Strategy> intranode;  // how its GPUs aggregate; none: by the topology
   bool deterministic_intranode = true;
+  bool gpudirect = false;
   std::string port_file;
 };
 

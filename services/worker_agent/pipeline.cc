@@ -56,8 +56,12 @@ void PushStage::Send(const Task& task) {
   Tensor& tensor = *task.tensor;
   const PartitionOwner& owner = tensor.owners[task.partition];
   if (owner.reported) return;
-  ++sent_;
   const Bytes payload = tensor.Contribution(task.partition);
+  if (!tensor.IsOnHost(task.partition)) {
+    if (!owner.link->TakesFromDevice(payload.size())) return bring_(task);
+    direct_bytes_ += payload.size();
+  }
+  ++sent_;
   FrameHeader header = HeaderFor(tensor, task.partition, FrameType::kContribution);
   header.flags = tensor.contribution_is_empty ? kFlagEmpty : 0;
   header.round = task.round;

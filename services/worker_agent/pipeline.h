@@ -87,9 +87,11 @@ class ReduceStage final : public Stage {
 // priority.
 class PushStage final : public Stage {
  public:
-  // `pushed`: after every first push of a contribution.
-  PushStage(const NodeIdentity* identity, std::function<void(const Task&)> pushed)
-      : identity_(identity), pushed_(std::move(pushed)) {}
+  // `bring`: fetches a contribution that the owner's link cannot read from the GPU; Send is to be
+  // called again. `pushed`: after every first push of a contribution.
+  PushStage(const NodeIdentity* identity, std::function<void(const Task&)> bring,
+            std::function<void(const Task&)> pushed)
+      : identity_(identity), bring_(std::move(bring)), pushed_(std::move(pushed)) {}
   void Enter(Pipeline* pipeline, Task task) override;
   // Also for a server that asks again. Does nothing while the owner has not said which round comes
   // next.
@@ -99,6 +101,8 @@ class PushStage final : public Stage {
   // A result that this node holds, to the owner that has asked for it.
   void SendResult(const std::shared_ptr<Tensor>& tensor, uint32_t partition, Round round);
   uint64_t entered() const { return entered_; }
+  // Of contributions that a NIC reads from the GPU.
+  uint64_t direct_bytes() const { return direct_bytes_; }
   // Contributions that were sent again, for whatever reason.
   uint64_t resent() const { return sent_ > entered_ ? sent_ - entered_ : 0; }
   // Of a frame about the partition, from this node.
@@ -106,9 +110,11 @@ class PushStage final : public Stage {
 
  private:
   const NodeIdentity* const identity_;
+  const std::function<void(const Task&)> bring_;
   const std::function<void(const Task&)> pushed_;
   uint64_t entered_ = 0;
   uint64_t sent_ = 0;
+  uint64_t direct_bytes_ = 0;
 };
 
 // Holds the tasks whose contribution is on its way until their result is there.

@@ -99,6 +99,11 @@ class ServerLink final : public Sink {
   // That it uses, or used last.
   const Transport& transport() const { return *transport_; }
   const std::string& reason() const { return reason_; }
+  // A payload of so many bytes may lie where only devices can read it.
+  bool TakesFromDevice(size_t bytes) const {
+    const size_t least = open_ ? transport_->traits().device_payload_min : 0;
+    return least != 0 && bytes >= least;
+  }
   // It was lost because of the way it took: the server may be reached another way.
   bool path_failed() const { return path_failed_; }
   // A result for this partition is on its way into the room that was given for it.

@@ -139,7 +139,8 @@ void Tensor::ReduceInNodeOf(uint32_t partition) {
 
 Bytes Tensor::Contribution(uint32_t partition) const {
   if (contribution_is_empty) return {};
-  return Bytes(source_ + OffsetOf(partition), BytesOf(partition));
+  const std::byte* const source = IsOnHost(partition) ? source_ : direct_range->memory().data();
+  return Bytes(source + OffsetOf(partition), BytesOf(partition));
 }
 
 }  // namespace addend

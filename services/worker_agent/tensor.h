@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "lib/base/types.h"
 #include "lib/memory/arena.h"
+#include "lib/memory/device_range.h"
 #include "lib/memory/segment.h"
 #include "services/worker_agent/tensor_rounds.h"
 
@@ -124,6 +125,12 @@ class Tensor {
   std::vector<DevicePush> device;  // by local rank
   // How much of the ranks' contributions is in host memory, from the start.
   uint64_t StagedBytes() const;
+  // ---- a contribution that a NIC reads from the GPU ----
+  std::shared_ptr<DeviceRange> direct_range;  // null: there is none
+  bool direct = false;                        // the running round's is there
+  std::vector<bool> on_host;                  // by partition: its copy is in host memory too
+  bool IsOnHost(uint32_t partition) const { return !direct || on_host[partition]; }
+
   // The segments that hold the running round's contributions, in the order of summation.
   std::vector<uint32_t> SegmentsWithData() const;
 
@@ -138,6 +145,7 @@ class Tensor {
   // FAILED_PRECONDITION: two local ranks gave data for a broadcast.
   absl::Status PrepareContribution();
   void ReduceInNodeOf(uint32_t partition);
+  // Where it can be read: in direct_range unless IsOnHost.
   Bytes Contribution(uint32_t partition) const;
 
   bool aborted = false;  // the running round: the generation fails, and the owners have said so

@@ -19,6 +19,7 @@ namespace {
 
 constexpr int kMessagesPerTurn = 64;
 constexpr size_t kTrainersMax = 1024;
+constexpr size_t kMaxFds = 4;  // what does not fit is closed by the kernel
 
 absl::StatusOr<sockaddr_un> SocketAddress(const std::string& path) {
   sockaddr_un address{};
@@ -34,6 +35,22 @@ absl::StatusOr<sockaddr_un> SocketAddress(const std::string& path) {
 bool SomebodyListens(const sockaddr_un& address) {
   const UniqueFd probe(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   return ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+}
+
+// The first of the descriptors that came with a message; the others are closed.
+UniqueFd TakeDescriptor(msghdr* header) {
+  UniqueFd first;
+  for (cmsghdr* c = CMSG_FIRSTHDR(header); c != nullptr; c = CMSG_NXTHDR(header, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+      UniqueFd received(fd);
+      if (!first.valid()) first = std::move(received);
+    }
+  }
+  return first;
 }
 
 }  // namespace
@@ -122,20 +139,30 @@ void TrainerLink::OnReady(uint32_t events) {
 absl::Status TrainerLink::ReadSome() {
   std::byte packet[ipc::kMaxMessageBytes];
   for (int i = 0; i < kMessagesPerTurn && !closing_; ++i) {
-    const ssize_t got = ::recv(fd_.get(), packet, sizeof(packet), MSG_DONTWAIT | MSG_TRUNC);
+    iovec part{packet, sizeof(packet)};
+    alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
+    msghdr header{};
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof(control);
+    const ssize_t got = ::recvmsg(fd_.get(), &header, MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
       return absl::OkStatus();
+    UniqueFd fd = got > 0 ? TakeDescriptor(&header) : UniqueFd();
     if (got <= 0) return absl::UnavailableError("the trainer's end of the socket closed");
     if (got > static_cast<ssize_t>(sizeof(packet))) {
       return absl::InvalidArgumentError(absl::StrFormat("a message of %d bytes is too long", got));
     }
-    ADDEND_RETURN_IF_ERROR(Parse(std::span<const std::byte>(packet, static_cast<size_t>(got))));
+    ADDEND_RETURN_IF_ERROR(
+        Parse(std::span<const std::byte>(packet, static_cast<size_t>(got)), std::move(fd)));
   }
   return absl::OkStatus();
 }
 
-absl::Status TrainerLink::Parse(std::span<const std::byte> packet) {
+absl::Status TrainerLink::Parse(std::span<const std::byte> packet, UniqueFd fd) {
   TrainerMessage message;
+  message.fd = std::move(fd);
   if (packet.size() < sizeof(message.fixed)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("a message of %d bytes is too short", packet.size()));
@@ -154,7 +181,7 @@ absl::Status TrainerLink::Parse(std::span<const std::byte> packet) {
   message.dims = std::span<const int64_t>(dims, fixed.dims);
   message.text = std::string_view(
       reinterpret_cast<const char*>(packet.data() + sizeof(fixed) + dims_bytes), fixed.text_bytes);
-  return events_->OnMessage(this, message);
+  return events_->OnMessage(this, std::move(message));
 }
 
 absl::StatusOr<std::unique_ptr<TrainerPort>> TrainerPort::Listen(EventLoop* loop,

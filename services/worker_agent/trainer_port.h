@@ -24,6 +24,7 @@ struct TrainerMessage {
   ipc::Message fixed;
   std::span<const int64_t> dims;
   std::string_view text;
+  UniqueFd fd;  // that came with it; further ones are closed
 };
 
 class TrainerLink;
@@ -32,7 +33,7 @@ class TrainerEvents {
  public:
   virtual ~TrainerEvents() = default;
   // An error closes the connection: the trainer broke the protocol.
-  virtual absl::Status OnMessage(TrainerLink* trainer, const TrainerMessage& message) = 0;
+  virtual absl::Status OnMessage(TrainerLink* trainer, TrainerMessage message) = 0;
   // The last event of a trainer; the link is gone when it returns.
   virtual void OnTrainerGone(TrainerLink* trainer, const absl::Status& why) = 0;
 };
@@ -64,7 +65,7 @@ class TrainerLink final : public FdHandler {
   void Flush();
   bool SendOne(const Outgoing& message);
   absl::Status ReadSome();
-  absl::Status Parse(std::span<const std::byte> packet);
+  absl::Status Parse(std::span<const std::byte> packet, UniqueFd fd);
 
   EventLoop* const loop_;
   const UniqueFd fd_;

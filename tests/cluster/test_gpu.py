@@ -167,3 +167,9 @@ def test_the_benchmark_of_copies_runs():
     assert result.returncode == 0, result.stderr
     figures = json.loads(result.stdout)
     assert figures["ratio"] > 0 and figures["tensors"] == 3 and figures["bytes"] == 5_000_000
+
+
+def test_gpudirect_without_rdma_says_so_and_takes_host_memory(tmp_path):
+    results, logs = run(tmp_path, {"what": "rounds", "sizes": SIZES, "rounds": 2}, [NVLINK[0]], flags=["--gpudirect"])
+    assert results == [expected(2, [[0]], SIZES, 2)] * 2
+    assert logs.count("--gpudirect has no effect: there is no RDMA device to read GPUs") == 2, "one line of each agent"

@@ -12,8 +12,8 @@ import urllib.request
 import pytest
 
 from tests.rdma.conftest import DEVICES
-from tests.support import rounds
-from tests.support.cluster import BIN_DIR, Cluster, PATIENCE
+from tests.support import reference, rounds
+from tests.support.cluster import BIN_DIR, Cluster, PATIENCE, ROOT
 from tests.support.ports import free_port
 from tests.support.processes import eventually
 
@@ -193,3 +193,54 @@ def test_doctor_finds_a_limit_of_locked_memory_that_rdma_cannot_live_with():
         rdma, locked = doctor(user=65534, memlock=65536)
     assert rdma["verdict"] == "problem" and locked["verdict"] == "problem", (rdma, locked)
     assert "ulimit -l" in rdma["advice"] + rdma["found"] and "IPC_LOCK" in locked["advice"]
+
+
+# ---- GPUs whose memory NICs read: both are emulated, and so is the dma-buf; the rest is as it will be ----
+GPU = "0000:03:00.0"  # shares a PCIe switch with the first two NICs of the recorded machine
+DMABUF = ROOT / "build" / "tests" / "libemulated_dmabuf.so"
+
+
+def gpudirect_cluster(folder, monkeypatch):
+    """Two nodes with a GPU each and a CPU server, machines 0, 1 and 2; half of all partitions are audited."""
+    recorded = (ROOT / "tests" / "data" / "topology" / "dgx.xml").read_text()
+    topology = folder / "topology.xml"
+    topology.write_text(recorded.replace("mlx5_0", DEVICES[0]).replace("mlx5_1", DEVICES[1]))
+    monkeypatch.setattr(Cluster, "start_agent", preloaded(Cluster.start_agent))
+    return Cluster(folder, nodes=2, cpu_servers=1, flags_of_node=nic_of, flags_of_server=lambda index: nic_of(2 + index),
+                   summation_flags=["--transport=rdma"], agent_flags=["--transport=rdma", "--gpudirect", f"--topology={topology}", "--audit-one-in=2"])
+
+
+def preloaded(start_agent):
+    def start(cluster, *arguments, **options):
+        os.environ["LD_PRELOAD"] = str(DMABUF)
+        try:
+            return start_agent(cluster, *arguments, **options)
+        finally:
+            del os.environ["LD_PRELOAD"]
+    return start
+
+
+SIZES = [1000, 400_000]  # float32: the first is too small to be worth it
+
+
+def expected(rounds):
+    def one(number, index, size):
+        return reference.digest(reference.narrow("float32", reference.fold("Sum", "float32", [
+            reference.random_values("float32", size, [number, index, rank]) for rank in range(2)])))
+    return [[one(number, index, size) for index, size in enumerate(SIZES)] for number in range(1, rounds + 1)]
+
+
+def test_a_nic_reads_contributions_from_the_gpu_whatever_happens_to_the_server(tmp_path, monkeypatch):
+    """Every node's colocated server and the auditors want host memory: those parts are fetched. Then more of them are."""
+    with gpudirect_cluster(tmp_path, monkeypatch) as cluster:
+        ranks = cluster.start_ranks("gpu.py", {"what": "rounds", "bus_ids": [GPU], "sizes": SIZES, "rounds": 5, "gate_after": 3})
+        ranks.wait_at("there", timeout=60)
+        assert all("a NIC reads contributions from the GPU of local rank 0 (--gpudirect)" in agent.text() for agent in cluster.agents.values())
+        read = [metric(agent, 'addend_agent_gpudirect_bytes_total{job_name="job"}') for agent in cluster.agents.values()]
+        of_a_round = 4 * SIZES[1]  # of which the node's own server sums a quarter
+        assert all(of_a_round / 2 < bytes_read < 3 * of_a_round for bytes_read in read), (read, of_a_round)
+        cluster.servers[0].kill()
+        ranks.open("there")
+        for one in ranks.join(100):
+            assert one.result == expected(5)
+        assert all("new owners" in agent.text() for agent in cluster.agents.values())

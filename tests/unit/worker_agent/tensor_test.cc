@@ -36,6 +36,17 @@ TEST(TensorTest, OneRanksDataTravelsFromWhereItWasWritten) {
   EXPECT_EQ(tensor->Contribution(1).size(), 144u) << "the last partition is the rest";
 }
 
+TEST(TensorTest, WhatANicReadsFromTheGpuIsReadThereUntilItIsOnTheHost) {
+  const auto tensor = Make(ReduceOp::kSum, 1);
+  ASSERT_TRUE(tensor->rounds.OnPush(0, Round(1), false).ok());
+  tensor->direct_range = *DeviceRange::Reserve(UniqueFd(), tensor->bytes);
+  tensor->direct = true;
+  tensor->on_host = {false, true};
+  ASSERT_TRUE(tensor->PrepareContribution().ok());
+  EXPECT_EQ(tensor->Contribution(0).data(), tensor->direct_range->memory().data());
+  EXPECT_EQ(tensor->Contribution(1).data(), tensor->contributions[0]->memory().data() + 256);
+}
+
 TEST(TensorTest, SeveralRanksAreSummedPartitionByPartition) {
   const auto tensor = Make(ReduceOp::kAverage, 2);
   Write(tensor.get(), 0, 1.0f);

@@ -1,0 +1,110 @@
+#include "services/worker_agent/host_copies.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace addend {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr uint64_t kPartition = 4096;
+
+class HostCopiesTest : public ::testing::Test {
+ protected:
+  HostCopiesTest() {
+    tensor_->partition_elements = kPartition / sizeof(float);
+    tensor_->owners.resize(3);
+    BeginRound();
+  }
+
+  // The rank has pushed, and its GPU holds the contribution.
+  void BeginRound() {
+    ASSERT_TRUE(tensor_->rounds.OnPush(0, tensor_->rounds.round(), false).ok());
+    tensor_->rounds.Start(3);
+    tensor_->direct = true;
+    tensor_->on_host.assign(3, false);
+  }
+  void EndRound() {
+    for (uint32_t partition = 0; partition < 3; ++partition) tensor_->rounds.OnResult(partition);
+    tensor_->rounds.Finish();
+    tensor_->direct = false;
+  }
+  void Bring(uint32_t partition, const std::string& what) {
+    copies_.Bring(tensor_, partition, [this, what] { done_.push_back(what); });
+  }
+  absl::Status Fetched(uint32_t partition, uint64_t round = 1) {
+    return copies_.OnFetched(tensor_.get(), Round(round), partition * kPartition,
+                             tensor_->BytesOf(partition));
+  }
+
+  const std::shared_ptr<Tensor> tensor_ =
+      *Tensor::Create(7,
+                      {.name = "t",
+                       .dtype = DType::kFloat32,
+                       .op = ReduceOp::kSum,
+                       .dims = {static_cast<int64_t>(2 * kPartition / sizeof(float) + 10)}},
+                      1);
+  std::vector<uint32_t> asked_;
+  std::vector<std::string> done_;
+  HostCopies copies_{[this](const Tensor&, uint32_t partition) { asked_.push_back(partition); }};
+};
+
+TEST_F(HostCopiesTest, WhatIsThereIsNotAskedFor) {
+  tensor_->direct = false;
+  Bring(1, "sent");
+  EXPECT_THAT(done_, ElementsAre("sent"));
+  EXPECT_THAT(asked_, IsEmpty());
+}
+
+TEST_F(HostCopiesTest, APartitionIsAskedForOnceAndServesAll) {
+  Bring(1, "sent");
+  Bring(1, "audited");
+  EXPECT_THAT(asked_, ElementsAre(1));
+  EXPECT_THAT(done_, IsEmpty());
+  ASSERT_TRUE(Fetched(1).ok());
+  EXPECT_THAT(done_, ElementsAre("sent", "audited"));
+  EXPECT_TRUE(tensor_->IsOnHost(1));
+  EXPECT_FALSE(tensor_->IsOnHost(0));
+  Bring(1, "at once");
+  EXPECT_THAT(done_, ElementsAre("sent", "audited", "at once"));
+  EXPECT_THAT(asked_, ElementsAre(1));
+}
+
+TEST_F(HostCopiesTest, ACopyOfAFormerRoundServesNobody) {
+  Bring(2, "late");
+  EndRound();
+  BeginRound();
+  Bring(2, "sent");
+  EXPECT_THAT(asked_, ElementsAre(2, 2)) << "the new round's is another one";
+  ASSERT_TRUE(Fetched(2, 1).ok());
+  EXPECT_THAT(done_, IsEmpty());
+  EXPECT_FALSE(tensor_->IsOnHost(2));
+  ASSERT_TRUE(Fetched(2, 2).ok());
+  EXPECT_THAT(done_, ElementsAre("sent"));
+}
+
+TEST_F(HostCopiesTest, WhatNobodyAskedForIsRefused) {
+  EXPECT_EQ(Fetched(0).code(), absl::StatusCode::kInvalidArgument);
+  Bring(0, "sent");
+  EXPECT_EQ(Fetched(1).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Fetched(0, 2).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(copies_.OnFetched(tensor_.get(), Round(1), 1, kPartition).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(copies_.OnFetched(tensor_.get(), Round(1), UINT64_MAX, 1).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(done_, IsEmpty());
+}
+
+TEST_F(HostCopiesTest, ATensorThatIsForgottenWaitsForNothing) {
+  Bring(0, "sent");
+  copies_.Forget(*tensor_);
+  EXPECT_FALSE(Fetched(0).ok());
+  EXPECT_THAT(done_, IsEmpty());
+}
+
+}  // namespace
+}  // namespace addend
