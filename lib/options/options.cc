@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -226,6 +227,15 @@ void WriteTerminationMessage(const std::string& line) {
   [[maybe_unused]] const ssize_t written = ::write(file.get(), line.data(), line.size());
 }
 
+// The usual limit of 1024 open files is for programs that call select(); the hard one is what the
+// administrator means.
+void UseAllDescriptors() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 }  // namespace
 
 absl::StatusOr<Parsed> ParseOptions(const Program& program, int argc, char** argv,
@@ -261,6 +271,7 @@ absl::StatusOr<Parsed> ParseOptions(const Program& program, int argc, char** arg
 int RunProgram(const Program& program, int argc, char** argv,
                absl::FunctionRef<absl::Status()> body, std::vector<std::string>* positional) {
   ::signal(SIGPIPE, SIG_IGN);  // a peer that closes is a status of the write, not the end of us
+  UseAllDescriptors();
   const auto parsed = ParseOptions(program, argc, argv, positional);
   absl::Status status = parsed.status();
   if (parsed.ok() && *parsed == Parsed::kRun) status = body();

@@ -92,6 +92,8 @@ absl::StatusOr<Listening> Listen(const HostPort& address,
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // Who connects and says nothing is not kept for gRPC's two minutes.
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000);
   for (grpc::Service* service : services) builder.RegisterService(service);
   Listening result{builder.BuildAndStart(), 0};
   if (result.server == nullptr || port <= 0) {

@@ -143,6 +143,7 @@ void NodeLink::OnClosed(absl::Status why) {
 absl::Status NodeLink::OnHello(const FrameHeader& header, Bytes token) {
   if (job_ != nullptr) return absl::InvalidArgumentError("a second HELLO on one link");
   ADDEND_ASSIGN_OR_RETURN(job_, shard_->Admit(this, header, token));
+  is_stranger_ = false;
   node_ = NodeId(header.sender);
   generation_ = header.generation;
   FrameHeader reply;

@@ -8,6 +8,8 @@
 #include <optional>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "lib/base/status_macros.h"
 #include "lib/memory/arena.h"
 #include "lib/summation/latest_partition.h"
@@ -25,8 +27,15 @@ class NodeLink final : public Sink {
   // `shard` and `traits` outlive the link. Nothing is allocated for the peer before its HELLO has
   // proved the token.
   NodeLink(Shard* shard, Link* link, const Traits* traits, const SendLimits& limits)
-      : shard_(shard), link_(link), traits_(traits), outbox_(limits) {}
+      : shard_(shard), link_(link), traits_(traits), since_(absl::Now()), outbox_(limits) {}
 
+  absl::Time since() const { return since_; }  // it came
+  // It has not said who it is, and has not been told to go.
+  bool is_stranger() const { return is_stranger_; }
+  void Dismiss(const absl::Status& why) {
+    is_stranger_ = false;
+    link_->Close(why);
+  }
   // After the handshake.
   ShardJob* job() const { return job_; }
   NodeId node() const { return node_; }
@@ -106,6 +115,8 @@ class NodeLink final : public Sink {
   Shard* const shard_;
   Link* const link_;
   const Traits* const traits_;  // of its transport
+  const absl::Time since_;
+  bool is_stranger_ = true;
   ShardJob* job_ = nullptr;
   NodeId node_;
   Generation generation_;

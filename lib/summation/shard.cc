@@ -15,6 +15,9 @@
 namespace addend {
 namespace {
 
+// Links that have not said who they are.
+constexpr ptrdiff_t kStrangersMax = 1024;
+
 // Takes the same time wherever the first difference is.
 bool SameToken(Bytes given, const std::string& wanted) {
   if (given.size() != wanted.size()) return false;
@@ -75,6 +78,13 @@ absl::Status Shard::ListenRdma(const rdma::Devices& devices, const RdmaOptions& 
 }
 
 Sink* Shard::Accept(Link* link, const Transport& transport) {
+  // The oldest makes room: who means it says its whole HELLO at once.
+  const auto is_stranger = [](const auto& other) { return other->is_stranger(); };
+  if (std::count_if(links_.begin(), links_.end(), is_stranger) >= kStrangersMax) {
+    const auto oldest = std::find_if(links_.begin(), links_.end(), is_stranger);
+    (*oldest)->Dismiss(absl::ResourceExhaustedError("too many links without a HELLO"));
+    stats_.links_refused.fetch_add(1, std::memory_order_relaxed);  // without a line for each
+  }
   links_.push_back(std::make_unique<NodeLink>(this, link, &transport.traits(), send_limits_));
   return links_.back().get();
 }

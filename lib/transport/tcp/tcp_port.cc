@@ -16,8 +16,9 @@
 namespace addend {
 namespace {
 
-// Sockets that have not said yet which shard they want; more are refused.
-constexpr size_t kPendingMax = 4096;
+// Sockets that have not said yet which shard they want; of more the oldest are closed, since who
+// means it says so at once.
+constexpr size_t kPendingMax = 1024;
 
 class PortImpl final : public TcpPort, private FdHandler {
  public:
@@ -56,28 +57,35 @@ class PortImpl final : public TcpPort, private FdHandler {
     void OnReady(uint32_t) override { port->Peek(this); }
     PortImpl* const port;
     UniqueFd fd;
+    uint64_t number = 0;
     uint64_t timer = 0;
   };
 
   void OnReady(uint32_t) override {
     UniqueFd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd.valid()) {
-      if (errno == EMFILE || errno == ENFILE) PauseAccepting();
+      if (errno == EMFILE || errno == ENFILE) OnOutOfDescriptors();
       return;
     }
-    if (pending_.size() >= kPendingMax) return;
-    const int key = fd.get();
+    if (pending_.size() >= kPendingMax) pending_.erase(pending_.begin());
     // Woken only when a whole header is there, not for every byte of it.
     const int low = kFrameHeaderBytes;
-    ::setsockopt(key, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof(low));
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVLOWAT, &low, sizeof(low));
     auto pending = std::make_unique<Pending>(this, std::move(fd));
-    if (!loop_->Watch(key, EPOLLIN | EPOLLRDHUP, pending.get()).ok()) return;
-    pending->timer = loop_->RunAfter(options_.hello_timeout, [this, key] { pending_.erase(key); });
-    pending_[key] = std::move(pending);
+    if (!loop_->Watch(pending->fd.get(), EPOLLIN | EPOLLRDHUP, pending.get()).ok()) return;
+    const uint64_t number = pending->number = ++last_number_;
+    pending->timer =
+        loop_->RunAfter(options_.hello_timeout, [this, number] { pending_.erase(number); });
+    pending_[number] = std::move(pending);
   }
 
-  // Out of descriptors: the kernel keeps the connections queued; look again shortly instead of
-  // spinning.
+  // Whoever has been silent for longest makes room for the next one.
+  void OnOutOfDescriptors() {
+    if (pending_.empty()) return PauseAccepting();
+    pending_.erase(pending_.begin());
+  }
+
+  // The kernel keeps the connections queued; look again shortly instead of spinning.
   void PauseAccepting() {
     spdlog::warn("out of file descriptors: not accepting connections for 100 ms (raise ulimit -n)");
     loop_->Unwatch(fd_.get());
@@ -86,23 +94,23 @@ class PortImpl final : public TcpPort, private FdHandler {
   }
 
   void Peek(Pending* pending) {
-    const int key = pending->fd.get();
+    const int fd_number = pending->fd.get();
     EncodedHeader bytes;
-    const ssize_t got = ::recv(key, bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);
+    const ssize_t got = ::recv(fd_number, bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got < static_cast<ssize_t>(bytes.size())) {
-      pending_.erase(key);  // closed, or half a header and then the end
+      pending_.erase(pending->number);  // closed, or half a header and then the end
       return;
     }
     // A header that cannot be decoded goes to shard 0, which closes the link with the reason.
     auto header = DecodeHeader(bytes);
     const uint64_t wanted = header.ok() ? header->partition.value() : 0;
     const size_t shard = wanted < shards_->size() ? wanted : 0;
-    loop_->Unwatch(key);
+    loop_->Unwatch(fd_number);
     const int one = 1;
-    ::setsockopt(key, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof(one));
+    ::setsockopt(fd_number, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof(one));
     auto fd = std::make_shared<UniqueFd>(std::move(pending->fd));
-    pending_.erase(key);
+    pending_.erase(pending->number);
     (*shards_)[shard]
         .loop
         ->Post([fd, shards = shards_, shard] {
@@ -118,7 +126,8 @@ class PortImpl final : public TcpPort, private FdHandler {
   const std::shared_ptr<std::vector<ShardEnd>> shards_;
   const TcpOptions options_;
   std::unique_ptr<EventLoop> loop_;
-  std::map<int, std::unique_ptr<Pending>> pending_;  // by descriptor
+  uint64_t last_number_ = 0;
+  std::map<uint64_t, std::unique_ptr<Pending>> pending_;  // in the order of their coming
 };
 
 }  // namespace

@@ -1,0 +1,82 @@
+"""Connects to a port again and again: python3 -m tests.security.flood HOST:PORT CONNECTIONS KIND
+
+silent: says nothing. half: a HELLO of which the token never comes. slow: a HELLO, a byte a second. Prints "open" when all of them have
+been made, and makes new ones for those that the peer closes, until standard input ends.
+"""
+import resource
+import selectors
+import socket
+import sys
+import time
+
+from tests.support import wire
+
+HELLO = wire.encode(type=wire.HELLO, job=1, generation=1, payload_bytes=32, uncompressed_bytes=32)
+AT_ONCE = {"silent": b"", "half": HELLO, "slow": b""}
+PER_SECOND = 5000  # at most
+
+
+class Flood:
+    def __init__(self, address, kind):
+        self.address, self.kind = address, kind
+        self.open, self.made = selectors.DefaultSelector(), 0
+
+    def connect(self):
+        connection = socket.socket()
+        # Many addresses of this machine: one has 28,000 ports for all its connections to a port.
+        connection.bind((f"127.0.1.{1 + self.made % 200}", 0))
+        connection.connect(self.address)
+        connection.setblocking(False)
+        self.made += 1
+        try:
+            connection.send(AT_ONCE[self.kind])
+        except OSError:  # closed already
+            pass
+        self.open.register(connection, selectors.EVENT_READ)
+
+    def drop_closed(self):
+        for key, _ in self.open.select(0):
+            try:
+                ended = not key.fileobj.recv(4096)
+            except BlockingIOError:
+                ended = False
+            except OSError:
+                ended = True
+            if ended:
+                self.open.unregister(key.fileobj)
+                key.fileobj.close()
+
+    def say_a_byte(self, seconds):
+        for key in self.open.get_map().values():
+            try:
+                key.fileobj.send(HELLO[seconds % len(HELLO):][:1])
+            except OSError:
+                pass
+
+    def size(self):
+        return len(self.open.get_map())
+
+
+def main():
+    host, port = sys.argv[1].rsplit(":", 1)
+    count, kind = int(sys.argv[2]), sys.argv[3]
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    flood = Flood((host, int(port)), kind)
+    for _ in range(count):
+        flood.connect()
+    print("open", flush=True)
+    ends = selectors.DefaultSelector()
+    ends.register(sys.stdin, selectors.EVENT_READ)
+    begin, said = time.monotonic(), 0
+    while not ends.select(0.01):
+        flood.drop_closed()
+        for _ in range(min(count - flood.size(), PER_SECOND // 100)):
+            flood.connect()
+        if kind == "slow" and time.monotonic() - begin > said:
+            flood.say_a_byte(said)
+            said += 1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""What is finite runs out, by strangers who connect and do not say who they are; jobs go on, and new members come."""
+import contextlib
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.cluster import Cluster, PATIENCE, ROOT, SANITIZED
+from tests.support.processes import eventually
+from tests.support.rounds import finish, goes_on, running
+from tests.support.scrape import total
+
+HARD = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+MANY = 1000 if SANITIZED else 10_000
+pytestmark = pytest.mark.skipif(HARD != resource.RLIM_INFINITY and HARD < MANY + 1000, reason=f"a process may have {HARD} open files")
+
+
+@contextlib.contextmanager
+def flood(port, connections, kind="silent"):
+    program = subprocess.Popen([sys.executable, "-m", "tests.security.flood", f"127.0.0.1:{port}", str(connections), kind],
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        assert program.stdout.readline() == "open\n"
+        yield
+        assert program.poll() is None, "it went on to the end"
+    finally:
+        program.kill()
+        program.communicate()
+
+
+def descriptors(process):
+    return len(list(pathlib.Path(f"/proc/{process.pid}/fd").iterdir()))
+
+
+@pytest.mark.parametrize("kind", ["silent", "half", "slow"])
+def test_strangers_on_the_data_port_keep_nobody_out(tmp_path, kind):
+    """The agents' own links to the server are made while it is full."""
+    with Cluster(tmp_path, nodes=2, cpu_servers=1, shards=2) as cluster:
+        server = cluster.servers[0]
+        with flood(server.ports["data"], MANY, kind):
+            ranks = running(cluster)
+            goes_on(ranks)
+            eventually(lambda: descriptors(server) < 5000, 10 * PATIENCE, "most of those who have not said who they are to be let go")
+            if kind == "half":
+                eventually(lambda: total([server], "addend_summation_links_rejected_total", reason="refused") > 0, 10 * PATIENCE, "their number")
+            finish(ranks)
+        assert server.returncode is None
+
+
+def test_half_a_hello_is_not_waited_for(tmp_path):
+    with Cluster(tmp_path, nodes=1, cpu_servers=1) as cluster:
+        server = cluster.servers[0]
+        before = descriptors(server)
+        with flood(server.ports["data"], 50, "half"):
+            eventually(lambda: "its HELLO did not end in time" in server.text(), 20 * PATIENCE, "the reason in the server's log")
+        eventually(lambda: descriptors(server) <= before, 20 * PATIENCE, "all of them to be closed")
+
+
+@pytest.mark.parametrize("service", ["scheduler", "summation", "agent"])
+def test_silent_clients_of_grpc_keep_nobody_out(tmp_path, service):
+    with Cluster(tmp_path, nodes=2, cpu_servers=1) as cluster:
+        process = {"scheduler": cluster.scheduler, "summation": cluster.servers[0], "agent": cluster.agents[0]}[service]
+        ranks = running(cluster)
+        with flood(process.ports["grpc"], MANY):
+            goes_on(ranks)
+            joined = cluster.start_summation()
+            cluster.await_ports(joined)
+            eventually(lambda: "is in force" in cluster.scheduler.text(), 20 * PATIENCE, "a share for the server that has joined")
+            goes_on(ranks)
+            assert cluster.addendctl("why", "job")["job"] == "job", "everybody answers"
+            finish(ranks)
+        assert process.returncode is None
+
+
+def test_a_server_without_descriptors_left_lets_members_in(tmp_path):
+    with Cluster(tmp_path, nodes=2, cpu_servers=1) as cluster:
+        server = cluster.servers[0]
+        room = descriptors(server) + 30
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (room, room))
+        with flood(server.ports["data"], 300):
+            ranks = running(cluster)
+            goes_on(ranks)
+            finish(ranks)
+        assert server.returncode is None and os.path.exists(f"/proc/{server.pid}")
