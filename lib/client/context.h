@@ -137,6 +137,7 @@ class Context {
   std::atomic<uint64_t> copied_in_bytes_{0};
   std::atomic<uint64_t> copied_out_bytes_{0};
   std::atomic<uint64_t> rounds_{0};
+  std::atomic<bool> direct_{false};  // a NIC reads what this GPU contributes
 
   // Rounds of a GPU whose contribution is not all in host memory; taken within CUDA's callbacks.
   struct Staging {
@@ -160,7 +161,6 @@ class Context {
   std::shared_ptr<Sink> sink_;
   bool in_group_ = false;  // the agent has said with whom
   bool ordered_ = false;
-  bool direct_ = false;  // a NIC reads what this GPU contributes
   ipc::Group group_;
   std::string group_id_;
   std::condition_variable device_changed_;

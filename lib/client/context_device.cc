@@ -123,14 +123,16 @@ Error Context::Attach(const std::shared_ptr<Tensor>& tensor,
 
 // The agent decides round by round whether a NIC reads the contribution there.
 void Context::OfferDirect(Tensor* tensor, Device* device) {
-  if (!direct_ || tensor->bytes < ipc::kDirectBytesMin) return;  // constant since JoinGroup
+  if (!direct_ || tensor->bytes < ipc::kDirectBytesMin) return;
   GuardedFd dmabuf;
   std::byte* memory = nullptr;
   const Error error = device->Export(tensor->bytes, &memory, &dmabuf);
   if (!error.ok()) {
-    Say(Format("no GPUDirect RDMA for tensor \"%s\": %s; it goes through host memory",
+    direct_ = false;
+    return Say(
+        Format("no GPUDirect RDMA for tensor \"%s\" and later ones: %s; they go through host "
+               "memory",
                tensor->name.c_str(), error.text.c_str()));
-    return;
   }
   tensor->direct = memory;
   ipc::Message message;

@@ -67,11 +67,12 @@ void Device::Map(const Segment& segment, bool read_only) {
 void Device::Unmap(const Segment& segment) { executor_->Unmap(segment.data()); }
 
 Error Device::Export(uint64_t bytes, std::byte** memory, GuardedFd* dmabuf) {
-  const ForkLock lock;
   int fd = -1;
   if (!executor_->Export(bytes, memory, &fd)) {
     return MakeError(ADDEND_ERROR_RESOURCES, "%s", executor_->Error());
   }
+  // Not before: it waits for the device. A child that is forked just now keeps it until it ends.
+  const ForkLock lock;
   *dmabuf = GuardedFd(fd, lock);
   return {};
 }

@@ -32,6 +32,7 @@
 // Where a NIC reads contributions from the GPU (kGroup with kFlagDirect, to the rank whose GPU has
 // all of them), instead of from the segment:
 //   kDirect ---------------------->           this tensor's contribution lies in this dma-buf
+//         <----------------------- kDirect    no NIC reads it: offer no more
 //         <----------------------- kContribute with kFlagDirect: put it there
 //         <----------------------- kFetch     copy `bytes` of it from `offset` on to the segment
 //   kFetched --------------------->           they are there

@@ -62,6 +62,9 @@ Error Context::OnPacket(Packet packet) {
       return OnAttached(packet);
     case ipc::Type::kContribute:
       return OnContribute(packet);
+    case ipc::Type::kDirect:
+      direct_ = false;
+      return {};
     case ipc::Type::kFetch:
       return OnFetch(packet);
     case ipc::Type::kArrived:

@@ -137,8 +137,12 @@ void AgentSocket::Send(ipc::Message message, const std::vector<int64_t>& shape,
 }
 
 void AgentSocket::SendQueued() {
+  std::vector<Outgoing> sent;  // their descriptors are closed when the lock is given back
   const std::lock_guard<std::mutex> lock(send_mu_);
-  while (!queued_.empty() && TrySend(queued_.front())) queued_.pop_front();
+  while (!queued_.empty() && TrySend(queued_.front())) {
+    sent.push_back(std::move(queued_.front()));
+    queued_.pop_front();
+  }
 }
 
 bool AgentSocket::HasQueued() {

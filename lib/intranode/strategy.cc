@@ -204,18 +204,22 @@ absl::StatusOr<uint32_t> ChooseDirectRank(const Topology& topology,
         NameOf(layout.strategy)));
   }
   ADDEND_ASSIGN_OR_RETURN(const Node node, PlaceRanks(topology, bus_id_of_local_rank));
-  const auto is_used = [&](uint32_t nic) {
-    const std::vector<std::string>& names = node.topology.nics[nic].names;
-    return std::any_of(nics.begin(), nics.end(), [&](const std::string& used) {
-      return std::count(names.begin(), names.end(), used.substr(0, used.find(':'))) > 0;
+  // Of a rank's switch: all of them, since any may be chosen for a payload.
+  const auto has_all = [&](const PcieSwitch& pcie_switch) {
+    return std::all_of(nics.begin(), nics.end(), [&](const std::string& used) {
+      const std::string device = used.substr(0, used.find(':'));
+      return std::any_of(pcie_switch.nics.begin(), pcie_switch.nics.end(), [&](uint32_t nic) {
+        const std::vector<std::string>& names = node.topology.nics[nic].names;
+        return std::count(names.begin(), names.end(), device) > 0;
+      });
     });
   };
   for (uint32_t rank = 0; rank < node.gpu.size(); ++rank) {
-    const std::vector<uint32_t>& beside = node.SwitchOf(rank).nics;
-    if (std::any_of(beside.begin(), beside.end(), is_used)) return rank;
+    if (has_all(node.SwitchOf(rank))) return rank;
   }
   return absl::FailedPreconditionError(absl::StrFormat(
-      "no GPU of this node's ranks shares a PCIe switch with an RDMA device in use (%s)",
+      "no GPU of this node's ranks shares a PCIe switch with all RDMA devices in use (%s): name "
+      "those beside one with --rdma-device",
       absl::StrJoin(nics, ", ")));
 }
 

@@ -51,7 +51,7 @@ absl::StatusOr<Layout> ChooseLayout(const Topology& topology,
                                     std::optional<Strategy> demanded);
 
 // The local rank from whose GPU a NIC can read all that the node contributes, without host memory
-// in between: GPU and NIC share a PCIe switch. `nics`: RDMA devices, perhaps with a port
+// in between: the GPU shares a PCIe switch with all `nics`, RDMA devices, perhaps with a port
 // ("mlx5_0:1"). FAILED_PRECONDITION: there is none, and why.
 absl::StatusOr<uint32_t> ChooseDirectRank(const Topology& topology,
                                           const std::vector<std::string>& bus_id_of_local_rank,

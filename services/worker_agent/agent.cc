@@ -82,7 +82,7 @@ Agent::Agent(Options options, std::shared_ptr<InprocNetwork> network)
         TellContribute(tensor.get(), lead);
       }),
       host_copies_(
-          [this](const Tensor& tensor, uint32_t partition) { AskForHostCopy(tensor, partition); }),
+          [this](const Tensor& tensor, uint32_t part) { return AskForHostCopy(tensor, part); }),
       nonfinite_(options_.local_size, 0) {}
 
 Agent::~Agent() {
@@ -186,7 +186,9 @@ void Agent::BeginGeneration(Generation generation) {
   pipeline_->Clear();
   staging_order_.Clear();
   host_copies_.Clear();
+  unsent_.clear();
   direct_rank_.reset();
+  push_->ReadDevices(true);
   devices_ = DeviceGroups(options_.local_size);
   first_device_at_ = absl::InfiniteFuture();
   for (auto& [key, link] : links_) {

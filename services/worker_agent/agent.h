@@ -182,7 +182,8 @@ class Agent final : private TrainerEvents, private ServerEvents {
   void DecideDirect(const Topology& machine, Layout* layout);
   // Whether a NIC shall read the round that is about to be contributed from the GPU.
   bool GoesDirect(const Tensor& tensor) const;
-  void AskForHostCopy(const Tensor& tensor, uint32_t partition);
+  bool AskForHostCopy(const Tensor& tensor, uint32_t partition);
+  void StopReadingDevices(const std::string& why);
   void TellGroup(uint32_t local_rank);
   void TellContribute(Tensor* tensor, uint32_t lead);
   void TellArrived(const Tensor& tensor, uint32_t partition);
@@ -204,8 +205,11 @@ class Agent final : private TrainerEvents, private ServerEvents {
   std::shared_ptr<Tensor> FindOwned(const ServerLink* link, const FrameHeader& header) const;
   Tensor* Expecting(const ServerLink* link, const FrameHeader& header) const;
   void TryStart(const std::shared_ptr<Tensor>& tensor);
-  // Sends the contribution once it is in host memory, if it is waited for then.
+  // Sends the contribution once it is in host memory, if its result is waited for then.
   void BringAndSend(const Task& task);
+  // The result is in its slot: it is delivered once nothing of the round is under way to host
+  // memory any more, if `link` still leads to the owner then.
+  void DeliverWhenFetched(const ServerLink* link, const FrameHeader& header);
   void Deliver(const Task& task);
 
   // Trust (agent_trust.cc)
@@ -334,6 +338,8 @@ class Agent final : private TrainerEvents, private ServerEvents {
   std::optional<uint32_t> direct_rank_;                  // from whose GPU a NIC reads
   StagingOrder staging_order_;
   HostCopies host_copies_;
+  // Contributions that are sent when they are in host memory, each as urgently as was asked for.
+  absl::flat_hash_map<PartitionId, Task> unsent_;
   StagingStage* staging_ = nullptr;
   PullStage* pull_ = nullptr;
   PushStage* push_ = nullptr;

@@ -60,8 +60,8 @@ absl::Status Agent::DecideLayout() {
       machine.ok() ? Restrict(*machine, devices_.bus_ids()).status() : machine.status();
   if (!known.ok() && !options_.intranode) {
     // Whatever the machine looks like, this is right, if not as fast as can be.
-    spdlog::warn("the topology of this machine's GPUs is unknown ({}): --topology=FILE gives it",
-                 Message(known));
+    spdlog::warn("the topology of this machine's GPUs is unknown ({}): --topology=FILE gives it{}",
+                 Message(known), options_.gpudirect ? "; --gpudirect has no effect" : "");
     return devices_.Decide(EveryGpuCopies(options_.local_size, Message(known)));
   }
   ADDEND_RETURN_IF_ERROR(machine.status());
@@ -89,14 +89,15 @@ absl::Status Agent::OnDirect(TrainerLink* trainer, const ipc::Message& offer, Un
   const auto it = by_number_.find(offer.tensor);
   if (!failing_.ok() || it == by_number_.end()) return absl::OkStatus();
   Tensor& tensor = *it->second;
-  if (direct_rank_ != static_cast<uint32_t>(trainer->local_rank) || !dmabuf.valid() ||
-      offer.bytes != tensor.bytes || tensor.bytes < ipc::kDirectBytesMin ||
-      tensor.direct_range != nullptr) {
+  if (direct_rank_ != static_cast<uint32_t>(trainer->local_rank) || offer.bytes != tensor.bytes ||
+      tensor.bytes < ipc::kDirectBytesMin || tensor.direct_range != nullptr) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "memory of a GPU for tensor number %d, which is not this rank's to offer", offer.tensor));
   }
-  absl::StatusOr<std::shared_ptr<DeviceRange>> range =
-      DeviceRange::Reserve(std::move(dmabuf), tensor.bytes);
+  if (!push_->reads_devices()) return absl::OkStatus();  // it has been told
+  absl::StatusOr<std::shared_ptr<DeviceRange>> range = absl::ResourceExhaustedError(
+      "the descriptor of its memory did not come: raise the limit of open files (ulimit -n)");
+  if (dmabuf.valid()) range = DeviceRange::Reserve(std::move(dmabuf), tensor.bytes);
   absl::Status status = range.status();
   // All of them: any may be chosen for a payload.
   for (const auto& device : options_.rdma_devices) {
@@ -106,24 +107,33 @@ absl::Status Agent::OnDirect(TrainerLink* trainer, const ipc::Message& offer, Un
   if (status.ok()) {
     tensor.direct_range = *std::move(range);
   } else {
-    spdlog::warn("no GPUDirect RDMA for tensor '{}': {}; it goes through host memory",
-                 tensor.shape.name, Message(status));
+    StopReadingDevices(Message(status));
   }
   return absl::OkStatus();
+}
+
+// For the rest of the generation. What lies on the GPU is fetched.
+void Agent::StopReadingDevices(const std::string& why) {
+  if (!direct_rank_ || !push_->reads_devices()) return;
+  push_->ReadDevices(false);
+  spdlog::warn("no GPUDirect RDMA any more, contributions go through host memory: {}", why);
+  ipc::Message message;
+  message.type = ipc::Type::kDirect;
+  if (ranks_[*direct_rank_] != nullptr) ranks_[*direct_rank_]->Send(message);
 }
 
 // Not before the plan is known; and not if all servers need host memory, where it would be a
 // detour.
 bool Agent::GoesDirect(const Tensor& tensor) const {
-  if (tensor.direct_range == nullptr || !tensor.planned()) return false;
+  if (tensor.direct_range == nullptr || !tensor.planned() || !push_->reads_devices()) return false;
   for (uint32_t partition = 0; partition < tensor.partitions(); ++partition) {
     if (tensor.owners[partition].link->TakesFromDevice(tensor.BytesOf(partition))) return true;
   }
   return false;
 }
 
-void Agent::AskForHostCopy(const Tensor& tensor, uint32_t partition) {
-  if (!direct_rank_ || ranks_[*direct_rank_] == nullptr) return;
+bool Agent::AskForHostCopy(const Tensor& tensor, uint32_t partition) {
+  if (!direct_rank_ || ranks_[*direct_rank_] == nullptr) return false;
   ipc::Message message;
   message.type = ipc::Type::kFetch;
   message.tensor = tensor.number;
@@ -131,6 +141,7 @@ void Agent::AskForHostCopy(const Tensor& tensor, uint32_t partition) {
   message.offset = tensor.OffsetOf(partition);
   message.bytes = tensor.BytesOf(partition);
   ranks_[*direct_rank_]->Send(message);
+  return true;
 }
 
 absl::Status Agent::OnFetched(TrainerLink* trainer, const ipc::Message& fetched) {

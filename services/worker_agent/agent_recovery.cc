@@ -36,6 +36,7 @@ void Agent::OnLinkLost(ServerLink* link, const absl::Status& why) {
   spdlog::debug("lost the link to {}: {}", link->where(), Message(why));
   const auto server = servers_.find(link->server().value());
   if (server == servers_.end()) return;  // declared dead already
+  if (link->path_failed() && push_->direct_bytes() > 0) StopReadingDevices(Message(why));
   if (TakeAnotherWay(link, why)) return;
   const ExitCode code = ExitCodeOf(why);
   const bool disagreement = code == kExitMismatch || code == kExitVersion;

@@ -63,11 +63,23 @@ void Agent::TryStart(const std::shared_ptr<Tensor>& tensor) {
 }
 
 void Agent::BringAndSend(const Task& task) {
-  host_copies_.Bring(task.tensor, task.partition,
-                     [this, partition = PartitionId(task.tensor->id, task.partition)] {
-                       const Task* const waiting = pull_->Find(partition);
-                       if (waiting != nullptr) push_->Send(*waiting);
-                     });
+  const PartitionId partition(task.tensor->id, task.partition);
+  const auto [unsent, is_new] = unsent_.try_emplace(partition, task);
+  unsent->second.priority = std::max(unsent->second.priority, task.priority);
+  if (!is_new) return;
+  host_copies_.Bring(task.tensor, task.partition, [this, partition](bool there) {
+    const auto node = unsent_.extract(partition);
+    const Task* const waiting = pull_->Find(partition);
+    if (node.empty() || waiting == nullptr || waiting->round != node.mapped().round) return;
+    if (there) return push_->Send(node.mapped());
+    FailJob(WithExitCode(
+                absl::UnavailableError(absl::StrFormat(
+                    "rank %s has ended before its contribution to round %d of tensor '%s' was read "
+                    "from its GPU",
+                    RanksOf({*direct_rank_}), waiting->round.value(), waiting->tensor->shape.name)),
+                kExitTemporary),
+            "peer_lost", /*report=*/true);
+  });
 }
 
 // Only the owner is listened to: once this node has told a new owner what it holds, a result of the
@@ -113,12 +125,24 @@ void Agent::OnResult(const ServerLink* link, const FrameHeader& header, Bytes re
   if (tensor.asynchronous()) tensor.stamps[header.partition.index()].Take();
   tensor.way[header.partition.index()].last_in = TraceNow();
   SendDigest(tensor, header.partition.index(), header.round);
-  if (!(header.flags & kFlagNonFinite)) return pull_->Arrived(header.partition);
-  // Whose it is must be looked up before the round is over.
-  const std::shared_ptr<Tensor> kept = by_id_.at(header.partition.tensor());
-  host_copies_.Bring(kept, header.partition.index(), [this, kept, partition = header.partition] {
-    NoteNonFinite(*kept, partition.index());
-    pull_->Arrived(partition);
+  DeliverWhenFetched(link, header);
+}
+
+void Agent::DeliverWhenFetched(const ServerLink* link, const FrameHeader& header) {
+  const std::shared_ptr<Tensor> tensor = by_id_.at(header.partition.tensor());
+  const uint32_t partition = header.partition.index();
+  const bool finite = !(header.flags & kFlagNonFinite);
+  const auto deliver = [this, tensor, partition, finite, id = header.partition](bool there) {
+    if (!finite && there) NoteNonFinite(*tensor, partition);
+    pull_->Arrived(id);
+  };
+  if (finite && !host_copies_.Awaits(*tensor, partition)) return deliver(true);
+  // By then a new owner may have been told that this node does not hold the result: it comes again.
+  host_copies_.Bring(tensor, partition, [this, link, header, deliver](bool there) {
+    const Tensor* const expecting = Expecting(link, header);
+    if (expecting != nullptr && !expecting->owners[header.partition.index()].reported) {
+      deliver(there);
+    }
   });
 }
 
@@ -207,6 +231,10 @@ std::string Agent::DescribeStall(const Tensor& tensor) const {
            absl::StrFormat("rank %s of this node has not pushed it", absl::StrJoin(ranks, ", "));
   }
   if (tensor.StagedBytes() < tensor.bytes) return head + DescribeUnstaged(tensor);
+  if (host_copies_.AwaitsAnyOf(tensor)) {
+    return head + absl::StrFormat("the GPU of rank %s has not copied a part of it to host memory",
+                                  RanksOf({*direct_rank_}));
+  }
   if (!tensor.planned()) return head + "another node has not declared it";
   return head +
          absl::StrFormat(

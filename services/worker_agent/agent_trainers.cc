@@ -325,6 +325,7 @@ absl::Status Agent::OnUndeclare(TrainerLink* trainer, uint32_t number) {
   by_number_.erase(it);
   staging_order_.Forget(*tensor);
   host_copies_.Forget(*tensor);
+  absl::erase_if(unsent_, [&](const auto& one) { return one.second.tensor == tensor; });
   // It stays in by_id_ until no other node needs a result that this one holds.
   Instances& instances = by_name_[tensor->shape.name];
   std::erase(instances.tensors, tensor);
@@ -354,6 +355,8 @@ void Agent::OnTrainerGone(TrainerLink* trainer, const absl::Status& why) {
   if (trainer->local_rank < 0 || ranks_[trainer->local_rank] != trainer) return;
   ranks_[trainer->local_rank] = nullptr;
   somebody_left_ = true;
+  // First what is delivered without it: the other nodes have these results too.
+  if (direct_rank_ == static_cast<uint32_t>(trainer->local_rank)) host_copies_.GiveUp();
   if (!trainer->said_goodbye && failure_.ok()) {
     const uint32_t rank = options_.node.value() * options_.local_size + trainer->local_rank;
     const std::string lost = absl::StrFormat(

@@ -31,7 +31,9 @@ void Agent::SendAudit(const Task& task) {
   ServerLink* const link = AuditorOf(*task.tensor, task.partition, task.round);
   if (link == nullptr) return;
   if (!task.tensor->IsOnHost(task.partition)) {
-    return host_copies_.Bring(task.tensor, task.partition, [this, task] { SendAudit(task); });
+    return host_copies_.Bring(task.tensor, task.partition, [this, task](bool there) {
+      if (there) SendAudit(task);
+    });
   }
   const Bytes payload = task.tensor->Contribution(task.partition);
   const auto copy = std::make_shared<const std::vector<std::byte>>(payload.begin(), payload.end());

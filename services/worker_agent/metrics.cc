@@ -120,8 +120,8 @@ void AppendQueues(const AgentNumbers& n, const MetricLabels& job, Families* fami
                                "no room for them, or because of a lost link or server.",
                                MetricType::Counter, job, Number(n.partitions_resent)));
   families->push_back(Labelled("addend_agent_gpudirect_bytes_total",
-                               "Payload bytes of contributions that a NIC read from a GPU's memory "
-                               "(--gpudirect).",
+                               "Payload bytes of contributions that were handed to a NIC to be "
+                               "read from a GPU's memory (--gpudirect).",
                                MetricType::Counter, job, Number(n.direct_bytes)));
   families->push_back(MakeFamily("addend_agent_queued_partitions",
                                  "Contributions and other frames that wait for a link's turn.",

@@ -58,7 +58,7 @@ void PushStage::Send(const Task& task) {
   if (owner.reported) return;
   const Bytes payload = tensor.Contribution(task.partition);
   if (!tensor.IsOnHost(task.partition)) {
-    if (!owner.link->TakesFromDevice(payload.size())) return bring_(task);
+    if (!read_devices_ || !owner.link->TakesFromDevice(payload.size())) return bring_(task);
     direct_bytes_ += payload.size();
   }
   ++sent_;

@@ -101,7 +101,10 @@ class PushStage final : public Stage {
   // A result that this node holds, to the owner that has asked for it.
   void SendResult(const std::shared_ptr<Tensor>& tensor, uint32_t partition, Round round);
   uint64_t entered() const { return entered_; }
-  // Of contributions that a NIC reads from the GPU.
+  // Whether links may read contributions from the GPU, where they can.
+  void ReadDevices(bool may) { read_devices_ = may; }
+  bool reads_devices() const { return read_devices_; }
+  // Of contributions that were handed to a NIC to be read from the GPU.
   uint64_t direct_bytes() const { return direct_bytes_; }
   // Contributions that were sent again, for whatever reason.
   uint64_t resent() const { return sent_ > entered_ ? sent_ - entered_ : 0; }
@@ -115,6 +118,7 @@ class PushStage final : public Stage {
   uint64_t entered_ = 0;
   uint64_t sent_ = 0;
   uint64_t direct_bytes_ = 0;
+  bool read_devices_ = true;
 };
 
 // Holds the tasks whose contribution is on its way until their result is there.

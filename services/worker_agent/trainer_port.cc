@@ -149,7 +149,8 @@ absl::Status TrainerLink::ReadSome() {
     const ssize_t got = ::recvmsg(fd_.get(), &header, MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
       return absl::OkStatus();
-    UniqueFd fd = got > 0 ? TakeDescriptor(&header) : UniqueFd();
+    // Also with a message of no bytes, which says nothing and may bring some.
+    UniqueFd fd = got >= 0 ? TakeDescriptor(&header) : UniqueFd();
     if (got <= 0) return absl::UnavailableError("the trainer's end of the socket closed");
     if (got > static_cast<ssize_t>(sizeof(packet))) {
       return absl::InvalidArgumentError(absl::StrFormat("a message of %d bytes is too long", got));

@@ -127,6 +127,6 @@ def test_a_service_that_ends_is_not_ready_from_the_first_moment(tmp_path):
         server = cluster.servers[0]
         assert is_ready(server) == (True, True)
         server.signal(signal.SIGTERM)  # it has to go on: nobody else could sum
-        eventually(lambda: is_ready(server) == (False, False), 2 * PATIENCE, "both probes to say that it is not ready")
+        eventually(lambda: is_ready(server) == (False, False), 10 * PATIENCE, "both probes to say that it is not ready")
         goes_on(ranks)
         assert server.returncode is None

@@ -107,7 +107,7 @@ bool Executor::Open() {
     return false;
   }
   // Sums are short, and others wait for them; the training's kernels fill the device.
-  for (cudaStream_t* stream : {&collective_, &down_, &told_, &up_}) {
+  for (cudaStream_t* stream : {&collective_, &down_, &told_, &fetch_, &up_}) {
     if (!errors_.Check(cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, greatest),
                        "cudaStreamCreateWithPriority")) {
       return false;
@@ -126,7 +126,7 @@ Executor::~Executor() {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   collectives_->Abort();
-  for (cudaStream_t stream : {collective_, down_, told_, up_}) {
+  for (cudaStream_t stream : {collective_, down_, told_, fetch_, up_}) {
     if (stream == nullptr) continue;
     cudaStreamSynchronize(stream);
     cudaStreamDestroy(stream);
@@ -207,6 +207,7 @@ void Executor::Unmap(void* memory) {
   const DeviceGuard guard(device_);
   // The copies under way.
   cudaStreamSynchronize(down_);
+  cudaStreamSynchronize(fetch_);
   cudaStreamSynchronize(up_);
   bool pinned = false;
   {

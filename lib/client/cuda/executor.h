@@ -6,7 +6,8 @@
 //   collective  aggregates, spreads, converts; the only one that NCCL is used on
 //   down        copies pieces to host memory, or to where a NIC reads them
 //   told        waits for those copies and calls Staged, so that no copy waits for a callback
-//   up          copies results to the device
+//   fetch       copies from where a NIC reads to host memory, beside what waits for callers'
+//   streams up          copies results to the device
 // They wait for each other by events. Nothing waits for the device but Unmap and the destructor,
 // and after the first rounds nothing is allocated on it and no event created. (Memory that Map
 // could not pin is copied within the call: then Contribute and Arrived take as long as their
@@ -121,7 +122,7 @@ class Executor final : public DeviceExecutor {
                     const Slot& slot);
   bool CopyDown(const DeviceRound& round, uint64_t offset, const void* from, uint64_t bytes);
   bool TellStaged(const DeviceRound& round, cudaStream_t after, uint64_t bytes);
-  bool Tell(cudaStream_t after, std::function<void(Teller*)> say);
+  bool Tell(cudaStream_t stream, std::function<void(Teller*)> say);
 
   std::byte* LandingOf(const DeviceRound& round, const Chunk& chunk) const;
   bool CopyUp(const DeviceRound& round, const Chunk& chunk, uint64_t begin, uint64_t end);
@@ -137,6 +138,7 @@ class Executor final : public DeviceExecutor {
   cudaStream_t collective_ = nullptr;
   cudaStream_t down_ = nullptr;
   cudaStream_t told_ = nullptr;
+  cudaStream_t fetch_ = nullptr;
   cudaStream_t up_ = nullptr;
   Event between_;  // records that streams are told to wait for at once
 

@@ -81,6 +81,7 @@ bool Executor::Contribute(DeviceRound* round, uint64_t with_data) {
   if (IsConverted(*round) && !ReserveConversion()) return false;
   if (slots && !Follow(*round, state, collective_)) return false;
   if (!Follow(*round, state, down_)) return false;
+  if (round->direct != nullptr && !After(down_, fetch_)) return false;
   const uint64_t chunks = state->incomplete;
   for (uint64_t i = 0; i < chunks; ++i) {
     if (!ContributeChunk(*round, ChunkOf(*round, i), with_data)) return false;
@@ -165,25 +166,24 @@ bool Executor::CopyDown(const DeviceRound& round, uint64_t offset, const void* f
       "cudaMemcpyAsync to host memory");
 }
 
-// Also after the next round of the tensor has begun: its pieces come later on the same stream.
 bool Executor::Fetch(DeviceRound* round, uint64_t offset, uint64_t bytes) {
   const DeviceGuard guard(device_);
   return errors_.Check(cudaMemcpyAsync(round->contribution + offset, round->direct + offset, bytes,
-                                       cudaMemcpyDeviceToHost, down_),
+                                       cudaMemcpyDeviceToHost, fetch_),
                        "cudaMemcpyAsync to host memory") &&
-         Tell(down_, [tensor = round->tensor, number = round->number, offset,
-                      bytes](Teller* teller) { teller->Fetched(tensor, number, offset, bytes); });
+         Tell(fetch_, [tensor = round->tensor, number = round->number, offset,
+                       bytes](Teller* teller) { teller->Fetched(tensor, number, offset, bytes); });
 }
 
 bool Executor::TellStaged(const DeviceRound& round, cudaStream_t after, uint64_t bytes) {
-  return Tell(after, [id = round.id, bytes](Teller* teller) { teller->Staged(id, bytes); });
+  return After(told_, after) &&
+         Tell(told_, [id = round.id, bytes](Teller* teller) { teller->Staged(id, bytes); });
 }
 
-bool Executor::Tell(cudaStream_t after, std::function<void(Teller*)> say) {
-  if (!After(told_, after)) return false;
+bool Executor::Tell(cudaStream_t stream, std::function<void(Teller*)> say) {
   auto note = std::make_unique<Note>(Note{teller_, std::move(say)});
   // Not cudaLaunchHostFunc: that is not called once the device has failed.
-  if (!errors_.Check(cudaStreamAddCallback(told_, &Executor::OnReached, note.get(), 0),
+  if (!errors_.Check(cudaStreamAddCallback(stream, &Executor::OnReached, note.get(), 0),
                      "cudaStreamAddCallback")) {
     return false;
   }

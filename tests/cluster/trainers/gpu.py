@@ -17,11 +17,16 @@ def rounds():
     """Of several tensors at a time; the digests of all results."""
     digest = []
     for number in range(1, p["rounds"] + 1):
-        started = []
+        started, of_host = [], []
         for index, size in enumerate(p["sizes"]):
             values = reference.random_values("float32", size, [number, index, RANK])
-            started.append(gpu.start(values, f"t{index}", addend.Sum, wire=p.get("wire"), priority=-index))
-        digest.append([reference.digest(gpu.finish(*one)) for one in started])
+            if p.get("poison") == [number, index, RANK]:
+                values[7] = np.nan
+            if p.get("host_round") == number:
+                of_host.append(reference.digest(addend.push_pull(values, f"t{index}", op=addend.Sum)))
+            else:
+                started.append(gpu.start(values, f"t{index}", addend.Sum, wire=p.get("wire"), priority=-index))
+        digest.append(of_host + [reference.digest(gpu.finish(*one)) for one in started])
         if number == p.get("gate_after"):
             gate("there")
     return digest

@@ -185,7 +185,7 @@ absl::StatusOr<uint32_t> Direct(const std::string& machine, const std::vector<st
 
 TEST(DirectTest, TheGpuBesideTheNicIsRead) {
   EXPECT_EQ(*Direct("paper-nvlink", {"mlx5_0:1"}), 0u);
-  EXPECT_EQ(*Direct("dgx", {"mlx5_7", "mlx5_4"}, Strategy::kReduceBroadcast), 4u);
+  EXPECT_EQ(*Direct("dgx", {"mlx5_5", "mlx5_4"}, Strategy::kReduceBroadcast), 4u);
 }
 
 TEST(DirectTest, OneGpuHasAllOfItsContribution) {
@@ -195,8 +195,9 @@ TEST(DirectTest, OneGpuHasAllOfItsContribution) {
   EXPECT_EQ(*ChooseDirectRank(dgx, third, {"mlx5_2:1"}, layout), 0u);
   const absl::Status far = ChooseDirectRank(dgx, third, {"mlx5_0:1"}, layout).status();
   EXPECT_EQ(Message(far),
-            "no GPU of this node's ranks shares a PCIe switch with an RDMA device in use "
-            "(mlx5_0:1)");
+            "no GPU of this node's ranks shares a PCIe switch with all RDMA devices in use "
+            "(mlx5_0:1): name those beside one with --rdma-device");
+  EXPECT_FALSE(ChooseDirectRank(dgx, third, {"mlx5_2:1", "mlx5_0:1"}, layout).ok());
 }
 
 TEST(DirectTest, PartsOnSeveralGpusAreNot) {

@@ -28,13 +28,9 @@ class HostCopiesTest : public ::testing::Test {
     tensor_->direct = true;
     tensor_->on_host.assign(3, false);
   }
-  void EndRound() {
-    for (uint32_t partition = 0; partition < 3; ++partition) tensor_->rounds.OnResult(partition);
-    tensor_->rounds.Finish();
-    tensor_->direct = false;
-  }
   void Bring(uint32_t partition, const std::string& what) {
-    copies_.Bring(tensor_, partition, [this, what] { done_.push_back(what); });
+    copies_.Bring(tensor_, partition,
+                  [this, what](bool there) { done_.push_back(what + (there ? "" : " without")); });
   }
   absl::Status Fetched(uint32_t partition, uint64_t round = 1) {
     return copies_.OnFetched(tensor_.get(), Round(round), partition * kPartition,
@@ -50,7 +46,11 @@ class HostCopiesTest : public ::testing::Test {
                       1);
   std::vector<uint32_t> asked_;
   std::vector<std::string> done_;
-  HostCopies copies_{[this](const Tensor&, uint32_t partition) { asked_.push_back(partition); }};
+  bool trainer_is_there_ = true;
+  HostCopies copies_{[this](const Tensor&, uint32_t partition) {
+    if (trainer_is_there_) asked_.push_back(partition);
+    return trainer_is_there_;
+  }};
 };
 
 TEST_F(HostCopiesTest, WhatIsThereIsNotAskedFor) {
@@ -74,17 +74,24 @@ TEST_F(HostCopiesTest, APartitionIsAskedForOnceAndServesAll) {
   EXPECT_THAT(asked_, ElementsAre(1));
 }
 
-TEST_F(HostCopiesTest, ACopyOfAFormerRoundServesNobody) {
-  Bring(2, "late");
-  EndRound();
-  BeginRound();
+TEST_F(HostCopiesTest, WhatIsAwaitedIsKnown) {
+  EXPECT_FALSE(copies_.AwaitsAnyOf(*tensor_));
   Bring(2, "sent");
-  EXPECT_THAT(asked_, ElementsAre(2, 2)) << "the new round's is another one";
-  ASSERT_TRUE(Fetched(2, 1).ok());
-  EXPECT_THAT(done_, IsEmpty());
-  EXPECT_FALSE(tensor_->IsOnHost(2));
-  ASSERT_TRUE(Fetched(2, 2).ok());
-  EXPECT_THAT(done_, ElementsAre("sent"));
+  EXPECT_TRUE(copies_.Awaits(*tensor_, 2));
+  EXPECT_FALSE(copies_.Awaits(*tensor_, 1));
+  EXPECT_TRUE(copies_.AwaitsAnyOf(*tensor_));
+  ASSERT_TRUE(Fetched(2).ok());
+  EXPECT_FALSE(copies_.AwaitsAnyOf(*tensor_));
+}
+
+TEST_F(HostCopiesTest, WhoeverWaitsLearnsThatTheTrainerIsGone) {
+  Bring(2, "sent");
+  copies_.GiveUp();
+  EXPECT_THAT(done_, ElementsAre("sent without"));
+  trainer_is_there_ = false;
+  Bring(1, "found");
+  EXPECT_THAT(done_, ElementsAre("sent without", "found without"));
+  EXPECT_FALSE(copies_.AwaitsAnyOf(*tensor_));
 }
 
 TEST_F(HostCopiesTest, WhatNobodyAskedForIsRefused) {
