@@ -188,8 +188,8 @@ class Shard {
   bool IsReceiving(const Partition& partition) const;
   void AskAgain(ShardJob* job, const Partition& partition, NodeId node);
   void CheckStalls();
-  // Those that came before `since` and have not said who they are.
-  void CloseStrangers(absl::Time since);
+  // Those that have not said who they are for too long.
+  void CloseStrangers();
   void CloseIfDue(ShardJob* job, LatestPartition* partition);
   void Open(ShardJob* job, LatestPartition* partition);
   void NoteRestored(ShardJob* job, const LatestPartition& restored);

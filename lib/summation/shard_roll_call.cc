@@ -12,27 +12,16 @@ namespace {
 constexpr absl::Duration kStallInterval = absl::Seconds(2);
 constexpr size_t kRoundsChecked = 1000;
 constexpr absl::Duration kAuditPatience = absl::Seconds(30);
-// From the first byte of a HELLO to its last.
-constexpr absl::Duration kHelloPatience = absl::Seconds(10);
 
 }  // namespace
 
 void Shard::CheckStalls() {
   loop_->RunAfter(kStallInterval, [this] { CheckStalls(); });
   auditor_.AbandonOlderThan(absl::Now() - kAuditPatience);
-  CloseStrangers(absl::Now() - kHelloPatience);
+  CloseStrangers();
   std::vector<OpenRoundInfo> open;
   RollCall(JobId(), kRoundsChecked, &open);
   for (const std::string& stall : stalls_.Check(open)) spdlog::warn("{}", stall);
-}
-
-// A token that never comes whole holds a descriptor, and nothing else.
-void Shard::CloseStrangers(absl::Time since) {
-  for (const auto& link : links_) {
-    if (!link->is_stranger() || link->since() > since) continue;
-    link->Dismiss(
-        Refuse(link->link()->peer(), absl::DeadlineExceededError("its HELLO did not end in time")));
-  }
 }
 
 void Shard::RollCall(JobId wanted, size_t limit, std::vector<OpenRoundInfo>* out) const {
