@@ -23,8 +23,9 @@ class Flood:
 
     def connect(self):
         connection = socket.socket()
-        # Many addresses of this machine: one has 28,000 ports for all its connections to a port.
-        connection.bind((f"127.0.1.{1 + self.made % 200}", 0))
+        # Not from ports that the kernel chooses: the tests beside this one need these. Many addresses of this machine have the others.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        connection.bind((f"127.0.1.{1 + self.made % 200}", 10_000 + self.made // 200 % 20_000))
         connection.connect(self.address)
         connection.setblocking(False)
         self.made += 1
