@@ -69,14 +69,15 @@ void Agent::BringAndSend(const Task& task) {
   if (!is_new) return;
   host_copies_.Bring(task.tensor, task.partition, [this, partition](bool there) {
     const auto node = unsent_.extract(partition);
-    const Task* const waiting = pull_->Find(partition);
-    if (node.empty() || waiting == nullptr || waiting->round != node.mapped().round) return;
-    if (there) return push_->Send(node.mapped());
+    if (node.empty()) return;
+    const Task& unsent = node.mapped();
+    if (!unsent.tensor->rounds.Wants(unsent.partition, unsent.round)) return;
+    if (there) return push_->Send(unsent);
     FailJob(WithExitCode(
                 absl::UnavailableError(absl::StrFormat(
                     "rank %s has ended before its contribution to round %d of tensor '%s' was read "
                     "from its GPU",
-                    RanksOf({*direct_rank_}), waiting->round.value(), waiting->tensor->shape.name)),
+                    RanksOf({*direct_rank_}), unsent.round.value(), unsent.tensor->shape.name)),
                 kExitTemporary),
             "peer_lost", /*report=*/true);
   });
@@ -136,7 +137,9 @@ void Agent::DeliverWhenFetched(const ServerLink* link, const FrameHeader& header
     if (!finite && there) NoteNonFinite(*tensor, partition);
     pull_->Arrived(id);
   };
-  if (finite && !host_copies_.Awaits(*tensor, partition)) return deliver(true);
+  if (!host_copies_.Awaits(*tensor, partition) && (finite || tensor->IsOnHost(partition))) {
+    return deliver(true);
+  }
   // By then a new owner may have been told that this node does not hold the result: it comes again.
   host_copies_.Bring(tensor, partition, [this, link, header, deliver](bool there) {
     const Tensor* const expecting = Expecting(link, header);

@@ -6,8 +6,8 @@
 //   collective  aggregates, spreads, converts; the only one that NCCL is used on
 //   down        copies pieces to host memory, or to where a NIC reads them
 //   told        waits for those copies and calls Staged, so that no copy waits for a callback
-//   fetch       copies from where a NIC reads to host memory, beside what waits for callers'
-//   streams up          copies results to the device
+//   fetch       copies what a NIC reads to host memory, beside all that waits for callers' streams
+//   up          copies results to the device
 // They wait for each other by events. Nothing waits for the device but Unmap and the destructor,
 // and after the first rounds nothing is allocated on it and no event created. (Memory that Map
 // could not pin is copied within the call: then Contribute and Arrived take as long as their
