@@ -1,5 +1,4 @@
 // Who may link to a shard: strangers, who have not said who they are, and the nodes of its jobs.
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -14,8 +13,6 @@ namespace {
 
 // From the first byte of a HELLO to its last.
 constexpr absl::Duration kHelloPatience = absl::Seconds(10);
-// Links that have not said who they are.
-constexpr ptrdiff_t kStrangersMax = 1024;
 
 // Takes the same time wherever the first difference is.
 bool SameToken(Bytes given, const std::string& wanted) {
@@ -35,13 +32,6 @@ absl::Status UnknownJob(JobId job) {
 }  // namespace
 
 Sink* Shard::Accept(Link* link, const Transport& transport) {
-  // The oldest makes room: who means it says its whole HELLO at once.
-  const auto is_stranger = [](const auto& other) { return other->is_stranger(); };
-  if (std::count_if(links_.begin(), links_.end(), is_stranger) >= kStrangersMax) {
-    const auto oldest = std::find_if(links_.begin(), links_.end(), is_stranger);
-    (*oldest)->Dismiss(absl::ResourceExhaustedError("too many links without a HELLO"));
-    stats_.links_refused.fetch_add(1, std::memory_order_relaxed);  // without a line for each
-  }
   links_.push_back(std::make_unique<NodeLink>(this, link, &transport.traits(), send_limits_));
   return links_.back().get();
 }
