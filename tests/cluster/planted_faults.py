@@ -28,7 +28,6 @@ FAULTS = {
 def build(fault):
     for command in (
             ["cmake", "-G", "Ninja", "-B", BUILD, "-S", ROOT, "-DCMAKE_BUILD_TYPE=Release", "-DADDEND_TESTS=OFF", "-DCMAKE_UNITY_BUILD=ON",
-             "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG",
              f"-DADDEND_PLANTED_FAULT={fault}"],
             ["cmake", "--build", BUILD, "-j", JOBS, "--target", "addend-scheduler", "addend-summation", "addend-agent"]):
         result = subprocess.run(command, capture_output=True, text=True)
