@@ -25,6 +25,17 @@ Layout EveryGpuCopies(uint32_t local_ranks, std::string why) {
   return layout;
 }
 
+// A partition in the running round.
+ipc::Message About(ipc::Type type, const Tensor& tensor, uint32_t partition) {
+  ipc::Message message;
+  message.type = type;
+  message.tensor = tensor.number;
+  message.round = tensor.rounds.round().value();
+  message.offset = tensor.OffsetOf(partition);
+  message.bytes = tensor.BytesOf(partition);
+  return message;
+}
+
 }  // namespace
 
 std::string Agent::RanksOf(const std::vector<uint32_t>& local_ranks) const {
@@ -134,13 +145,7 @@ bool Agent::GoesDirect(const Tensor& tensor) const {
 
 bool Agent::AskForHostCopy(const Tensor& tensor, uint32_t partition) {
   if (!direct_rank_ || ranks_[*direct_rank_] == nullptr) return false;
-  ipc::Message message;
-  message.type = ipc::Type::kFetch;
-  message.tensor = tensor.number;
-  message.round = tensor.rounds.round().value();
-  message.offset = tensor.OffsetOf(partition);
-  message.bytes = tensor.BytesOf(partition);
-  ranks_[*direct_rank_]->Send(message);
+  ranks_[*direct_rank_]->Send(About(ipc::Type::kFetch, tensor, partition));
   return true;
 }
 
@@ -261,12 +266,7 @@ absl::Status Agent::OnStaged(TrainerLink* trainer, const ipc::Message& staged) {
 }
 
 void Agent::TellArrived(const Tensor& tensor, uint32_t partition) {
-  ipc::Message message;
-  message.type = ipc::Type::kArrived;
-  message.tensor = tensor.number;
-  message.round = tensor.rounds.round().value();
-  message.offset = tensor.OffsetOf(partition);
-  message.bytes = tensor.BytesOf(partition);
+  const ipc::Message message = About(ipc::Type::kArrived, tensor, partition);
   for (uint32_t rank = 0; rank < options_.local_size; ++rank) {
     if (tensor.device[rank].used && ranks_[rank] != nullptr) ranks_[rank]->Send(message);
   }
