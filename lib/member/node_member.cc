@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "lib/auth/secret.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
@@ -58,6 +59,7 @@ absl::StatusOr<Session::Registered> NodeMember::Impl::Register(grpc::ClientConte
   registered.id.set_job_id(response.job_id());
   registered.id.set_node_rank(request.node_rank());
   registered.id.set_incarnation(request.incarnation());
+  registered.id.set_key(request.member_key());
   registered.lease_s = response.lease_s();
   return registered;
 }
@@ -166,6 +168,7 @@ NodeMember::~NodeMember() = default;
 absl::StatusOr<std::unique_ptr<NodeMember>> NodeMember::Join(const MemberOptions& options,
                                                              v1::RegisterNodeRequest request,
                                                              UpdateFn on_update, BeatFn on_beat) {
+  request.set_member_key(std::string(auth::TextOf(auth::NewSecret())));
   auto impl = std::make_unique<Impl>(options, std::move(request), std::move(on_update));
   ADDEND_RETURN_IF_ERROR(impl->session.Join(
       {.register_member = [impl = impl.get()](

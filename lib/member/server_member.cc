@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "lib/auth/secret.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/log.h"
 #include "lib/base/mutex.h"
@@ -68,6 +69,7 @@ absl::StatusOr<Session::Registered> ServerMember::Impl::Register(grpc::ClientCon
   Session::Registered registered;
   registered.id.set_server_id(response.server_id());
   registered.id.set_incarnation(request.incarnation());
+  registered.id.set_key(request.member_key());
   registered.lease_s = response.lease_s();
   return registered;
 }
@@ -113,6 +115,7 @@ absl::StatusOr<std::unique_ptr<ServerMember>> ServerMember::Join(const MemberOpt
                                                                  v1::RegisterServerRequest request,
                                                                  UpdateFn on_update,
                                                                  BeatFn on_beat) {
+  request.set_member_key(std::string(auth::TextOf(auth::NewSecret())));
   auto impl = std::make_unique<Impl>(options, std::move(request), std::move(on_update));
   ADDEND_RETURN_IF_ERROR(impl->session.Join(
       {.register_member = [impl = impl.get()](

@@ -133,6 +133,17 @@ void AppendLinks(const LinkCounts& links, std::vector<MetricFamily>* families) {
                                  MetricType::Gauge, {{"", Number(links.queued)}}));
 }
 
+MetricFamily RejectedLinks(const EngineStats& s) {
+  std::vector<std::pair<std::string, double>> by_reason = {
+      {"malformed", Number(s.links_malformed)}};
+  for (size_t i = 0; i < s.links_refused.size(); ++i) {
+    by_reason.emplace_back(kRefusalNames[i], Number(s.links_refused[i]));
+  }
+  return MakeFamily("addend_summation_links_rejected_total",
+                    "Links closed because of what the peer sent, or refused.", MetricType::Counter,
+                    std::move(by_reason), "reason");
+}
+
 void AppendTotals(const EngineStats& s, std::vector<MetricFamily>* families) {
   const std::vector<MetricFamily> totals = {
       MakeFamily(
@@ -151,10 +162,7 @@ void AppendTotals(const EngineStats& s, std::vector<MetricFamily>* families) {
                  "Contributions that came before their turn, by what became of them.",
                  MetricType::Counter,
                  {{"kept", Number(s.early_kept)}, {"dropped", Number(s.early_dropped)}}, "result"),
-      MakeFamily("addend_summation_links_rejected_total",
-                 "Links closed because of what the peer sent, or refused.", MetricType::Counter,
-                 {{"malformed", Number(s.links_malformed)}, {"refused", Number(s.links_refused)}},
-                 "reason"),
+      RejectedLinks(s),
       MakeFamily("addend_summation_async_updates_total",
                  "Updates in asynchronous mode: added, and lost with a server and the nodes that "
                  "had copies of them.",

@@ -197,10 +197,14 @@ class Speaker : public Reactor {
 
 class Answerer final : public Speaker<grpc::ServerBidiReactor<v1::LinkSignal, v1::LinkSignal>> {
  public:
-  explicit Answerer(BeginFn begin) : begin_(std::move(begin)) {}
+  Answerer(Incarnation server, BeginFn begin) : server_(server), begin_(std::move(begin)) {}
   void Begin(const std::shared_ptr<Answerer>& self) {
     me_ = self;
     Speaker::Begin(self);
+    v1::LinkSignal word;
+    word.mutable_challenge()->set_nonce(std::string(auth::TextOf(nonce_)));
+    word.mutable_challenge()->set_incarnation(server_.value());
+    Say(std::move(word));
   }
   void OnDone() override { Over(absl::UnavailableError("the node has ended the conversation")); }
 
@@ -208,40 +212,47 @@ class Answerer final : public Speaker<grpc::ServerBidiReactor<v1::LinkSignal, v1
   void OnWord(const v1::LinkSignal& word) override;
   void Finish() override { ServerBidiReactor::Finish(grpc::Status::OK); }
 
+  const Incarnation server_;
+  const auth::Secret nonce_ = auth::NewSecret();
   BeginFn begin_;  // null once it was called
   std::weak_ptr<Answerer> me_;
 };
 
-// Ends the conversation with itself. What a node says first also carries who it is.
+// Ends the conversation with itself.
 template <typename T>
 class SignalsOf final : public Signals {
  public:
-  SignalsOf(std::shared_ptr<T> speaker, std::optional<v1::LinkAccess> access)
-      : speaker_(std::move(speaker)), access_(std::move(access)) {}
+  explicit SignalsOf(std::shared_ptr<T> speaker) : speaker_(std::move(speaker)) {}
   ~SignalsOf() override { speaker_->End(); }
   void Listen(ListenFn listen) override { speaker_->Listen(std::move(listen)); }
-  void Say(Signal signal) override {
-    v1::LinkSignal word = WordOf(signal);
-    if (word.has_ends() && access_.has_value()) *word.mutable_access() = *access_;
-    speaker_->Say(std::move(word));
-  }
+  void Say(Signal signal) override { speaker_->Say(WordOf(signal)); }
 
  private:
   const std::shared_ptr<T> speaker_;
-  const std::optional<v1::LinkAccess> access_;
 };
 
 void Answerer::OnWord(const v1::LinkSignal& word) {
   if (!begin_) return Speaker::OnWord(word);
   const BeginFn begin = std::exchange(begin_, nullptr);
-  auto rest = std::make_unique<SignalsOf<Answerer>>(me_.lock(), std::nullopt);
-  const auto signal = SignalIn(word);
+  auto rest = std::make_unique<SignalsOf<Answerer>>(me_.lock());
+  auto signal = SignalIn(word);
   if (!signal.ok() || !signal->ends.has_value()) {
     return rest->Say({.ends = std::nullopt,
                       .goodbye = signal.ok() ? absl::InvalidArgumentError("no ends were offered")
                                              : signal.status()});
   }
-  begin(word.access(), *signal->ends, std::move(rest));
+  const v1::LinkAccess& access = word.access();
+  begin({.terms = {.claim = {.job = JobId(access.job_id()),
+                             .generation = Generation(access.generation()),
+                             .node = NodeId(access.node_rank()),
+                             .expires_unix_s = access.expires_unix_s()},
+                   .node = Incarnation(access.incarnation()),
+                   .server = server_,
+                   .shard = signal->ends->shard,
+                   .server_nonce = nonce_},
+         .proof = access.proof(),
+         .offer = *std::move(signal->ends)},
+        std::move(rest));
 }
 
 }  // namespace link_signals
@@ -274,8 +285,9 @@ absl::StatusOr<rdma::PortAddress> FromProto(const v1::RdmaPort& port) {
 class LinkCaller::Caller final
     : public link_signals::Speaker<grpc::ClientBidiReactor<v1::LinkSignal, v1::LinkSignal>> {
  public:
-  static std::shared_ptr<Caller> Call(const std::string& server) {
-    auto caller = std::make_shared<Caller>();
+  explicit Caller(ProveFn prove) : prove_(std::move(prove)) {}
+  static std::shared_ptr<Caller> Call(const std::string& server, ProveFn prove) {
+    auto caller = std::make_shared<Caller>(std::move(prove));
     caller->stub_ = v1::Summation::NewStub(Dial(server));
     caller->stub_->async()->Converse(&caller->context_, caller.get());
     // Others speak when they like: the call must not be over before they have been told.
@@ -285,6 +297,16 @@ class LinkCaller::Caller final
     return caller;
   }
   using Speaker::WaitUntilOver;
+  // Ends wait for the challenge.
+  void Say(v1::LinkSignal word) {
+    if (word.has_ends()) {
+      MutexLock lock(&unproved_mu_);
+      ends_ = std::move(word);
+    } else {
+      Speaker::Say(std::move(word));
+    }
+    SayEndsIfDue();
+  }
   void Cancel() { context_.TryCancel(); }
   void OnDone(const grpc::Status& status) override {
     if (status.ok()) return Over(absl::UnavailableError("the server has ended the conversation"));
@@ -293,11 +315,33 @@ class LinkCaller::Caller final
   }
 
  private:
+  void OnWord(const v1::LinkSignal& word) override {
+    if (!word.has_challenge()) return Speaker::OnWord(word);
+    {
+      MutexLock lock(&unproved_mu_);
+      challenge_ = word.challenge();
+    }
+    SayEndsIfDue();
+  }
+  void SayEndsIfDue() {
+    v1::LinkSignal word;
+    {
+      MutexLock lock(&unproved_mu_);
+      if (!ends_.has_value() || !challenge_.has_value() || !prove_) return;
+      word = *std::move(ends_);
+      *word.mutable_access() = std::exchange(prove_, nullptr)(*challenge_, word.ends().shard());
+    }
+    Speaker::Say(std::move(word));
+  }
   void Finish() override {
     StartWritesDone();
     RemoveHold();
   }
 
+  Mutex unproved_mu_;
+  ProveFn prove_ ABSL_GUARDED_BY(unproved_mu_);  // null once it was called
+  std::optional<v1::LinkSignal> ends_ ABSL_GUARDED_BY(unproved_mu_);
+  std::optional<v1::LinkChallenge> challenge_ ABSL_GUARDED_BY(unproved_mu_);
   std::unique_ptr<v1::Summation::Stub> stub_;
   grpc::ClientContext context_;
 };
@@ -314,15 +358,16 @@ LinkCaller::~LinkCaller() {
   }
 }
 
-std::unique_ptr<rdma::Signals> LinkCaller::Call(const std::string& server, v1::LinkAccess access) {
+std::unique_ptr<rdma::Signals> LinkCaller::Call(const std::string& server, ProveFn prove) {
   const auto now = std::chrono::steady_clock::now();
   std::erase_if(calls_, [now](const auto& call) { return call->WaitUntilOver(now); });
-  calls_.push_back(Caller::Call(server));
-  return std::make_unique<link_signals::SignalsOf<Caller>>(calls_.back(), std::move(access));
+  calls_.push_back(Caller::Call(server, std::move(prove)));
+  return std::make_unique<link_signals::SignalsOf<Caller>>(calls_.back());
 }
 
-grpc::ServerBidiReactor<v1::LinkSignal, v1::LinkSignal>* AnswerCall(BeginFn begin) {
-  auto answerer = std::make_shared<link_signals::Answerer>(std::move(begin));
+grpc::ServerBidiReactor<v1::LinkSignal, v1::LinkSignal>* AnswerCall(Incarnation server,
+                                                                    BeginFn begin) {
+  auto answerer = std::make_shared<link_signals::Answerer>(server, std::move(begin));
   answerer->Begin(answerer);
   return answerer.get();
 }

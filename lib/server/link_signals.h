@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "lib/auth/link_proof.h"
+#include "lib/base/ids.h"
 #include "lib/transport/rdma/signals.h"
 #include "proto/addend/v1/common.pb.h"
 #include "proto/addend/v1/summation.grpc.pb.h"
@@ -26,9 +28,13 @@ class LinkCaller {
   // Waits until the conversations have ended, which their Signals have asked for by then; not on a
   // thread of gRPC's.
   ~LinkCaller();
-  // Begins a conversation with the server whose gRPC listens on `server` (host:port). The first
-  // word carries `access`. Never blocks.
-  std::unique_ptr<rdma::Signals> Call(const std::string& server, v1::LinkAccess access);
+  // Answers the server's challenge about a link to this shard; called once at most, on a thread of
+  // gRPC's.
+  using ProveFn = std::function<v1::LinkAccess(const v1::LinkChallenge&, uint32_t shard)>;
+  // Begins a conversation with the server whose gRPC listens on `server` (host:port). The ends that
+  // are said first go out with what `prove` says, when the server's challenge has come. Never
+  // blocks.
+  std::unique_ptr<rdma::Signals> Call(const std::string& server, ProveFn prove);
 
  private:
   class Caller;
@@ -37,10 +43,16 @@ class LinkCaller {
   std::vector<std::shared_ptr<Caller>> calls_;
 };
 
-// The server's end of a stream, until its first word has come: then `begin` gets that and the rest
-// of the conversation, on a thread of gRPC's. Owned by itself.
-using BeginFn = std::function<void(v1::LinkAccess access, rdma::Signal::Ends offer,
-                                   std::unique_ptr<rdma::Signals> rest)>;
-grpc::ServerBidiReactor<v1::LinkSignal, v1::LinkSignal>* AnswerCall(BeginFn begin);
+// What a node says first: who it is, which its proof is to show, and its ends.
+struct LinkRequest {
+  auth::LinkTerms terms;
+  std::string proof;
+  rdma::Signal::Ends offer;
+};
+// The server's end of a stream, until the node's first word has come: then `begin` gets that and
+// the rest of the conversation, on a thread of gRPC's. Owned by itself. `server`: this one.
+using BeginFn = std::function<void(LinkRequest request, std::unique_ptr<rdma::Signals> rest)>;
+grpc::ServerBidiReactor<v1::LinkSignal, v1::LinkSignal>* AnswerCall(Incarnation server,
+                                                                    BeginFn begin);
 
 }  // namespace addend

@@ -18,7 +18,7 @@ JobSpec ToJobSpec(const v1::JobReservation& job) {
   spec.id = JobId(job.job_id());
   spec.generation = Generation(job.generation());
   spec.plan_version = PlanVersion(job.plan_version());
-  spec.token = job.token();
+  spec.key = job.key();
   spec.num_nodes = job.num_nodes();
   spec.name = job.job_name();
   spec.local_size = job.local_size();

@@ -40,15 +40,15 @@ grpc::Status SummationService::GetRollCall(grpc::ServerContext*, const v1::RollC
 
 grpc::ServerBidiReactor<v1::LinkSignal, v1::LinkSignal>* SummationService::Converse(
     grpc::CallbackServerContext* context) {
-  return AnswerCall(
-      [engine = engine_, peer = context->peer()](v1::LinkAccess access, rdma::Signal::Ends offer,
-                                                 std::unique_ptr<rdma::Signals> rest) {
-        engine->AnswerRdma({.peer = peer,
-                            .job = JobId(access.job_id()),
-                            .token = access.token(),
-                            .offer = std::move(offer)},
-                           std::move(rest));
-      });
+  return AnswerCall(engine_->incarnation(),
+                    [engine = engine_, peer = context->peer()](
+                        LinkRequest request, std::unique_ptr<rdma::Signals> rest) {
+                      engine->AnswerRdma({.peer = peer,
+                                          .terms = std::move(request.terms),
+                                          .proof = std::move(request.proof),
+                                          .offer = std::move(request.offer)},
+                                         std::move(rest));
+                    });
 }
 
 }  // namespace addend

@@ -472,7 +472,7 @@ EngineStats Engine::stats() const {
     sum.payload_bytes_summed += s.payload_bytes_summed;
     sum.early_kept += s.early_kept;
     sum.early_dropped += s.early_dropped;
-    sum.links_refused += s.links_refused;
+    for (size_t i = 0; i < s.links_refused.size(); ++i) sum.links_refused[i] += s.links_refused[i];
     sum.updates_applied += s.updates_applied;
     sum.updates_lost += s.updates_lost;
   }

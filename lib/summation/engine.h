@@ -29,7 +29,7 @@ struct EngineStats {
   uint64_t early_kept = 0;
   uint64_t early_dropped = 0;
   uint64_t links_malformed = 0;
-  uint64_t links_refused = 0;
+  std::array<uint64_t, kRefusalNames.size()> links_refused{};  // by Refusal
   uint64_t updates_applied = 0;
   uint64_t updates_lost = 0;
   uint64_t memory_used_bytes = 0;

@@ -25,11 +25,12 @@ bool IsOutdated(const FrameHeader& header, const Partition& partition) {
 }  // namespace
 
 absl::StatusOr<MutableBytes> NodeLink::Place(const FrameHeader& header) {
-  if (header.type == FrameType::kHello) {
-    if (header.payload_bytes > hello_room_.size()) {
-      return absl::InvalidArgumentError("the token of a HELLO is too long");
+  if (header.type == FrameType::kHello || header.type == FrameType::kProof) {
+    if (header.payload_bytes > handshake_room_.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("the payload of a %s is too long", Name(header.type)));
     }
-    return MutableBytes(hello_room_.data(), header.payload_bytes);
+    return MutableBytes(handshake_room_.data(), header.payload_bytes);
   }
   if (header.type == FrameType::kAudit) return PlaceAudit(header);
   if (IsAboutLatest(header)) return PlaceLatest(header);
@@ -108,6 +109,8 @@ absl::Status NodeLink::OnFrame(const FrameHeader& header, Payload payload) {
   switch (header.type) {
     case FrameType::kHello:
       return OnHello(header, payload.bytes());
+    case FrameType::kProof:
+      return OnProof(header, payload.bytes());
     case FrameType::kContribution:
       return OnContribution(header, std::move(payload));
     case FrameType::kRecover:
@@ -140,29 +143,57 @@ void NodeLink::OnClosed(absl::Status why) {
   shard_->OnLinkClosed(this, why);  // deletes this
 }
 
-absl::Status NodeLink::OnHello(const FrameHeader& header, Bytes token) {
-  if (job_ != nullptr) return absl::InvalidArgumentError("a second HELLO on one link");
-  ADDEND_ASSIGN_OR_RETURN(job_, shard_->Admit(this, header, token));
+// Says who it is. Nothing of it is believed so far.
+absl::Status NodeLink::OnHello(const FrameHeader& header, Bytes opening) {
+  if (terms_.has_value()) return absl::InvalidArgumentError("a second HELLO on one link");
+  ADDEND_ASSIGN_OR_RETURN(terms_, shard_->TermsFor(link_->peer(), header, opening));
+  FrameHeader challenge;
+  challenge.type = FrameType::kChallenge;
+  challenge.job = header.job;
+  challenge.generation = header.generation;
+  challenge.partition = header.partition;
+  shard_->Sign(&challenge);
+  link_->Send(challenge, terms_->server_nonce, nullptr);
+  return absl::OkStatus();
+}
+
+absl::Status NodeLink::OnProof(const FrameHeader& header, Bytes proof) {
+  if (job_ != nullptr || !terms_.has_value()) {
+    return absl::InvalidArgumentError("a PROOF that was not asked for");
+  }
+  if (header.job != terms_->claim.job || header.generation != terms_->claim.generation ||
+      NodeId(header.sender) != terms_->claim.node) {
+    return absl::InvalidArgumentError("a PROOF for another job, generation or node than its HELLO");
+  }
+  ADDEND_ASSIGN_OR_RETURN(const auth::Secret token, shard_->TokenOf(link_->peer(), *terms_, proof));
+  ADDEND_ASSIGN_OR_RETURN(job_, shard_->Admit(this, terms_->claim));
   is_stranger_ = false;
-  node_ = NodeId(header.sender);
-  generation_ = header.generation;
+  node_ = terms_->claim.node;
+  generation_ = terms_->claim.generation;
+  Welcome(token);
+  return absl::OkStatus();
+}
+
+// The node, too, learns whom it talks to.
+void NodeLink::Welcome(const auth::Secret& token) {
   FrameHeader reply;
   reply.type = FrameType::kHello;
   reply.flags = kFlagReply;
-  reply.job = header.job;
-  reply.generation = header.generation;
-  reply.partition = header.partition;
+  reply.job = terms_->claim.job;
+  reply.generation = generation_;
+  reply.partition = PartitionId(terms_->shard);
   shard_->Sign(&reply);
-  link_->Send(reply, {}, nullptr);
+  proof_ = auth::ProofOf(auth::Side::kServer, token, *terms_);
+  link_->Send(reply, proof_, nullptr);
   link_->LimitInFlight(job_->in_flight_bytes);
   outbox_.Attach(link_, *traits_);
-  return absl::OkStatus();
 }
 
 absl::Status NodeLink::CheckSender(const FrameHeader& header) const {
   if (job_ == nullptr) {
-    return shard_->Refuse(link_->peer(),
-                          absl::UnauthenticatedError("the first frame of a link must be a HELLO"));
+    return shard_->Refuse(
+        link_->peer(), Refusal::kNoToken,
+        absl::UnauthenticatedError("a link begins with a HELLO, and its answer with a PROOF"));
   }
   if (header.job != job_->spec.id || header.generation != generation_ ||
       NodeId(header.sender) != node_) {

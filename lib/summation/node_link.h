@@ -10,6 +10,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "lib/auth/link_proof.h"
 #include "lib/base/status_macros.h"
 #include "lib/memory/arena.h"
 #include "lib/summation/latest_partition.h"
@@ -24,8 +25,8 @@ struct ShardJob;
 
 class NodeLink final : public Sink {
  public:
-  // `shard` and `traits` outlive the link. Nothing is allocated for the peer before its HELLO has
-  // proved the token.
+  // `shard` and `traits` outlive the link. Nothing is allocated for the peer before it has proved
+  // the token.
   NodeLink(Shard* shard, Link* link, const Traits* traits, const SendLimits& limits)
       : shard_(shard), link_(link), traits_(traits), since_(absl::Now()), outbox_(limits) {}
 
@@ -68,7 +69,9 @@ class NodeLink final : public Sink {
   // Of the frame that has arrived; nothing if Place() was not called for it.
   Placed TakePlaced(const FrameHeader& header);
 
-  absl::Status OnHello(const FrameHeader& header, Bytes token);
+  absl::Status OnHello(const FrameHeader& header, Bytes opening);
+  absl::Status OnProof(const FrameHeader& header, Bytes proof);
+  void Welcome(const auth::Secret& token);
   absl::Status OnContribution(const FrameHeader& header, Payload payload);
   absl::StatusOr<MutableBytes> PlaceAudit(const FrameHeader& header);
   absl::Status OnAudit(const FrameHeader& header, Payload payload);
@@ -117,13 +120,16 @@ class NodeLink final : public Sink {
   const Traits* const traits_;  // of its transport
   const absl::Time since_;
   bool is_stranger_ = true;
+  std::optional<auth::LinkTerms> terms_;  // from the HELLO on: what has to be proved
   ShardJob* job_ = nullptr;
   NodeId node_;
   Generation generation_;
   Outbox outbox_;
 
+  auth::Secret proof_{};  // this server's, lent to its HELLO
+
   // What is being received: one frame or several, in their order.
-  std::array<std::byte, 256> hello_room_;
+  std::array<std::byte, auth::kOpeningBytes> handshake_room_;
   std::deque<Placed> placed_;
   std::shared_ptr<Arena> scratch_;  // for contributions whose turn it is
   size_t scratch_used_ = 0;

@@ -2,6 +2,7 @@
 // to it, and sums. No locks: everything here runs on the shard's loop.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <list>
@@ -9,9 +10,12 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "lib/auth/link_proof.h"
 #include "lib/shard/event_loop.h"
 #include "lib/summation/auditor.h"
 #include "lib/summation/node_link.h"
@@ -31,6 +35,11 @@ struct ServerIdentity {
   Incarnation incarnation;
 };
 
+// Why a link was refused. The names are those of the metric.
+enum class Refusal { kUnknownJob, kNoToken, kWrongToken, kExpiredToken, kNotMember, kTooLate };
+inline constexpr std::array<std::string_view, 6> kRefusalNames = {
+    "unknown_job", "no_token", "wrong_token", "expired_token", "not_a_member", "too_late"};
+
 // Counted by a shard, read by anyone.
 struct ShardStats {
   std::atomic<uint64_t> partitions_sealed{0};
@@ -38,7 +47,7 @@ struct ShardStats {
   std::atomic<uint64_t> copied_bytes{0};
   std::atomic<uint64_t> early_kept{0};
   std::atomic<uint64_t> early_dropped{0};
-  std::atomic<uint64_t> links_refused{0};
+  std::array<std::atomic<uint64_t>, kRefusalNames.size()> links_refused{};  // by Refusal
   std::atomic<uint64_t> updates_applied{0};
   std::atomic<uint64_t> updates_lost{0};
 };
@@ -83,11 +92,11 @@ class Shard {
   absl::Status ListenRdma(const rdma::Devices& devices, const RdmaOptions& options);
 
   // ---- control, on the loop ----
-  // A peer asks for a link over RDMA. Nothing is set up for it unless it knows the job's token.
+  // A peer asks for a link over RDMA. Nothing is set up for it unless it has proved a token.
   struct RdmaCall {
     std::string peer;
-    JobId job;
-    std::string token;
+    auth::LinkTerms terms;
+    std::string proof;
     rdma::Signal::Ends offer;
   };
   void AnswerRdma(const RdmaCall& call, std::unique_ptr<rdma::Signals> signals);
@@ -119,8 +128,14 @@ class Shard {
   // ---- for NodeLink, on the loop ----
   EarlyBuffers* early_buffers() { return early_buffers_.get(); }
   // Counts and logs that a peer is turned away, before it is told so. Returns `why`.
-  absl::Status Refuse(const std::string& peer, absl::Status why);
-  absl::StatusOr<ShardJob*> Admit(NodeLink* link, const FrameHeader& hello, Bytes token);
+  absl::Status Refuse(const std::string& peer, Refusal reason, absl::Status why);
+  // What a peer has to prove that has opened a link so.
+  absl::StatusOr<auth::LinkTerms> TermsFor(const std::string& peer, const FrameHeader& hello,
+                                           Bytes opening);
+  // The token with which the peer has made the proof, if it is the right one and has not expired.
+  absl::StatusOr<auth::Secret> TokenOf(const std::string& peer, const auth::LinkTerms& terms,
+                                       Bytes proof);
+  absl::StatusOr<ShardJob*> Admit(NodeLink* link, const auth::Claim& node);
   void Sign(FrameHeader* header) const;
   // Takes the contribution whose turn it is, goes on with what came early, and sends the result if
   // that was all.
@@ -214,6 +229,8 @@ class Shard {
   ShardJournal journal_;
   Auditor auditor_;
   StallLog stalls_;
+  absl::Time refusal_said_ = absl::InfinitePast();
+  uint64_t refusals_unsaid_ = 0;
 
   absl::flat_hash_map<JobId, std::unique_ptr<ShardJob>> jobs_;
   std::list<std::unique_ptr<NodeLink>> links_;

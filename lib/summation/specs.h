@@ -23,7 +23,7 @@ struct JobSpec {
   std::string name = {};  // for people
   Generation generation;
   PlanVersion plan_version;
-  std::string token;  // what a node's HELLO has to carry
+  std::string key;  // what its nodes' tokens are made from (lib/auth/token.h)
   uint32_t num_nodes = 1;
   uint32_t local_size = 1;     // Average divides by the nodes of the round times local_size
   std::set<NodeId> lost = {};  // take part in nothing any more

@@ -55,8 +55,7 @@ T Get(std::span<const std::byte, kFrameHeaderBytes> bytes, Offset at) {
 
 absl::Status CheckFields(std::span<const std::byte, kFrameHeaderBytes> bytes) {
   const int type = Get<uint8_t>(bytes, kType);
-  if (type < static_cast<int>(FrameType::kHello) ||
-      type > static_cast<int>(FrameType::kAuditDigest)) {
+  if (type < static_cast<int>(FrameType::kHello) || type > static_cast<int>(FrameType::kProof)) {
     return absl::InvalidArgumentError(absl::StrFormat("unknown frame type %d", type));
   }
   if (Get<uint8_t>(bytes, kDTypeAt) >= kDTypes || Get<uint8_t>(bytes, kOp) >= kReduceOps) {
@@ -84,8 +83,9 @@ absl::Status CheckFields(std::span<const std::byte, kFrameHeaderBytes> bytes) {
 
 std::string_view Name(FrameType type) {
   constexpr std::string_view kNames[] = {
-      "?",       "HELLO",  "CONTRIBUTION", "RESULT", "ACK",   "MOVED", "SEND_AGAIN",  "RECOVER",
-      "ABORTED", "GOAWAY", "PING",         "BUNDLE", "STAMP", "AUDIT", "AUDIT_DIGEST"};
+      "?",          "HELLO",   "CONTRIBUTION", "RESULT",    "ACK",  "MOVED",
+      "SEND_AGAIN", "RECOVER", "ABORTED",      "GOAWAY",    "PING", "BUNDLE",
+      "STAMP",      "AUDIT",   "AUDIT_DIGEST", "CHALLENGE", "PROOF"};
   return kNames[static_cast<int>(type)];
 }
 

@@ -15,14 +15,14 @@
 namespace addend {
 
 inline constexpr uint32_t kFrameMagic = 0x444E4441;  // "ADND" on the wire
-inline constexpr uint16_t kWireVersion = 4;
+inline constexpr uint16_t kWireVersion = 5;
 inline constexpr size_t kFrameHeaderBytes = 96;
 // Upper limit of a payload; a header that announces more is malformed.
 inline constexpr uint32_t kMaxPayloadBytes = 1u << 30;
 
 enum class FrameType : uint8_t {
-  kHello = 1,  // opens a link in both directions; partition = the shard asked for, payload = the
-               // job's token
+  kHello = 1,  // opens a link in both directions; partition = the shard asked for, payload = an
+               // Opening (lib/auth/link_proof.h). The server's: its own proof
   kContribution = 2,  // node -> owner: the node's part of (partition, round)
   kResult = 3,        // owner -> node: the sum; node -> owner, if asked: the sum as it was sent
   kAck = 4,           // node -> owner, after a reset: the result of (partition, round) is held
@@ -42,6 +42,8 @@ enum class FrameType : uint8_t {
   kAudit = 13,  // node -> another server: as its kContribution to the owner
   kAuditDigest = 14,  // node -> that server: detail = CRC-32C of the result, contributors = the
                       // owner's server id
+  kChallenge = 15,    // owner -> node, after its HELLO: payload = the server's number to be signed
+  kProof = 16,        // node -> owner, in answer: payload = the node's signature
 };
 std::string_view Name(FrameType type);
 
@@ -53,6 +55,7 @@ inline constexpr size_t kMaxBundledBytes = 16 << 10;
 inline constexpr bool MayBeBundled(FrameType type, size_t payload_bytes) {
   return type != FrameType::kHello && type != FrameType::kGoaway && type != FrameType::kBundle &&
          type != FrameType::kAudit && type != FrameType::kAuditDigest &&
+         type != FrameType::kChallenge && type != FrameType::kProof &&
          payload_bytes <= kMaxBundledBytes;
 }
 

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "lib/auth/job_proof.h"
+#include "lib/auth/secret.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/status_macros.h"
 #include "services/scheduler/membership_scope.h"
@@ -21,6 +23,18 @@ absl::Status Unknown(const v1::MemberId& member) {
           : absl::StrFormat("the scheduler does not know node %d of job number %d in this "
                             "incarnation: it has to register again",
                             member.node_rank(), member.job_id()));
+}
+
+// Numbers are shown to whoever asks; the key is the member's own.
+template <typename Registration>
+bool SpeaksFor(const v1::MemberId& member, const Registration& info) {
+  return info.incarnation() == member.incarnation() &&
+         auth::Same(auth::BytesOf(info.member_key()), auth::BytesOf(member.key()));
+}
+
+absl::Status NotTheSame(const std::string& host) {
+  return absl::PermissionDeniedError(absl::StrFormat(
+      "somebody on %s registers under the number of a member without that member's key", host));
 }
 
 // Of one heartbeat.
@@ -49,9 +63,12 @@ absl::StatusOr<v1::RegisterServerResponse> Membership::RegisterServer(
   ADDEND_RETURN_IF_ERROR(CheckServerRequest(request));
   v1::RegisterServerResponse response;
   response.set_lease_s(absl::ToDoubleSeconds(options_.lease));
+  ADDEND_RETURN_IF_ERROR(CheckProof(request));
   for (auto& [id, server] : servers_) {
     if (server.info.incarnation() != request.incarnation()) continue;
+    if (server.info.member_key() != request.member_key()) return NotTheSame(request.hostname());
     server.info = request;
+    server.info.clear_join_proof();
     server.lease.last_seen = now;
     event_.changed_servers.insert(id);
     response.set_server_id(id.value());
@@ -61,6 +78,8 @@ absl::StatusOr<v1::RegisterServerResponse> Membership::RegisterServer(
   Server server;
   server.id = ServerId(next_server_++);
   server.info = request;
+  server.info.clear_join_proof();
+  server.secret_digest = auth::DigestOf(request.join_proof());
   server.lease.last_seen = now;
   server.lease.unwatched_since = now;
   if (request.memory_limit_bytes() != 0) server.free_bytes = request.memory_limit_bytes();
@@ -121,7 +140,11 @@ absl::StatusOr<v1::RegisterNodeResponse> Membership::RegisterNode(
   ADDEND_RETURN_IF_ERROR(CheckNodeRequest(request));
   const NodeId rank(request.node_rank());
   Job* job = FindJob(request.job());
-  if (job != nullptr) ADDEND_RETURN_IF_ERROR(ReplaceNode(*job, request));
+  if (job != nullptr) {
+    ADDEND_RETURN_IF_ERROR(CheckSecret(*job, request.node_rank(), request.hostname(),
+                                       auth::DigestOf(request.join_proof())));
+    ADDEND_RETURN_IF_ERROR(ReplaceNode(*job, request));
+  }
   if (job != nullptr && !job->nodes.empty()) {
     ADDEND_RETURN_IF_ERROR(CheckSettings(*job, request));
   }
@@ -141,6 +164,7 @@ absl::StatusOr<v1::RegisterNodeResponse> Membership::RegisterNode(
                          job->name));
   }
   node.info = request;
+  node.info.clear_join_proof();
   node.lease.last_seen = now;
   event_.changed_jobs.insert(job->id);
   event_.changed_nodes.insert({job->id, rank});
@@ -150,7 +174,7 @@ absl::StatusOr<v1::RegisterNodeResponse> Membership::RegisterNode(
   v1::RegisterNodeResponse response;
   response.set_job_id(job->id.value());
   response.set_generation(job->generation.value());
-  response.set_token(job->token);
+  *response.mutable_token() = NewToken(*job, &node);
   response.set_lease_s(absl::ToDoubleSeconds(options_.lease));
   return response;
 }
@@ -160,7 +184,10 @@ absl::Status Membership::ReplaceNode(Job& job, const v1::RegisterNodeRequest& re
   const auto found = job.nodes.find(NodeId(request.node_rank()));
   if (found == job.nodes.end()) return absl::OkStatus();
   const Node& old = found->second;
-  if (old.info.incarnation() == request.incarnation()) return absl::OkStatus();
+  if (old.info.incarnation() == request.incarnation()) {
+    if (old.info.member_key() != request.member_key()) return NotTheSame(request.hostname());
+    return absl::OkStatus();
+  }
   if (Alive(old.lease)) return RankTaken(job.name, request.node_rank(), old.info.hostname());
   RemoveNode(job, old.rank, NameOf(job, old) + " was lost: its agent has been started anew", true);
   return absl::OkStatus();
@@ -169,7 +196,7 @@ absl::Status Membership::ReplaceNode(Job& job, const v1::RegisterNodeRequest& re
 Server* Membership::FindServer(const v1::MemberId& member) {
   const auto found = servers_.find(ServerId(member.server_id()));
   if (found == servers_.end()) return nullptr;
-  return found->second.info.incarnation() == member.incarnation() ? &found->second : nullptr;
+  return SpeaksFor(member, found->second.info) ? &found->second : nullptr;
 }
 
 Node* Membership::FindNode(const v1::MemberId& member, Job** job) {
@@ -178,7 +205,7 @@ Node* Membership::FindNode(const v1::MemberId& member, Job** job) {
   *job = &found->second;
   const auto node = found->second.nodes.find(NodeId(member.node_rank()));
   if (node == found->second.nodes.end()) return nullptr;
-  if (node->second.info.incarnation() != member.incarnation()) return nullptr;
+  if (!SpeaksFor(member, node->second.info)) return nullptr;
   // Whatever the call is, it is a sign of life.
   node->second.lease.last_seen = std::max(node->second.lease.last_seen, event_.now);
   return &node->second;

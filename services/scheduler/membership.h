@@ -29,6 +29,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "proto/addend/v1/scheduler.pb.h"
 #include "services/scheduler/event_log.h"
@@ -101,10 +102,14 @@ class Membership {
  public:
   struct Options {
     absl::Duration lease = absl::Seconds(5);
-    bool react_to_stragglers = true;          // servers that are slow get less to sum
-    std::string version;                      // of this build, for GetStatus
-    std::string store;                        // name of the store, for GetStatus
-    std::function<std::string()> make_token;  // a new secret of 32 bytes
+    bool react_to_stragglers = true;        // servers that are slow get less to sum
+    std::string version;                    // of this build, for GetStatus
+    std::string store;                      // name of the store, for GetStatus
+    std::function<std::string()> make_key;  // 32 new bytes that nobody can guess
+    absl::Duration token_lifetime = absl::Hours(1);
+    // What other machines compare with their clocks, which may jump; everything else follows `now`.
+    std::function<absl::Time()> wall_clock = absl::Now;
+    std::string servers_digest;  // of the proof that CPU servers must bring; empty: none
   };
 
   Membership(Options options, absl::Time now);
@@ -196,6 +201,11 @@ class Membership {
   // `kind`: left or lost.
   void RemoveServer(ServerId id, std::string_view kind, const std::string& why);
   void TakeIncidents(const v1::HeartbeatRequest& beat, Job* job, Decision* decision);
+
+  // membership_trust.cc: who is let in
+  absl::Status CheckProof(const v1::RegisterServerRequest& request) const;
+  bool TokenIsDue(const Job& job, const Node& node) const;
+  v1::NodeToken NewToken(const Job& job, Node* node) const;
 
   // membership_leases.cc: who is lost
   bool Alive(const Lease& lease) const;
@@ -317,7 +327,7 @@ class Membership {
   void FillServers(const Job& job, v1::NodeUpdate* update) const;
   using SharedUpdate = std::shared_ptr<const v1::NodeUpdate>;
   SharedUpdate AsSeenBy(const Job& job, const Node& node, const SharedUpdate& update) const;
-  void SendTo(const Job& job, const Node& node, const SharedUpdate& update);
+  void SendTo(const Job& job, Node& node, const SharedUpdate& update);
   void AskToHold(const Job& job, const Tensor& tensor, ServerId server, const Owned& owned);
   v1::JobReservation* ReservationFor(ServerId server, const Job& job);
   v1::JobReservation* ReleasesFor(ServerId server, const Job& job);

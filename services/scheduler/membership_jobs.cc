@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "lib/auth/job_proof.h"
 #include "lib/base/exit_codes.h"
 #include "services/scheduler/membership_scope.h"
 #include "services/scheduler/records.h"
@@ -43,7 +44,8 @@ Job& Membership::CreateJob(const v1::RegisterNodeRequest& request) {
   job.id = id;
   job.name = request.job();
   job.settings = request.settings();
-  job.token = options_.make_token();
+  job.key = options_.make_key();
+  job.secret_digest = auth::DigestOf(request.join_proof());
   job.created = job.forming_since = event_.now;
   job_by_name_[job.name] = id;
   event_.ids_changed = true;
@@ -281,7 +283,9 @@ std::string Membership::WaitsForIdle(const Job& job) const {
 // store, agents still give the ids of the former one.
 const Server* Membership::ColocatedServer(const Job& job, NodeId node) const {
   const auto found = colocated_.find({job.name, node});
-  return found == colocated_.end() ? nullptr : &servers_.at(found->second);
+  if (found == colocated_.end()) return nullptr;
+  const Server& server = servers_.at(found->second);
+  return MayUse(job, server) ? &server : nullptr;
 }
 
 // Who may sum for the job: the colocated servers of its nodes by rank, then the CPU servers by id.

@@ -32,6 +32,9 @@ absl::Time Membership::Tick(absl::Time now, Decision* decision) {
   RaiseSpeeds();
   for (auto& [id, job] : jobs_) {
     FollowPaces(job);
+    for (const auto& [rank, node] : job.nodes) {
+      if (TokenIsDue(job, node)) Single(job, rank);
+    }
     if (!job.forming_changed) continue;
     job.forming_changed = false;
     job.forming_told = now;

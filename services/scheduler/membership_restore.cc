@@ -77,6 +77,7 @@ absl::Status Membership::RestoreOne(const StoreEntry& entry) {
       const uint64_t limit = server.info.memory_limit_bytes();
       if (limit != 0) server.free_bytes = limit;
       server.draining = record.draining();
+      server.secret_digest = record.secret_digest();
       AddServer(std::move(server));
       return absl::OkStatus();
     });
@@ -99,7 +100,8 @@ absl::Status Membership::RestoreJob(const v1::JobRecord& record) {
   job.id = JobId(record.job_id());
   job.name = record.name();
   job.settings = record.settings();
-  job.token = record.token();
+  job.key = record.key();
+  job.secret_digest = record.secret_digest();
   job.generation = Generation(record.generation());
   job.plan_version = PlanVersion(record.plan_version());
   job.state = record.state();

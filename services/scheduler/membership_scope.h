@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "absl/strings/str_format.h"
 #include "services/scheduler/membership.h"
@@ -57,6 +58,10 @@ std::map<uint32_t, v1::PartitionMove> MovesOf(const Tensor& tensor);
 // Fields that every server or job of this version has to fill in, checked where they arrive.
 absl::Status CheckServerRequest(const v1::RegisterServerRequest& request);
 absl::Status CheckNodeRequest(const v1::RegisterNodeRequest& request);
+// A member of the job that has brought its secret; `digest`: of the proof, empty if there is none.
+// PERMISSION_DENIED says what it has brought instead.
+absl::Status CheckSecret(const Job& job, uint32_t rank, const std::string& host,
+                         std::string_view digest);
 // A member whose settings are those of the job's other nodes; FAILED_PRECONDITION names the first
 // that differs.
 absl::Status CheckSettings(const Job& job, const v1::RegisterNodeRequest& request);

@@ -42,7 +42,8 @@ struct Lease {
 
 struct Server {
   ServerId id;
-  v1::RegisterServerRequest info;
+  v1::RegisterServerRequest info;  // without the proof
+  std::string secret_digest;       // of the proof that it brought; empty: none
   Lease lease;
   v1::HeartbeatRequest beat;  // the last
   // Left under its memory limit when all that was sent to it is reserved.
@@ -71,13 +72,16 @@ struct Server {
 
 struct Node {
   NodeId rank;
-  v1::RegisterNodeRequest info;
+  v1::RegisterNodeRequest info;  // without the proof
   Lease lease;
   v1::HeartbeatRequest beat;
   uint32_t trainers = 0;  // that wait for the generation to begin, as the node has reported
   // Nodes that cannot reach its colocated server, and why.
   std::map<NodeId, std::string> accusers;
   absl::Time accused_since;
+  // The generation of the token that it was given last, and when that was.
+  Generation token_of{0};
+  absl::Time token_since = absl::InfinitePast();
   // It has no trainer of the current generation, so it is not affected by that generation's fate
   // and waits for the next one.
   bool idle = false;
@@ -155,7 +159,8 @@ struct Job {
   JobId id;
   std::string name;
   v1::JobSettings settings;
-  std::string token;
+  std::string key;            // what its nodes' tokens are made from
+  std::string secret_digest;  // of the proof that its members must bring; empty: none
   Generation generation{1};
   PlanVersion plan_version;
   v1::JobState state = v1::FORMING;

@@ -25,7 +25,8 @@ v1::JobRecord RecordOf(const Job& job) {
   record.set_job_id(job.id.value());
   record.set_name(job.name);
   *record.mutable_settings() = job.settings;
-  record.set_token(job.token);
+  record.set_key(job.key);
+  record.set_secret_digest(job.secret_digest);
   record.set_generation(job.generation.value());
   record.set_plan_version(job.plan_version.value());
   record.set_state(job.state);
@@ -171,7 +172,7 @@ void Membership::DescribeJob(const Job& job, v1::JobReservation* reservation) co
   reservation->set_job_name(job.name);
   reservation->set_generation(job.generation.value());
   reservation->set_plan_version(job.plan_version.value());
-  reservation->set_token(job.token);
+  reservation->set_key(job.key);
   reservation->set_num_nodes(job.settings.num_nodes());
   reservation->set_local_size(job.settings.local_size());
   reservation->set_failed(job.state == v1::FAILED);
@@ -181,7 +182,8 @@ void Membership::DescribeJob(const Job& job, v1::JobReservation* reservation) co
 
 bool Membership::MayUse(const Job& job, const Server& server) const {
   if (!server.colocated()) return true;
-  return server.info.colocated_job() == job.name;
+  // One that came before its job was not asked for the job's secret.
+  return server.info.colocated_job() == job.name && server.secret_digest == job.secret_digest;
 }
 
 v1::ServerUpdate Membership::FullServerUpdate(
@@ -280,9 +282,17 @@ Membership::SharedUpdate Membership::AsSeenBy(const Job& job, const Node& node,
   return own;
 }
 
-void Membership::SendTo(const Job& job, const Node& node, const SharedUpdate& update) {
+// A node never waits for its token: it comes with the first word of a watch or a generation, and a
+// new one long before it expires.
+void Membership::SendTo(const Job& job, Node& node, const SharedUpdate& update) {
   if (node.lease.watch == 0) return;
-  event_.decision->to_nodes.push_back({node.lease.watch, AsSeenBy(job, node, update)});
+  SharedUpdate seen = AsSeenBy(job, node, update);
+  if (update->full() || TokenIsDue(job, node)) {
+    auto own = std::make_shared<v1::NodeUpdate>(*seen);
+    *own->mutable_token() = NewToken(job, &node);
+    seen = std::move(own);
+  }
+  event_.decision->to_nodes.push_back({node.lease.watch, std::move(seen)});
 }
 
 void Membership::Flush() {
@@ -330,16 +340,16 @@ void Membership::FlushNodes() {
   for (auto& [id, job] : jobs_) KeepOptimum(job);
   std::map<JobId, SharedUpdate> fulls;
   for (const auto& [job_id, rank] : event_.full) {
-    const Job& job = jobs_.at(job_id);
+    Job& job = jobs_.at(job_id);
     SharedUpdate& full = fulls[job_id];
     if (full == nullptr) full = std::make_shared<const v1::NodeUpdate>(FullNodeUpdate(job));
     SendTo(job, job.nodes.at(rank), full);
   }
   for (auto& [job_id, update] : event_.broadcasts) {
-    const Job& job = jobs_.at(job_id);
+    Job& job = jobs_.at(job_id);
     FillState(job, &update);
     const auto shared = std::make_shared<const v1::NodeUpdate>(std::move(update));
-    for (const auto& [rank, node] : job.nodes) {
+    for (auto& [rank, node] : job.nodes) {
       if (!event_.full.contains({job_id, rank})) SendTo(job, node, shared);
     }
   }
@@ -368,6 +378,7 @@ void Membership::FlushRecords() {
     record.set_server_id(id.value());
     *record.mutable_registration() = servers_.at(id).info;
     record.set_draining(servers_.at(id).draining);
+    record.set_secret_digest(servers_.at(id).secret_digest);
     writes.push_back(WriteOf(records::ServerKey(id.value()), record));
   }
   for (const JobId id : event_.changed_jobs) {

@@ -2,6 +2,8 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
+#include "lib/auth/job_proof.h"
+#include "lib/base/status_macros.h"
 
 ABSL_FLAG(addend::HostPort, listen, (addend::HostPort{"", 7070}),
           "gRPC for members and addendctl, host:port");
@@ -18,6 +20,13 @@ ABSL_FLAG(absl::Duration, lease, absl::Seconds(5),
           "a member that was not heard of for so long is lost; 100ms to 1h");
 ABSL_FLAG(bool, react_to_stragglers, true,
           "give a CPU server for which rounds wait much longer than for the others less to sum");
+ABSL_FLAG(absl::Duration, token_lifetime, absl::Hours(1),
+          "a node's token proves for so long to summation servers that it belongs to its job; half "
+          "of it later there is a new one; 1s to 24h");
+ABSL_FLAG(
+    std::string, server_secret_file, "",
+    "a file with a secret that CPU servers must have too: whoever is a server sees gradients; "
+    "default: none is asked for");
 ABSL_FLAG(std::string, port_file, "",
           "where to write the ports as JSON when serving (for ports chosen by the kernel)");
 
@@ -35,6 +44,16 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions() {
   if (options.lease < absl::Milliseconds(100) || options.lease > absl::Hours(1)) {
     return absl::InvalidArgumentError(absl::StrFormat("--lease=%s must be between 100ms and 1h",
                                                       absl::FormatDuration(options.lease)));
+  }
+  options.token_lifetime = absl::GetFlag(FLAGS_token_lifetime);
+  if (options.token_lifetime < absl::Seconds(1) || options.token_lifetime > absl::Hours(24)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--token-lifetime=%s must be between 1s and 24h",
+                        absl::FormatDuration(options.token_lifetime)));
+  }
+  if (const std::string file = absl::GetFlag(FLAGS_server_secret_file); !file.empty()) {
+    ADDEND_ASSIGN_OR_RETURN(const std::string secret, auth::ReadSecretFile(file));
+    options.servers_digest = auth::DigestOf(auth::JoinProof(secret, auth::kOfServers));
   }
   return options;
 }

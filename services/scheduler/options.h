@@ -17,7 +17,9 @@ struct SchedulerOptions {
   std::string store;  // as OpenStore takes it; empty: the default database
   absl::Duration lease;
   bool react_to_stragglers = true;
-  std::string port_file;  // empty: none is written
+  absl::Duration token_lifetime;
+  std::string servers_digest;  // of the proof that CPU servers must bring; empty: none
+  std::string port_file;       // empty: none is written
 };
 
 // Reads the parsed flags. INVALID_ARGUMENT names the flag.

@@ -1,13 +1,12 @@
 #include "services/scheduler/scheduler_service.h"
 
-#include <openssl/rand.h>
-
 #include <algorithm>
 #include <chrono>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "lib/auth/secret.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
@@ -26,20 +25,15 @@ absl::Time Now() {
   return start + absl::FromChrono(std::chrono::steady_clock::now() - steady_start);
 }
 
-std::string MakeToken() {
-  std::string token(32, '\0');
-  const int made = RAND_bytes(reinterpret_cast<unsigned char*>(token.data()), 32);
-  ADDEND_CHECK(made == 1, "a token that can be guessed is worse than none");
-  return token;
-}
-
-Membership::Options MembershipOptions(absl::Duration lease, bool react_to_stragglers,
+Membership::Options MembershipOptions(const SchedulerService::Options& options,
                                       const Store& store) {
-  return {.lease = lease,
-          .react_to_stragglers = react_to_stragglers,
+  return {.lease = options.lease,
+          .react_to_stragglers = options.react_to_stragglers,
           .version = std::string(Version()),
           .store = store.Describe(),
-          .make_token = MakeToken};
+          .make_key = [] { return std::string(auth::TextOf(auth::NewSecret())); },
+          .token_lifetime = options.token_lifetime,
+          .servers_digest = options.servers_digest};
 }
 
 absl::Status ShuttingDown() { return absl::UnavailableError("the scheduler is shutting down"); }
@@ -54,11 +48,10 @@ absl::StatusOr<std::unique_ptr<SchedulerService>> SchedulerService::Create(Optio
 }
 
 SchedulerService::SchedulerService(Options options)
-    : lease_(options.lease),
-      on_fatal_(std::move(options.on_fatal)),
+    : on_fatal_(std::move(options.on_fatal)),
       metrics_(options.registry),
       store_(std::move(options.store)),
-      membership_(MembershipOptions(lease_, options.react_to_stragglers, *store_), Now()) {}
+      membership_(MembershipOptions(options, *store_), Now()) {}
 
 SchedulerService::~SchedulerService() {
   Shutdown();

@@ -35,6 +35,8 @@ class SchedulerService final : public v1::Scheduler::CallbackService {
   struct Options {
     absl::Duration lease;
     bool react_to_stragglers = true;
+    absl::Duration token_lifetime = absl::Hours(1);
+    std::string servers_digest = {};  // as Membership::Options
     std::unique_ptr<Store> store;
     prometheus::Registry* registry;  // must outlive the service
     // Called at most once, from any thread: the store has failed.
@@ -117,7 +119,6 @@ class SchedulerService final : public v1::Scheduler::CallbackService {
   void ForgetEndedStreams() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) ABSL_LOCKS_EXCLUDED(ended_mu_);
   WatchId NextWatch() ABSL_LOCKS_EXCLUDED(mu_);
 
-  const absl::Duration lease_;
   const std::function<void(absl::Status)> on_fatal_;
   SchedulerMetrics metrics_;
 

@@ -5,6 +5,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
+#include "lib/auth/job_proof.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/units.h"
 #include "lib/memory/container_limit.h"
@@ -27,6 +28,8 @@ ABSL_FLAG(
     absl::Duration, drain_timeout, absl::Seconds(25),
     "after SIGTERM, for others to take over what this server sums; less than the grace period "
     "that Kubernetes gives (30s)");
+ABSL_FLAG(std::string, server_secret_file, "",
+          "the file with the secret that the scheduler asks of CPU servers, if it does");
 ABSL_FLAG(std::string, port_file, "",
           "where to write the ports as JSON when serving (for ports chosen by the kernel)");
 
@@ -49,6 +52,10 @@ absl::StatusOr<SummationOptions> ReadSummationOptions() {
   }
   options.port_file = absl::GetFlag(FLAGS_port_file);
 
+  if (const std::string file = absl::GetFlag(FLAGS_server_secret_file); !file.empty()) {
+    ADDEND_ASSIGN_OR_RETURN(const std::string secret, auth::ReadSecretFile(file));
+    options.join_proof = auth::JoinProof(secret, auth::kOfServers);
+  }
   options.shards = absl::GetFlag(FLAGS_shards);
   if (options.shards > kMaxShards) {
     return absl::InvalidArgumentError(

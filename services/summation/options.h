@@ -21,6 +21,7 @@ struct SummationOptions {
   uint64_t memory_limit_bytes = 0;
   absl::Duration drain_timeout;
   std::string port_file;
+  std::string join_proof;  // that it may be a server; empty: no secret is known
 };
 
 // Reads the parsed flags. INVALID_ARGUMENT names the flag.

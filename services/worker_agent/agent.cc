@@ -25,6 +25,40 @@ uint32_t TrainerCode(const absl::Status& why, const std::string& kind) {
   return static_cast<uint32_t>(ExitCodeOf(why));
 }
 
+namespace {
+
+auth::Token FromProto(const v1::NodeToken& proto) {
+  auth::Token token{.expires_unix_s = proto.expires_unix_s()};
+  if (proto.secret().size() == token.secret.size()) {
+    const Bytes secret = auth::BytesOf(proto.secret());
+    std::copy(secret.begin(), secret.end(), token.secret.begin());
+  }
+  return token;
+}
+
+// What a server is told by gRPC before a link over RDMA. The link itself begins as every other one.
+v1::LinkAccess AccessFor(const NodeIdentity& self, const v1::LinkChallenge& challenge,
+                         uint32_t shard) {
+  auth::LinkTerms terms{.claim = self.claim(),
+                        .node = self.incarnation,
+                        .server = Incarnation(challenge.incarnation()),
+                        .shard = shard};
+  const Bytes nonce = auth::BytesOf(challenge.nonce());
+  std::copy_n(nonce.begin(), std::min(nonce.size(), terms.server_nonce.size()),
+              terms.server_nonce.begin());
+  v1::LinkAccess access;
+  access.set_job_id(self.job.value());
+  access.set_generation(self.generation.value());
+  access.set_node_rank(self.node.value());
+  access.set_incarnation(self.incarnation.value());
+  access.set_expires_unix_s(self.token.expires_unix_s);
+  access.set_proof(
+      std::string(auth::TextOf(auth::ProofOf(auth::Side::kNode, self.token.secret, terms))));
+  return access;
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(Options options,
                                                      std::shared_ptr<InprocNetwork> network) {
   std::unique_ptr<Agent> agent(new Agent(std::move(options), std::move(network)));
@@ -32,11 +66,11 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(Options options,
   Agent* const raw = agent.get();
   if (!raw->options_.rdma_devices.empty()) {
     auto dial = [raw](const Address& server) {
-      v1::LinkAccess access;
-      access.set_job_id(raw->identity_.job.value());
-      access.set_token(raw->identity_.token);
-      return raw->link_caller_.Call((HostPort{server.host, server.port}).ToString(),
-                                    std::move(access));
+      return raw->link_caller_.Call(
+          (HostPort{server.host, server.port}).ToString(),
+          [self = raw->identity_](const v1::LinkChallenge& challenge, uint32_t shard) {
+            return AccessFor(self, challenge, shard);
+          });
     };
     ADDEND_ASSIGN_OR_RETURN(
         raw->rdma_, MakeRdmaTransport(raw->loop_.get(), raw->options_.rdma_devices, std::move(dial),
@@ -109,7 +143,7 @@ void Agent::Begin(const v1::RegisterNodeResponse& registration, ServerId colocat
                  .generation = Generation(registration.generation()),
                  .node = options_.node,
                  .incarnation = options_.incarnation,
-                 .token = registration.token()};
+                 .token = FromProto(registration.token())};
     reason_ = "the agent waits for the scheduler's first word";
     for (const v1::NodeUpdate& update : early_updates_) Apply(update);
     early_updates_.clear();
@@ -132,6 +166,7 @@ void Agent::Apply(const v1::NodeUpdate& update) {
   const Generation generation(update.generation());
   if (generation < identity_.generation) return;
   if (generation > identity_.generation) BeginGeneration(generation);
+  if (update.has_token()) identity_.token = FromProto(update.token());
   if (const PlanVersion told(update.plan_version()); told > plan_version_) {
     plan_version_ = told;
     ++plan_changes_;

@@ -45,7 +45,9 @@ void Agent::OnLinkLost(ServerLink* link, const absl::Status& why) {
   }
   const Use use = UseOf(link);
   if (use == Use::kNone && link->was_open() && !server->second.colocated()) return;  // it has ended
-  if (!IsTransient(why) && !absl::IsUnauthenticated(why) && !absl::IsFailedPrecondition(why)) {
+  // Or it has not heard of this job or generation, or has gone on to the next one.
+  const bool unwelcome = absl::IsUnauthenticated(why) || absl::IsPermissionDenied(why);
+  if (!IsTransient(why) && !unwelcome && !absl::IsFailedPrecondition(why)) {
     return FailJob(why, "internal", /*report=*/true);  // it would be refused again
   }
   if (!IsTransient(why) && use == Use::kOwner) {

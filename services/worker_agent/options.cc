@@ -8,12 +8,16 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "lib/auth/job_proof.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "lib/base/units.h"
 #include "lib/wire/frame.h"
 
 ABSL_FLAG(std::string, job, "", "name of the job; required");
+ABSL_FLAG(std::string, job_secret_file, "",
+          "a file with the job's secret: only agents that have the same are let into the job; "
+          "default: whoever reaches the scheduler is");
 ABSL_FLAG(uint32_t, node_rank, 0, "this node's rank in the job, from 0 (torchrun's GROUP_RANK)");
 ABSL_FLAG(std::string, node_rank_base, "0",
           "added to --node-rank: a number, or a product such as 3*8 (the fourth group of eight "
@@ -173,6 +177,10 @@ absl::StatusOr<AgentOptions> ReadAgentOptions() {
   options.deterministic_intranode = absl::GetFlag(FLAGS_deterministic_intranode);
   options.gpudirect = absl::GetFlag(FLAGS_gpudirect);
   ADDEND_RETURN_IF_ERROR(Check(options));
+  if (const std::string file = absl::GetFlag(FLAGS_job_secret_file); !file.empty()) {
+    ADDEND_ASSIGN_OR_RETURN(const std::string secret, auth::ReadSecretFile(file));
+    options.join_proof = auth::JoinProof(secret, auth::OfJob(options.job));
+  }
   if (const std::string file = absl::GetFlag(FLAGS_topology); !file.empty()) {
     absl::StatusOr<Topology> topology = ReadTopology(file);
     if (!topology.ok()) return OfFlag("topology", topology.status());

@@ -17,6 +17,7 @@ namespace addend {
 struct AgentOptions {
   MachineOptions machine;
   std::string job;
+  std::string join_proof;  // that the node knows the job's secret; empty: it has none
   uint32_t node_rank = 0;  // --node-rank-base included
   uint32_t num_nodes = 1;
   uint32_t local_size = 1;

@@ -86,10 +86,53 @@ void ServerLink::SayHello() {
   hello.incarnation = identity_->incarnation;
   hello.partition = PartitionId(shard_);
   token_ = identity_->token;
-  link_->Send(hello, std::as_bytes(std::span<const char>(token_)), nullptr);
+  terms_ = {.claim = identity_->claim(),
+            .node = identity_->incarnation,
+            .server = {},
+            .shard = shard_,
+            .node_nonce = auth::NewSecret(),
+            .server_nonce = {}};
+  opening_ = auth::Encode({.expires_unix_s = token_.expires_unix_s, .nonce = terms_.node_nonce});
+  link_->Send(hello, opening_, nullptr);
+}
+
+absl::Status ServerLink::Answer(const FrameHeader& challenge, Bytes nonce) {
+  if (open_ || terms_.server != Incarnation() || nonce.size() != terms_.server_nonce.size()) {
+    return absl::InvalidArgumentError("a CHALLENGE out of its turn, or not of 32 bytes");
+  }
+  terms_.server = challenge.incarnation;
+  std::copy(nonce.begin(), nonce.end(), terms_.server_nonce.begin());
+  FrameHeader answer;
+  answer.type = FrameType::kProof;
+  answer.job = terms_.claim.job;
+  answer.generation = terms_.claim.generation;
+  answer.sender = terms_.claim.node.value();
+  answer.incarnation = terms_.node;
+  answer.partition = PartitionId(shard_);
+  proof_ = auth::ProofOf(auth::Side::kNode, token_.secret, terms_);
+  link_->Send(answer, proof_, nullptr);
+  return absl::OkStatus();
+}
+
+// What answers at a server's address could be somebody else.
+absl::Status ServerLink::OnWelcome(const FrameHeader& header, Bytes proof) {
+  if (open_ || header.incarnation != terms_.server ||
+      !auth::Same(proof, auth::ProofOf(auth::Side::kServer, token_.secret, terms_))) {
+    return absl::UnauthenticatedError(
+        "what answers there does not know the job's key: it is not the summation server that the "
+        "scheduler means");
+  }
+  open_ = true;
+  ++times_open_;
+  attempts_ = 0;
+  outbox_.Attach(link_, transport_->traits());
+  events_->OnLinkOpen(this, header.incarnation);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<MutableBytes> ServerLink::Place(const FrameHeader& header) {
+  const bool greets = header.type == FrameType::kChallenge || header.type == FrameType::kHello;
+  if (greets && header.payload_bytes == heard_.size()) return MutableBytes(heard_);
   if (header.type == FrameType::kResult || header.type == FrameType::kStamp) {
     const MutableBytes room = header.type == FrameType::kResult
                                   ? events_->RoomForResult(this, header)
@@ -102,16 +145,15 @@ absl::StatusOr<MutableBytes> ServerLink::Place(const FrameHeader& header) {
 }
 
 absl::Status ServerLink::OnFrame(const FrameHeader& header, Payload payload) {
-  if (header.payload_bytes > 0) placed_.erase(header.partition);
+  if (header.type == FrameType::kResult || header.type == FrameType::kStamp) {
+    placed_.erase(header.partition);
+  }
   if (leaving_) return absl::OkStatus();
   switch (header.type) {
+    case FrameType::kChallenge:
+      return Answer(header, payload.bytes());
     case FrameType::kHello:
-      open_ = true;
-      ++times_open_;
-      attempts_ = 0;
-      outbox_.Attach(link_, transport_->traits());
-      events_->OnLinkOpen(this, header.incarnation);
-      return absl::OkStatus();
+      return OnWelcome(header, payload.bytes());
     case FrameType::kResult:
       // Dropped by Place(): nobody waits for it.
       if (payload.bytes().size() == header.payload_bytes)

@@ -9,6 +9,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
+#include "lib/auth/link_proof.h"
 #include "lib/base/ids.h"
 #include "lib/transport/outbox.h"
 #include "lib/transport/transport.h"
@@ -21,7 +22,12 @@ struct NodeIdentity {
   Generation generation;
   NodeId node;
   Incarnation incarnation;
-  std::string token;
+  auth::Token token;
+
+  auth::Claim claim() const {
+    return {
+        .job = job, .generation = generation, .node = node, .expires_unix_s = token.expires_unix_s};
+  }
 };
 
 class ServerLink;
@@ -117,6 +123,8 @@ class ServerLink final : public Sink {
 
  private:
   void SayHello();
+  absl::Status Answer(const FrameHeader& challenge, Bytes nonce);
+  absl::Status OnWelcome(const FrameHeader& header, Bytes proof);
   void Await(PartitionId partition);
   void SetWaiting(bool waiting);
   void CountSumming();
@@ -133,7 +141,12 @@ class ServerLink final : public Sink {
   absl::flat_hash_set<PartitionId> placed_;  // rooms that results are on their way into
   Link* link_ = nullptr;
   size_t in_flight_bytes_ = SendLimits::kUnlimited;
-  std::string token_;     // lent to the HELLO
+  // Of the handshake under way. What is sent is lent to the link.
+  auth::Token token_;
+  auth::LinkTerms terms_;
+  std::array<std::byte, auth::kOpeningBytes> opening_;
+  auth::Secret proof_;
+  auth::Secret heard_;    // room for what the server sends
   bool open_ = false;     // the server has admitted this node
   bool leaving_ = false;  // Close() was called
   bool closed_ = false;   // there is no connection, and none is being made

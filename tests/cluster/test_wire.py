@@ -19,7 +19,7 @@ def answer_to(port, data):
         return wire.receive_exactly(connection, 1 << 20)
 
 
-HELLO = wire.encode(type=wire.HELLO, job=1, generation=1, payload_bytes=32, uncompressed_bytes=32) + bytes(32)
+HELLO = wire.encode(type=wire.HELLO, job=1, generation=1, payload_bytes=40, uncompressed_bytes=40) + bytes(40)
 
 
 BAD_FRAMES = {
@@ -28,7 +28,8 @@ BAD_FRAMES = {
     "a wrong checksum": (HELLO[:60] + b"\xff" + HELLO[61:], "checksum"),
     "an unknown type": (wire.encode(type=77) + bytes(64), "type"),
     "a huge payload": (wire.encode(type=wire.CONTRIBUTION, payload_bytes=0xFFFFFFFF), "payload"),
-    "a wrong token": (HELLO, "token"),
+    "a wrong proof": (HELLO + wire.encode(type=wire.PROOF, job=1, generation=1, payload_bytes=32, uncompressed_bytes=32) + bytes(32), "token"),
+    "a proof without a hello": (wire.encode(type=wire.PROOF, job=1, generation=1, payload_bytes=32, uncompressed_bytes=32) + bytes(32), "PROOF"),
     "a contribution before the hello": (
         wire.encode(type=wire.CONTRIBUTION, job=1, generation=1, payload_bytes=4) + bytes(4), "HELLO"),
     "a bundle before the hello": (wire.encode(type=wire.BUNDLE, detail=1, payload_bytes=96) + HELLO[:96], "HELLO"),

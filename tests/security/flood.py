@@ -1,6 +1,6 @@
 """Connects to a port again and again: python3 -m tests.security.flood HOST:PORT CONNECTIONS KIND
 
-silent: says nothing. half: a HELLO of which the token never comes. slow: a HELLO, a byte a second. Prints "open" when all of them have
+silent: says nothing. half: a HELLO whose payload never comes. slow: a HELLO, a byte a second. Prints "open" when all of them have
 been made, and makes new ones for those that the peer closes, until standard input ends.
 """
 import resource
@@ -11,7 +11,7 @@ import time
 
 from tests.support import wire
 
-HELLO = wire.encode(type=wire.HELLO, job=1, generation=1, payload_bytes=32, uncompressed_bytes=32)
+HELLO = wire.encode(type=wire.HELLO, job=1, generation=1, payload_bytes=40, uncompressed_bytes=40)
 AT_ONCE = {"silent": b"", "half": HELLO, "slow": b""}
 PER_SECOND = 5000  # at most
 

@@ -157,7 +157,7 @@ grpc::Status FakeScheduler::RegisterNode(grpc::ServerContext*,
   last_incarnation_ = request->incarnation();
   response->set_job_id(job_id_);
   response->set_generation(1);
-  response->set_token("token");
+  response->mutable_token()->set_secret("token");
   response->set_lease_s(lease_s_);
   return ToGrpc(status);
 }

@@ -52,12 +52,13 @@ constexpr std::chrono::seconds kPatience(10);
 
 TEST_F(NodeMemberTest, KnowsItsRegistration) {
   EXPECT_EQ(member_->registration().job_id(), 9u);
-  EXPECT_EQ(member_->registration().token(), "token");
+  EXPECT_EQ(member_->registration().token().secret(), "token");
   ASSERT_TRUE(scheduler_.WaitForCalls("Heartbeat", 1));
   const v1::MemberId id = scheduler_.last_heartbeat().member();
   EXPECT_EQ(id.job_id(), 9u);
   EXPECT_EQ(id.node_rank(), 3u);
   EXPECT_EQ(id.incarnation(), 77u);
+  EXPECT_EQ(id.key().size(), 32u) << "others cannot speak for it";
 }
 
 TEST_F(NodeMemberTest, HearsUpdates) {

@@ -95,7 +95,7 @@ v1::AckReservationRequest FakeServer::Take(const v1::ServerUpdate& update) {
       jobs.erase(job.job_id());
       continue;
     }
-    EXPECT_EQ(job.token().size(), 32u);
+    EXPECT_EQ(job.key().size(), 32u);
     HeldJob& held = jobs[job.job_id()];
     held.failed = job.failed();
     held.lost_nodes.assign(job.lost_nodes().begin(), job.lost_nodes().end());
@@ -184,7 +184,9 @@ void ClusterTest::Start() {
   Membership::Options options;
   options.version = "test";
   options.store = "memory";
-  options.make_token = [] { return std::string(32, 't'); };
+  options.make_key = [] { return std::string(32, 't'); };
+  options.wall_clock = [this] { return now_; };
+  options.servers_digest = servers_digest_;
   membership_ = std::make_unique<Membership>(options, now_);
 }
 

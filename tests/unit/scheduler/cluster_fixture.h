@@ -134,12 +134,13 @@ class ClusterTest : public testing::Test {
   std::vector<std::string> reasons_;
   uint64_t partition_bytes_ = 4096;
   std::string on_node_loss_ = "fail";
+  std::string servers_digest_;
+  uint64_t next_ = 1;  // watches and incarnations
+  void Start();
 
  private:
-  void Start();
   void Deliver(const Decision& decision);
   bool HandedOver(const v1::TensorPlan& plan) const;
-  uint64_t next_ = 1;  // watches and incarnations
   bool following_ = false;
 };
 

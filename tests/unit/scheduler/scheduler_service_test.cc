@@ -130,7 +130,7 @@ class SchedulerServiceTest : public testing::Test {
     v1::RegisterNodeResponse response;
     const absl::Status status = Call(&v1::Scheduler::Stub::RegisterNode, request, &response);
     if (!status.ok()) return status;
-    EXPECT_EQ(response.token().size(), 32u);
+    EXPECT_EQ(response.token().secret().size(), 32u);
     v1::MemberId member;
     member.set_job_id(response.job_id());
     member.set_node_rank(rank);

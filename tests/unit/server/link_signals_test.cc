@@ -52,14 +52,12 @@ class Service final : public v1::Summation::WithCallbackMethod_Converse<v1::Summ
  public:
   grpc::ServerBidiReactor<v1::LinkSignal, v1::LinkSignal>* Converse(
       grpc::CallbackServerContext*) override {
-    return AnswerCall(
-        [this](v1::LinkAccess access, Signal::Ends offer, std::unique_ptr<Signals> rest) {
-          MutexLock lock(&mu_);
-          access_ = std::move(access);
-          offer_ = std::move(offer);
-          rest_ = std::move(rest);
-          cv_.NotifyAll();
-        });
+    return AnswerCall(Incarnation(5), [this](LinkRequest request, std::unique_ptr<Signals> rest) {
+      MutexLock lock(&mu_);
+      request_ = std::move(request);
+      rest_ = std::move(rest);
+      cv_.NotifyAll();
+    });
   }
   std::unique_ptr<Signals> Accepted() {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
@@ -68,8 +66,7 @@ class Service final : public v1::Summation::WithCallbackMethod_Converse<v1::Summ
     }
     return std::move(rest_);
   }
-  v1::LinkAccess access_;
-  Signal::Ends offer_;
+  LinkRequest request_;
 
  private:
   Mutex mu_;
@@ -81,10 +78,17 @@ class LinkSignalsTest : public testing::Test {
  protected:
   void SetUp() override {
     server_ = *RpcServer::Start({.listen = {"127.0.0.1", 0}}, {&service_});
-    v1::LinkAccess access;
-    access.set_job_id(7);
-    access.set_token("secret");
-    node_ = caller_.Call(absl::StrFormat("127.0.0.1:%d", server_->port()), access);
+    node_ = caller_.Call(absl::StrFormat("127.0.0.1:%d", server_->port()),
+                         [this](const v1::LinkChallenge& challenge, uint32_t shard) {
+                           challenge_ = challenge;
+                           v1::LinkAccess access;
+                           access.set_job_id(7);
+                           access.set_generation(2);
+                           access.set_node_rank(4);
+                           access.set_expires_unix_s(1000);
+                           access.set_proof(absl::StrFormat("of shard %d", shard));
+                           return access;
+                         });
     node_->Listen(node_ear_.listen());
   }
   void Begin() {
@@ -107,20 +111,29 @@ class LinkSignalsTest : public testing::Test {
   Service service_;
   std::unique_ptr<RpcServer> server_;
   LinkCaller caller_;
+  v1::LinkChallenge challenge_;  // that the node has answered
   Ear node_ear_, server_ear_;
   std::unique_ptr<Signals> node_, accepted_;
 };
 
-TEST_F(LinkSignalsTest, TheFirstWordSaysWhoCallsAndOffersEnds) {
+TEST_F(LinkSignalsTest, TheFirstWordSaysWhoCallsAndProvesItAndOffersEnds) {
   Begin();
-  EXPECT_EQ(service_.access_.job_id(), 7u);
-  EXPECT_EQ(service_.access_.token(), "secret");
-  EXPECT_EQ(service_.offer_.shard, 3u);
-  ASSERT_EQ(service_.offer_.lanes.size(), 2u);
-  EXPECT_EQ(service_.offer_.lanes[0]->port, Offer().lanes[0]->port);
-  EXPECT_EQ(service_.offer_.lanes[0]->queue_pair, 0xabcdefu);
-  EXPECT_EQ(service_.offer_.lanes[0]->first_psn, 0x123456u);
-  EXPECT_FALSE(service_.offer_.lanes[1].has_value());
+  const auth::LinkTerms& terms = service_.request_.terms;
+  EXPECT_EQ(terms.claim.job, JobId(7));
+  EXPECT_EQ(terms.claim.generation, Generation(2));
+  EXPECT_EQ(terms.claim.node, NodeId(4));
+  EXPECT_EQ(terms.claim.expires_unix_s, 1000);
+  EXPECT_EQ(terms.server, Incarnation(5));
+  EXPECT_EQ(terms.shard, 3u);
+  EXPECT_EQ(service_.request_.proof, "of shard 3");
+  EXPECT_EQ(challenge_.nonce(), auth::TextOf(terms.server_nonce)) << "the number it has signed";
+  EXPECT_EQ(challenge_.incarnation(), 5u);
+  EXPECT_EQ(service_.request_.offer.shard, 3u);
+  ASSERT_EQ(service_.request_.offer.lanes.size(), 2u);
+  EXPECT_EQ(service_.request_.offer.lanes[0]->port, Offer().lanes[0]->port);
+  EXPECT_EQ(service_.request_.offer.lanes[0]->queue_pair, 0xabcdefu);
+  EXPECT_EQ(service_.request_.offer.lanes[0]->first_psn, 0x123456u);
+  EXPECT_FALSE(service_.request_.offer.lanes[1].has_value());
   accepted_->Say({.ends = Offer(), .goodbye = std::nullopt});
   const auto answer = node_ear_.Word(0);
   ASSERT_TRUE(answer.ok() && answer->ends.has_value()) << answer.status();

@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <list>
 #include <map>
 #include <optional>
 
+#include "lib/auth/link_proof.h"
 #include "lib/transport/tcp/factory.h"
 #include "lib/wire/stamp.h"
 
@@ -17,12 +20,20 @@ namespace {
 constexpr JobId kJob{7};
 constexpr TensorId kTensor{1};
 
+// How a node gets in. What it shows is a token of its own, unless it repeats what it has overheard.
+struct Access {
+  std::string key = "secret";  // of the job
+  Generation generation{1};
+  absl::Duration expires_in = absl::Minutes(10);
+  std::optional<auth::Secret> overheard = std::nullopt;
+};
+
 // One node's end of a link.
 class Node : public Sink {
  public:
-  Node(EventLoop* loop, Transport* transport, uint16_t port, uint32_t rank,
-       std::string token = "secret", uint32_t shard = 0)
-      : loop_(loop), rank_(rank), token_(std::move(token)) {
+  Node(EventLoop* loop, Transport* transport, uint16_t port, uint32_t rank, Access access = {},
+       uint32_t shard = 0)
+      : loop_(loop), rank_(rank), access_(std::move(access)) {
     loop_->Run([&] {
       transport->Connect({.host = "127.0.0.1", .port = port}, shard, this, absl::Seconds(10),
                          [this, shard](absl::StatusOr<Link*> link) {
@@ -30,8 +41,16 @@ class Node : public Sink {
                            link_ = *link;
                            FrameHeader hello = Header(FrameType::kHello);
                            hello.partition = PartitionId(shard);
-                           link_->Send(hello, std::as_bytes(std::span<const char>(token_)),
-                                       nullptr);
+                           terms_.shard = shard;
+                           terms_.node_nonce = auth::NewSecret();
+                           terms_.claim = {.job = kJob,
+                                           .generation = access_.generation,
+                                           .node = NodeId(rank_),
+                                           .expires_unix_s = absl::ToUnixSeconds(
+                                               absl::Now() + access_.expires_in)};
+                           opening_ = auth::Encode({.expires_unix_s = terms_.claim.expires_unix_s,
+                                                    .nonce = terms_.node_nonce});
+                           link_->Send(hello, opening_, nullptr);
                          });
     });
   }
@@ -112,7 +131,11 @@ class Node : public Sink {
   }
   absl::Status OnFrame(const FrameHeader& header, Payload payload) override {
     MutexLock lock(&mu_);
-    if (header.type == FrameType::kHello) greeted = true;
+    if (header.type == FrameType::kChallenge) Answer(header, payload.bytes());
+    if (header.type == FrameType::kHello) {
+      greeted = true;
+      server_is_real = auth::Same(payload.bytes(), ProofOf(auth::Side::kServer));
+    }
     if (header.type == FrameType::kStamp) {
       stamp = *DecodeStamp(payload.bytes(), payload.bytes().size() / 8 - 1);
     }
@@ -142,7 +165,9 @@ class Node : public Sink {
   ReduceOp op = ReduceOp::kSum;
   Stamp stamp;  // of the last result
   std::optional<std::pair<PlanVersion, Round>> moved;
+  auth::Secret proof{};  // that it has sent
   bool greeted = false;
+  bool server_is_real = false;  // it has proved that it knows the key
   bool closed = false;
   int asked_again = 0;
   Round wanted;
@@ -158,9 +183,18 @@ class Node : public Sink {
     header.type = type;
     header.op = op;
     header.job = kJob;
-    header.generation = Generation(1);
+    header.generation = access_.generation;
     header.sender = rank_;
     return header;
+  }
+  auth::Secret ProofOf(auth::Side side) const {
+    return auth::ProofOf(side, auth::TokenSecret(auth::BytesOf(access_.key), terms_.claim), terms_);
+  }
+  void Answer(const FrameHeader& challenge, Bytes nonce) {
+    terms_.server = challenge.incarnation;
+    std::copy(nonce.begin(), nonce.end(), terms_.server_nonce.begin());
+    proof = access_.overheard.value_or(ProofOf(auth::Side::kNode));
+    link_->Send(Header(FrameType::kProof), proof, nullptr);
   }
   void Tell(FrameType type, uint64_t plan_version, uint64_t round,
             std::vector<std::byte> payload = {}) {
@@ -184,7 +218,9 @@ class Node : public Sink {
   }
   EventLoop* const loop_;
   const uint32_t rank_;
-  const std::string token_;
+  const Access access_;
+  auth::LinkTerms terms_;
+  std::array<std::byte, auth::kOpeningBytes> opening_;
   Link* link_ = nullptr;
   std::list<std::vector<float>> sent_;
   std::list<std::vector<std::byte>> told_;
@@ -224,9 +260,12 @@ class EngineTest : public testing::Test {
     }
     return engine_->Reserve(kJob, spec);
   }
-  Node* Join(uint32_t rank, std::string token = "secret", uint32_t shard = 0) {
+  uint64_t Refused(Refusal reason) const {
+    return engine_->stats().links_refused[static_cast<size_t>(reason)];
+  }
+  Node* Join(uint32_t rank, Access access = {}, uint32_t shard = 0) {
     nodes_.push_back(std::make_unique<Node>(loop_.get(), transport_.get(), port_, rank,
-                                            std::move(token), shard));
+                                            std::move(access), shard));
     return nodes_.back().get();
   }
   void TearDown() override {
@@ -236,7 +275,7 @@ class EngineTest : public testing::Test {
   JobSpec job_{.id = kJob,
                .generation = Generation(1),
                .plan_version = PlanVersion(1),
-               .token = "secret",
+               .key = "secret",
                .num_nodes = 1,
                .local_size = 1};
   // All of `count` nodes, in asynchronous mode.
@@ -402,7 +441,7 @@ TEST_F(EngineTest, APartitionThatComesBackAtAnotherShardIsForgottenAtTheFormer) 
   const auto rounds = engine_->RollCall(kJob, 10);
   ASSERT_EQ(rounds.size(), 1u) << "held once";
   EXPECT_EQ(rounds[0].state, "recovering");
-  Node* node = Join(0, "secret", /*shard=*/1);
+  Node* node = Join(0, {}, /*shard=*/1);
   ASSERT_TRUE(node->WaitForHello());
   node->Report(5, 7);
   EXPECT_EQ(node->WaitForRecovered(), Round(7));
@@ -428,12 +467,44 @@ TEST_F(EngineTest, WhatIsAboutAPartitionOfAnotherServerIsDropped) {
   EXPECT_EQ(node->WaitForResult(1), std::vector<float>{4.0f});
 }
 
-TEST_F(EngineTest, AWrongTokenIsRefusedBeforeAnythingIsAllocated) {
+TEST_F(EngineTest, ATokenOfAnotherJobsKeyIsRefused) {
   Start(1);
   ASSERT_TRUE(Reserve(1, 64).ok());
-  Node* intruder = Join(0, "guess!");
+  Node* intruder = Join(0, {.key = "guess!"});
   EXPECT_EQ(intruder->WaitForClose().code(), absl::StatusCode::kUnauthenticated);
-  EXPECT_EQ(engine_->stats().links_refused, 1u);
+  EXPECT_EQ(Refused(Refusal::kWrongToken), 1u);
+}
+
+TEST_F(EngineTest, ATokenExpiresButClocksMayDifferByMinutes) {
+  Start(2);
+  Node* late = Join(0, {.expires_in = -auth::kClockSkew - absl::Minutes(1)});
+  EXPECT_EQ(late->WaitForClose().code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(Refused(Refusal::kExpiredToken), 1u);
+  EXPECT_TRUE(Join(0, {.expires_in = -auth::kClockSkew + absl::Minutes(1)})->WaitForHello());
+}
+
+TEST_F(EngineTest, ATokenOfAnotherGenerationIsRefused) {
+  Start(1);
+  Node* former = Join(0, {.generation = Generation(2)});
+  EXPECT_EQ(former->WaitForClose().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(Refused(Refusal::kNotMember), 1u);
+}
+
+TEST_F(EngineTest, WhatWasOverheardOnOneLinkOpensNoOther) {
+  Start(1);
+  Node* node = Join(0);
+  ASSERT_TRUE(node->WaitForHello());
+  Node* eavesdropper = Join(0, {.overheard = node->proof});
+  EXPECT_EQ(eavesdropper->WaitForClose().code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(Refused(Refusal::kWrongToken), 1u);
+  EXPECT_FALSE(node->closed) << "and the node's own link stays";
+}
+
+TEST_F(EngineTest, TheServerProvesThatItKnowsTheKey) {
+  Start(1);
+  Node* node = Join(0);
+  ASSERT_TRUE(node->WaitForHello());
+  EXPECT_TRUE(node->server_is_real);
 }
 
 TEST_F(EngineTest, ANodeThatRunsAheadIsRefused) {
@@ -534,7 +605,7 @@ TEST_F(EngineTest, TheOthersGoOnWithoutALostNode) {
   }
   EXPECT_EQ(nodes[1]->WaitForResult(2), std::vector<float>{2.0f});
   Node* back = Join(0);
-  EXPECT_EQ(back->WaitForClose().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(back->WaitForClose().code(), absl::StatusCode::kPermissionDenied);
   // Nor does a later owner wait for its report.
   ASSERT_TRUE(Reserve(1, 64, kTensor, /*version=*/7).ok());
   for (Node* node : {nodes[1], nodes[2]}) node->Report(7, 2);

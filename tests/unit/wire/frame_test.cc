@@ -64,7 +64,7 @@ TEST(FrameTest, TheFirstBytesOnTheWireAreTheMagicAndTheVersion) {
   EncodedHeader bytes;
   EncodeHeader(Sample(), &bytes);
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(bytes.data()), 4), "ADND");
-  EXPECT_EQ(bytes[4], std::byte{4});
+  EXPECT_EQ(bytes[4], std::byte{5});
   EXPECT_EQ(bytes[5], std::byte{0});
   EXPECT_EQ(bytes[6], std::byte{3}) << "the type stands at offset 6";
 }
@@ -99,7 +99,7 @@ TEST(FrameTest, UnknownValuesAreRefusedWithAValidChecksum) {
     return DecodeHeader(bytes).status().code() == absl::StatusCode::kInvalidArgument;
   };
   EXPECT_TRUE(refuse(6, 0)) << "type";
-  EXPECT_TRUE(refuse(6, 15)) << "type";
+  EXPECT_TRUE(refuse(6, 17)) << "type";
   EXPECT_TRUE(refuse(7, 6)) << "dtype";
   EXPECT_TRUE(refuse(8, 6)) << "op";
   EXPECT_TRUE(refuse(9, 1)) << "encoding";
