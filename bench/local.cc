@@ -96,7 +96,8 @@ absl::Status LocalCluster::Breathe() {
 
 absl::Status LocalCluster::StartService(const std::string& program, const std::string& name,
                                         Words flags) {
-  Words words = {programs_ + "/" + program, "--listen=127.0.0.1:0", "--http=127.0.0.1:0",
+  Words words = {programs_ + "/" + program,     "--insecure",
+                 "--listen=127.0.0.1:0",        "--http=127.0.0.1:0",
                  "--health-listen=127.0.0.1:0", "--port-file=" + PortFile(services_.size())};
   if (!scheduler_.empty()) {
     words.insert(words.end(), {"--scheduler=" + scheduler_, "--data-listen=127.0.0.1:0",

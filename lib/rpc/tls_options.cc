@@ -17,17 +17,27 @@ ABSL_FLAG(
     std::string, tls_server_name, "",
     "the name that the certificates of those that are called must carry; default: the host of "
     "their address");
+ABSL_FLAG(
+    bool, insecure, false,
+    "accept that gRPC is plain text, where no certificates are given: whoever reads or writes "
+    "on the network between the services can read what they say, and say something else");
 
 namespace addend {
 
-absl::StatusOr<std::unique_ptr<TlsIdentity>> StartTls() {
+absl::StatusOr<std::unique_ptr<TlsIdentity>> StartTls(PlainText plain_text) {
   const TlsFiles files{.cert = absl::GetFlag(FLAGS_tls_cert),
                        .key = absl::GetFlag(FLAGS_tls_key),
                        .ca = absl::GetFlag(FLAGS_tls_ca),
                        .server_name = absl::GetFlag(FLAGS_tls_server_name)};
   const int given = !files.cert.empty() + !files.key.empty() + !files.ca.empty();
   if (given == 0 && files.server_name.empty()) {
-    spdlog::info("the control plane is plain text: --tls-cert, --tls-key and --tls-ca protect it");
+    if (plain_text == PlainText::kAllowed) return nullptr;
+    if (!absl::GetFlag(FLAGS_insecure)) {
+      return absl::InvalidArgumentError(
+          "gRPC would be plain text: give --tls-cert, --tls-key and --tls-ca, or accept it with "
+          "--insecure");
+    }
+    spdlog::warn("the control plane is plain text: --tls-cert, --tls-key and --tls-ca protect it");
     return nullptr;
   }
   if (given != 3) {

@@ -132,9 +132,9 @@ class _Services:
 
     def start(self):
         scheduler, summation, agent = find_binaries()
-        first = self._start(scheduler, "scheduler", ["--listen=127.0.0.1:0", "--store=memory"])
+        first = self._start(scheduler, "scheduler", ["--insecure", "--listen=127.0.0.1:0", "--store=memory"])
         address = "--scheduler=127.0.0.1:%d" % self._await(first)["grpc"]
-        member = [address, "--listen=127.0.0.1:0", "--data-listen=127.0.0.1:0", "--advertise=127.0.0.1"]
+        member = [address, "--insecure", "--listen=127.0.0.1:0", "--data-listen=127.0.0.1:0", "--advertise=127.0.0.1"]
         started = [
             self._start(summation, "summation server %d" % i, member) for i in range(self._options.servers)
         ]

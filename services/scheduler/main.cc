@@ -14,6 +14,7 @@
 #include "lib/options/log_options.h"
 #include "lib/options/options.h"
 #include "lib/options/port_file.h"
+#include "lib/options/privileges.h"
 #include "lib/options/stop_signal.h"
 #include "lib/rpc/local_address.h"
 #include "lib/rpc/server.h"
@@ -29,10 +30,11 @@ namespace addend {
 namespace {
 
 absl::Status Serve() {
+  DropPrivileges();
   StopSignal stop;
   ADDEND_ASSIGN_OR_RETURN(const SchedulerOptions options, ReadSchedulerOptions());
   ADDEND_RETURN_IF_ERROR(StartLogging({.process = "scheduler"}));
-  ADDEND_ASSIGN_OR_RETURN(const auto tls, StartTls());
+  ADDEND_ASSIGN_OR_RETURN(const auto tls, StartTls(PlainText::kIfAskedFor));
   ADDEND_ASSIGN_OR_RETURN(auto store, OpenStore(options.store));
 
   // One that stands by is alive but not ready, and does not listen for members: they go on to the
@@ -72,6 +74,8 @@ absl::Status Serve() {
       const auto service,
       SchedulerService::Create({.lease = options.lease,
                                 .react_to_stragglers = options.react_to_stragglers,
+                                .token_lifetime = options.token_lifetime,
+                                .servers_digest = options.servers_digest,
                                 .store = std::move(store),
                                 .registry = &registry,
                                 .on_fatal = stop_with}));

@@ -2,6 +2,7 @@
 #include <prometheus/registry.h>
 
 #include <memory>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "lib/base/log.h"
@@ -9,6 +10,7 @@
 #include "lib/options/log_options.h"
 #include "lib/options/options.h"
 #include "lib/options/port_file.h"
+#include "lib/options/privileges.h"
 #include "lib/options/stop_signal.h"
 #include "lib/reduce/reduce.h"
 #include "lib/rpc/server.h"
@@ -39,10 +41,11 @@ void Drain(SummationMember* member, absl::Duration timeout) {
 }
 
 absl::Status Serve() {
+  DropPrivileges();
   StopSignal stop;
   ADDEND_ASSIGN_OR_RETURN(const SummationOptions options, ReadSummationOptions());
   ADDEND_RETURN_IF_ERROR(StartLogging({.process = "summation"}));
-  ADDEND_ASSIGN_OR_RETURN(const auto tls, StartTls());
+  ADDEND_ASSIGN_OR_RETURN(const auto tls, StartTls(PlainText::kIfAskedFor));
 
   ADDEND_ASSIGN_OR_RETURN(const RdmaHere rdma, OpenRdma(options.machine.transport));
   ADDEND_ASSIGN_OR_RETURN(
@@ -78,10 +81,10 @@ absl::Status Serve() {
       .give_up = [&stop] { return stop.Wait(absl::ZeroDuration()).has_value(); },
       .on_fatal = [&stop](absl::Status why) { stop.RequestStop(std::move(why)); },
       .on_drained = [&stop] { stop.RequestStop(absl::OkStatus()); }};
-  auto member = SummationMember::Join(member_options,
-                                      ServerRegistration(options.machine, rdma.devices, rpc->port(),
-                                                         data_port, options.memory_limit_bytes),
-                                      engine.get());
+  v1::RegisterServerRequest registration = ServerRegistration(
+      options.machine, rdma.devices, rpc->port(), data_port, options.memory_limit_bytes);
+  registration.set_join_proof(options.join_proof);
+  auto member = SummationMember::Join(member_options, std::move(registration), engine.get());
   if (absl::IsCancelled(member.status())) return absl::OkStatus();
   ADDEND_RETURN_IF_ERROR(member.status());
   joined = true;

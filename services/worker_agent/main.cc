@@ -14,6 +14,7 @@
 #include "lib/options/log_options.h"
 #include "lib/options/options.h"
 #include "lib/options/port_file.h"
+#include "lib/options/privileges.h"
 #include "lib/options/stop_signal.h"
 #include "lib/reduce/reduce.h"
 #include "lib/rpc/local_address.h"
@@ -208,6 +209,7 @@ class AgentProcess {
                                       options_.memory_limit_bytes);
     request.set_colocated_job(options_.job);
     request.set_colocated_node(options_.node_rank);
+    request.set_join_proof(options_.join_proof);
     return request;
   }
 
@@ -231,6 +233,7 @@ class AgentProcess {
     request.set_control_address((HostPort{options_.machine.advertise, rpc_->port()}).ToString());
     request.set_bandwidth_bps(options_.machine.bandwidth_bps);
     request.set_colocated_server_id(server_id);
+    request.set_join_proof(options_.join_proof);
     return request;
   }
 
@@ -247,11 +250,12 @@ class AgentProcess {
 };
 
 absl::Status Serve() {
+  DropPrivileges();
   StopSignal stop;
   ADDEND_ASSIGN_OR_RETURN(const AgentOptions options, ReadAgentOptions());
   ADDEND_RETURN_IF_ERROR(
       StartLogging({.process = "agent", .job = options.job, .node = options.node_rank}));
-  ADDEND_ASSIGN_OR_RETURN(const auto tls, StartTls());
+  ADDEND_ASSIGN_OR_RETURN(const auto tls, StartTls(PlainText::kIfAskedFor));
   return AgentProcess(options, &stop).Run();
 }
 

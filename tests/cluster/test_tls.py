@@ -38,7 +38,15 @@ def test_a_cluster_trains_over_mutual_tls(tmp_path, authority):
             assert "the control plane is mutual TLS" in process.text(), process.name
 
 
-def test_without_flags_the_log_says_that_nothing_protects_the_control_plane(tmp_path):
+@pytest.mark.parametrize("service", ["scheduler", "summation", "agent"])
+def test_plain_text_has_to_be_asked_for(service):
+    result = run_binary(f"addend-{service}", *(["--job=job"] if service == "agent" else []), env={"ADDEND_INSECURE": ""})
+    assert result.returncode == 64
+    assert result.stderr.splitlines()[-1] == (
+        f"addend-{service}: gRPC would be plain text: give --tls-cert, --tls-key and --tls-ca, or accept it with --insecure")
+
+
+def test_where_it_was_asked_for_the_log_says_that_nothing_protects_the_control_plane(tmp_path):
     with Cluster(tmp_path, nodes=1, cpu_servers=1) as cluster:
         for process in [cluster.scheduler, *cluster.servers, *cluster.agents.values()]:
             assert process.text().count("the control plane is plain text") == 1, process.name

@@ -43,14 +43,15 @@ class Pods:
         return [name for name in self.podman("ps", "--format={{.Names}}").split() if self._kind(name) in HEALTH_PORTS]
 
     def _service(self, kind, name, *options):
-        self.podman("run", "--detach", f"--name={name}", f"--network={self.NETWORK}", f"--memory={MEMORY_MIB}m", *CONFINED, *options, self.images[kind])
+        self.podman("run", "--detach", f"--name={name}", f"--network={self.NETWORK}", f"--memory={MEMORY_MIB}m", "--env=ADDEND_INSECURE=true", *CONFINED, *options,
+                    self.images[kind])
 
     def _agent(self, node):
         """The pod shares its network, as in Kubernetes, and nothing else; the containers share a volume."""
         self.podman("pod", "create", f"--name=worker-{node}", f"--network={self.NETWORK}", "--share=net")
         self.podman("run", "--detach", f"--name=agent-{node}", f"--pod=worker-{node}", f"--memory={MEMORY_MIB}m", *CONFINED,
                     f"--volume=addend-run-{node}:/run/addend", "--env=ADDEND_SCHEDULER=scheduler:7070", f"--env=ADDEND_JOB={self.JOB}",
-                    f"--env=ADDEND_NUM_NODES={self.nodes}", f"--env=ADDEND_NODE_RANK={node}", "--env=ADDEND_SOCKET_MODE=0660", self.images["agent"])
+                    f"--env=ADDEND_NUM_NODES={self.nodes}", f"--env=ADDEND_NODE_RANK={node}", "--env=ADDEND_SOCKET_MODE=0660", "--env=ADDEND_INSECURE=true", self.images["agent"])
 
     def start_trainers(self, steps, output):
         """`output`: a folder for what rank 0 writes."""

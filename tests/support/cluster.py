@@ -102,11 +102,11 @@ class Ranks:
 class Cluster:
     def __init__(self, folder, nodes=1, local_size=1, cpu_servers=0, shards=1, job="job", store="memory",
                  scheduler_flags=(), summation_flags=(), agent_flags=(), network=None, user=None, bin_dir=None, schedulers=1,
-                 flags_of_node=lambda node: (), flags_of_server=lambda index: (), common_flags=()):
+                 flags_of_node=lambda node: (), flags_of_server=lambda index: (), common_flags=(), beside=None):
         """`network`: a netns.Network whose hosts 1..nodes carry the agents and the next ones the CPU servers;
         without it everything is on 127.0.0.1. `user`: a numeric user id that runs every process. With more than one
         scheduler they share an etcd, which the cluster starts. `common_flags`: of every service, and, where they are
-        about TLS, of addendctl."""
+        about TLS, of addendctl. `beside`: another cluster, whose scheduler and CPU servers this one's job uses too."""
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="c", dir=folder))
         self.nodes, self.local_size, self.cpu_servers = nodes, local_size, cpu_servers
         self.shards, self.job, self.store = shards, job, store
@@ -116,7 +116,7 @@ class Cluster:
         self.ctl_flags = [flag for flag in common_flags if flag.startswith("--tls-")]
         self.flags_of_node = flags_of_node  # further ones of its agent
         self.flags_of_server = flags_of_server  # and of a CPU server
-        self.network, self.user = network, user
+        self.network, self.user, self.beside = network, user, beside
         self.bin_dir = pathlib.Path(bin_dir or BIN_DIR)
         self.processes = []
         self.scheduler = None  # the only one
@@ -130,7 +130,9 @@ class Cluster:
     # ---- starting and ending ----
     def __enter__(self):
         try:
-            if len(self.schedulers) > 1:
+            if self.beside:
+                self.scheduler_address = self.beside.scheduler_address
+            elif len(self.schedulers) > 1:
                 self._start_schedulers()
             else:
                 self.start_scheduler()
@@ -245,8 +247,9 @@ class Cluster:
     def start_service(self, kind, name, host, flags):
         ports = self.folder / f"{name}.ports"
         ports.unlink(missing_ok=True)
+        protected = any(flag.startswith("--tls-cert=") for flag in (*flags, *self.flags[kind]))
         process = self.start(name, [
-            self.bin_dir / f"addend-{kind}", *flags, "--http=127.0.0.1:0", "--health-listen=127.0.0.1:0", f"--port-file={ports}",
+            self.bin_dir / f"addend-{kind}", *([] if protected else ["--insecure"]), *flags, "--http=127.0.0.1:0", "--health-listen=127.0.0.1:0", f"--port-file={ports}",
             *self.flags[kind]], host)
         process.port_file = ports
         return process
@@ -306,6 +309,6 @@ class Cluster:
 def run_binary(name, *arguments, timeout=20, env=None):
     """Runs one of the binaries by itself; returns subprocess's result with texts."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ADDEND_")}
-    environment.update({**sanitizer_environment(), **(env or {})})
+    environment.update({**sanitizer_environment(), "ADDEND_INSECURE": "true", **(env or {})})
     return subprocess.run([BIN_DIR / name, *map(str, arguments)], capture_output=True, text=True,
                           stdin=subprocess.DEVNULL, timeout=timeout * PATIENCE, env=environment)

@@ -61,6 +61,7 @@ absl::StatusOr<YAML::Node> Sidecar(const SidecarValues& values, const TrainingPo
                      {"{{ .pullPolicy }}", "IfNotPresent"},
                      {"{{ .scheduler }}", values.scheduler},
                      {"{{ .job }}", values.job},
+                     {"{{ .insecure }}", "true"},
                      {"{{ .numNodes }}", std::to_string(values.num_nodes)},
                      {"{{ .localSize }}", std::to_string(values.local_size)},
                      {"{{ .nodeRank }}", pods.node_rank},

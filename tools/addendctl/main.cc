@@ -258,7 +258,7 @@ absl::Status Run(const std::vector<std::string>& arguments, int* exit_status) {
   // Blocked before there is a second thread, signals reach the one that waits for them.
   std::optional<StopSignal> stop;
   if (arguments.front() == "top") stop.emplace();
-  ADDEND_ASSIGN_OR_RETURN(const auto tls, StartTls());
+  ADDEND_ASSIGN_OR_RETURN(const auto tls, StartTls(PlainText::kAllowed));
   if (stop) return Top(&*stop);
   if (arguments.front() == "doctor") return Doctor(exit_status);
   ADDEND_ASSIGN_OR_RETURN(const std::string text, Answer(arguments));

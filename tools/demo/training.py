@@ -63,7 +63,7 @@ class Training:
 
     def _start_cluster(self, processes):
         scheduler = processes.start_service(
-            "scheduler", [BIN / "addend-scheduler", "--listen=127.0.0.1:0", "--store=memory"]
+            "scheduler", [BIN / "addend-scheduler", "--insecure", "--listen=127.0.0.1:0", "--store=memory"]
         )
         self._scheduler = f"127.0.0.1:{processes.await_ports(*scheduler)['grpc']}"
         for _ in range(self.cpu_servers):  # one after the other, so that their ids are in this order
@@ -84,6 +84,7 @@ class Training:
     def _common_flags(self):
         return [
             f"--scheduler={self._scheduler}",
+            "--insecure",
             "--listen=127.0.0.1:0",
             "--data-listen=127.0.0.1:0",
             "--advertise=127.0.0.1",

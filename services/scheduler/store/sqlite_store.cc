@@ -1,6 +1,8 @@
 #include "services/scheduler/store/sqlite_store.h"
 
+#include <fcntl.h>
 #include <sqlite3.h>
+#include <unistd.h>
 
 #include "absl/strings/str_format.h"
 #include "lib/base/exit_codes.h"
@@ -28,6 +30,10 @@ int ReadPragma(sqlite3* db, const char* sql) {
 
 absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(const std::string& path) {
   std::unique_ptr<SqliteStore> store(new SqliteStore(path));
+  // It has the jobs' keys. SQLite opens a file that is there as it is; errors are its to tell.
+  if (const int made = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600); made >= 0) {
+    ::close(made);
+  }
   const int opened =
       sqlite3_open_v2(path.c_str(), &store->db_,
                       SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);

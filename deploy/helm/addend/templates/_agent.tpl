@@ -9,7 +9,8 @@ that comes before the file's, so that its values may refer to it.
 {{- $fill := dict
       "image" (include "addend.image" (dict "root" .root "image" $values.agent.image)) "pullPolicy" $values.agent.image.pullPolicy
       "scheduler" (include "addend.schedulerAddress" .root) "cpu" $values.agent.cpu
-      "job" .job "numNodes" .numNodes "localSize" .localSize "nodeRank" .nodeRank "memory" .memory -}}
+      "job" .job "numNodes" .numNodes "localSize" .localSize "nodeRank" .nodeRank "memory" .memory
+      "insecure" (not $values.tls.enabled) -}}
 {{- range $key, $value := $fill -}}
 {{- $text = replace (printf "{{ .%s }}" $key) (toString $value) $text -}}
 {{- end -}}

@@ -148,6 +148,8 @@ seccompProfile: {type: RuntimeDefault}
 - {name: ADDEND_LOG_LEVEL, value: {{ .Values.logLevel | quote }}}
 {{- if .Values.tls.enabled }}
 {{ include "addend.tlsEnv" . }}
+{{- else }}
+- {name: ADDEND_INSECURE, value: "true"}
 {{- end }}
 {{- end -}}
 
