@@ -1,14 +1,13 @@
 """What is finite runs out, by strangers who connect and do not say who they are; jobs go on, and new members come."""
-import contextlib
 import os
 import pathlib
 import resource
-import subprocess
-import sys
 
 import pytest
 
-from tests.support.cluster import Cluster, PATIENCE, ROOT, SANITIZED
+from tests.security.flooding import flood
+from tests.support.cluster import Cluster, PATIENCE, SANITIZED
+from tests.support.full_disk import small_disk
 from tests.support.processes import eventually
 from tests.support.rounds import finish, goes_on, running
 
@@ -16,19 +15,6 @@ HARD = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 MANY = 1000 if SANITIZED else 10_000
 # One at a time, since they take much of the machine.
 pytestmark = [pytest.mark.timing, pytest.mark.skipif(HARD != resource.RLIM_INFINITY and HARD < MANY + 1000, reason=f"a process may have {HARD} open files")]
-
-
-@contextlib.contextmanager
-def flood(port, connections, kind="silent"):
-    program = subprocess.Popen([sys.executable, "-m", "tests.security.flood", f"127.0.0.1:{port}", str(connections), kind],
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    try:
-        assert program.stdout.readline() == "open\n"
-        yield
-        assert program.poll() is None, "it went on to the end"
-    finally:
-        program.kill()
-        program.communicate()
 
 
 def descriptors(process):
@@ -53,7 +39,7 @@ def test_half_a_hello_is_not_waited_for(tmp_path):
         server = cluster.servers[0]
         before = descriptors(server)
         with flood(server.ports["data"], 50, "half"):
-            eventually(lambda: "its HELLO did not end in time" in server.text(), 20 * PATIENCE, "the reason in the server's log")
+            eventually(lambda: "it has not proved in time who it is" in server.text(), 20 * PATIENCE, "the reason in the server's log")
         eventually(lambda: descriptors(server) <= before, 20 * PATIENCE, "all of them to be closed")
 
 
@@ -83,3 +69,20 @@ def test_a_server_without_descriptors_left_lets_members_in(tmp_path):
             goes_on(ranks)
             finish(ranks)
         assert server.returncode is None and os.path.exists(f"/proc/{server.pid}")
+
+
+def test_a_scheduler_whose_disk_is_full_ends_with_the_reason_and_the_job_goes_on(tmp_path):
+    """What cannot be stored is told to nobody. With room again, a scheduler on the same store goes on where that one ended."""
+    with small_disk(tmp_path / "disk") as disk, Cluster(tmp_path, nodes=2, cpu_servers=1, store=f"sqlite:{disk.path}/scheduler.db") as cluster:
+        ranks = running(cluster)
+        disk.fill()
+        late = cluster.start_summation()  # something to store
+        eventually(lambda: cluster.scheduler.returncode is not None, 20 * PATIENCE, "the end of the scheduler")
+        assert cluster.scheduler.returncode == 75, "it is to be started again"
+        assert "disk is full" in cluster.scheduler.tail() and str(disk.path) in cluster.scheduler.tail()
+        goes_on(ranks)
+        disk.free()
+        cluster.start_scheduler()
+        cluster.await_ports(late)
+        goes_on(ranks)
+        finish(ranks)
