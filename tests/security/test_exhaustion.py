@@ -79,7 +79,7 @@ def test_a_scheduler_whose_disk_is_full_ends_with_the_reason_and_the_job_goes_on
         late = cluster.start_summation()  # something to store
         eventually(lambda: cluster.scheduler.returncode is not None, 20 * PATIENCE, "the end of the scheduler")
         assert cluster.scheduler.returncode == 75, "it is to be started again"
-        assert "disk is full" in cluster.scheduler.tail() and str(disk.path) in cluster.scheduler.tail()
+        assert "is full: make room" in cluster.scheduler.tail() and str(disk.path) in cluster.scheduler.tail()
         goes_on(ranks)
         disk.free()
         cluster.start_scheduler()
