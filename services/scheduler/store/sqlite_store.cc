@@ -165,12 +165,12 @@ absl::Status SqliteStore::Error(int code) const {
               path_, what)),
           kExitPermission);
     case SQLITE_FULL:
-      return WithExitCode(
-          absl::ResourceExhaustedError(absl::StrFormat(
-              "the disk of the store %s is full: make room and start the scheduler again; jobs that "
-              "run go on meanwhile, as they are",
-              path_)),
-          kExitTemporary);
+      return WithExitCode(absl::ResourceExhaustedError(
+                              absl::StrFormat("the disk of the store %s is full: make room and "
+                                              "start the scheduler again; jobs that "
+                                              "run go on meanwhile, as they are",
+                                              path_)),
+                          kExitTemporary);
     default:
       return absl::InternalError(absl::StrFormat("the store %s failed: %s", path_, what));
   }
