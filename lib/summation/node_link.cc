@@ -168,6 +168,7 @@ absl::Status NodeLink::OnProof(const FrameHeader& header, Bytes proof) {
   ADDEND_ASSIGN_OR_RETURN(const auth::Secret token, shard_->TokenOf(link_->peer(), *terms_, proof));
   ADDEND_ASSIGN_OR_RETURN(job_, shard_->Admit(this, terms_->claim));
   is_stranger_ = false;
+  link_->Share(terms_->claim.job.value());
   node_ = terms_->claim.node;
   generation_ = terms_->claim.generation;
   Welcome(token);

@@ -19,6 +19,8 @@
 //  DATA_LOSS, INVALID_ARGUMENT
 //     or FAILED_PRECONDITION, and touch no other link. GOAWAY frames are the transport's own: sinks
 //     never see one.
+//  6. Links that copy take turns on the thread by groups (Link::Share): what one group sends and
+//  receives delays another group's by a bounded amount in every turn, whatever it does.
 #pragma once
 
 #include <atomic>
@@ -124,6 +126,10 @@ class Link {
   virtual absl::Duration sending_time() const = 0;
   // From now on about so much at most is on its way to the peer, unacknowledged. A hint.
   virtual void LimitInFlight(size_t bytes) = 0;
+  // The links of one `group` (a number below 2^63) share one part of the thread's time, as large as
+  // any other group's (fair_turns.h). Those that came and were not given to a group share a small
+  // one. With by_reference nothing is shared.
+  virtual void Share(uint64_t group) = 0;
 };
 
 struct Address {

@@ -219,6 +219,24 @@ TEST_P(TransportConformance, BothDirectionsAtOnce) {
   EXPECT_TRUE(connected_.WaitFor([&] { return connected_.frames.size() == kFrames; }));
 }
 
+TEST_P(TransportConformance, ALinkMayChangeItsGroupWhileFramesAreOnTheirWay) {
+  Connect();
+  constexpr size_t kFrames = 300;
+  for (uint64_t group = 0; group < 3; ++group) {
+    there_->Run([&] { accepted_link_->Share(group % 2); });
+    here_->Run([&] {
+      link_->Share(group);
+      for (size_t i = 0; i < kFrames; ++i) {
+        Send(link_, &connected_, std::string(20000, 'g'), group * kFrames + i);
+      }
+    });
+  }
+  ASSERT_TRUE(accepted_.WaitFor([&] { return accepted_.frames.size() == 3 * kFrames + 1; }));
+  for (size_t i = 0; i < 3 * kFrames; ++i)
+    EXPECT_EQ(accepted_.frames[i + 1].header.round, Round(i));
+  EXPECT_TRUE(connected_.WaitFor([&] { return connected_.dones == 3 * kFrames + 1; }));
+}
+
 TEST_P(TransportConformance, CloseTellsThePeerWhy) {
   Connect();
   here_->Run([&] { link_->Close(absl::ResourceExhaustedError("the cup is full")); });

@@ -2,9 +2,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "lib/base/exit_codes.h"
 #include "lib/base/fd.h"
 #include "lib/transport/tcp/factory.h"
+#include "lib/transport/tcp/tcp_transport.h"
 #include "tests/conformance/conformance.h"
 
 namespace addend {
@@ -104,6 +111,112 @@ TEST_P(TransportConformance, ADroppedPayloadIsReadAndTheNextFrameArrives) {
   ASSERT_TRUE(accepted_.WaitFor([&] { return accepted_.frames.size() == 3; }));
   EXPECT_EQ(accepted_.frames[1].header.payload_bytes, 1u << 20);
   EXPECT_EQ(accepted_.frames[1].payload, "");
+}
+
+// Two jobs at one server: what their links have received waits in the kernel before the server's
+// loop sees any of it.
+class TcpJobs : public testing::Test {
+ protected:
+  static constexpr size_t kPayload = 16 << 10;
+  static constexpr int kFrames = 3;  // of every link: less than the kernel's first window
+  // Counts what is taken of a job; of the other one too, at the moment when this one has all.
+  struct Job {
+    size_t waiting = 0;  // bytes of payload in complete frames
+    size_t taken = 0;
+  };
+  class CountingSink : public Sink {
+   public:
+    CountingSink(TcpJobs* test, Job* job) : test_(test), job_(job) {}
+    absl::StatusOr<MutableBytes> Place(const FrameHeader& header) override {
+      return MutableBytes(test_->room_).first(header.payload_bytes);
+    }
+    absl::Status OnFrame(const FrameHeader&, Payload payload) override {
+      job_->taken += payload.bytes().size();
+      if (job_ == &test_->few_ && job_->taken == job_->waiting) test_->OnAllOfTheFew();
+      return absl::OkStatus();
+    }
+    void OnClosed(absl::Status) override {}
+
+   private:
+    TcpJobs* const test_;
+    Job* const job_;
+  };
+
+  // A connection in which frames wait to be read; our end.
+  UniqueFd Filled(Job* job) {
+    UniqueFd listener(::socket(AF_INET, SOCK_STREAM, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(::listen(listener.get(), 1), 0);
+    EXPECT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+    UniqueFd peer(::socket(AF_INET, SOCK_STREAM, 0));
+    EXPECT_EQ(::connect(peer.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+    UniqueFd ours(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    FrameHeader header;
+    header.type = FrameType::kContribution;
+    header.payload_bytes = kPayload;
+    std::vector<std::byte> frame(kFrameHeaderBytes + kPayload);
+    EncodedHeader bytes;
+    EncodeHeader(header, &bytes);
+    std::copy(bytes.begin(), bytes.end(), frame.begin());
+    for (int i = 0; i < kFrames; ++i) {
+      EXPECT_EQ(::send(peer.get(), frame.data(), frame.size(), MSG_DONTWAIT),
+                static_cast<ssize_t>(frame.size()));
+      job->waiting += kPayload;
+    }
+    peers_.push_back(std::move(peer));
+    return ours;
+  }
+  void AddLinks(int count, uint64_t group, Job* job, std::vector<UniqueFd>* ends) {
+    for (int i = 0; i < count; ++i) ends->push_back(Filled(job));
+    accepts_.push_back([this, group, job](Link* link) {
+      link->Share(group);
+      sinks_.push_back(std::make_unique<CountingSink>(this, job));
+      return sinks_.back().get();
+    });
+  }
+  void OnAllOfTheFew() {
+    MutexLock lock(&mu_);
+    of_many_ = many_.taken;
+    done_ = true;
+    cv_.NotifyAll();
+  }
+
+  std::vector<UniqueFd> peers_;
+  std::vector<std::unique_ptr<CountingSink>> sinks_;
+  std::deque<Transport::AcceptFn> accepts_;
+  std::vector<std::byte> room_ = std::vector<std::byte>(kPayload);
+  Job many_;
+  Job few_;
+  Mutex mu_;
+  CondVar cv_;
+  bool done_ = false;
+  size_t of_many_ = 0;
+};
+
+TEST_F(TcpJobs, AJobWithManyLinksDoesNotKeepAnotherOneWaiting) {
+  auto loop = *EventLoop::Start("server");
+  std::shared_ptr<Transport> transport = MakeTcpTransport(loop.get());
+  std::vector<UniqueFd> ends_of_many;
+  std::vector<UniqueFd> ends_of_few;
+  AddLinks(250, /*group=*/1, &many_, &ends_of_many);
+  AddLinks(2, /*group=*/2, &few_, &ends_of_few);
+  // All at once: the loop is told of the many first.
+  loop->Run([&] {
+    auto* const tcp = static_cast<TcpTransport*>(transport.get());
+    for (UniqueFd& end : ends_of_many) tcp->Adopt(std::move(end), accepts_[0]);
+    for (UniqueFd& end : ends_of_few) tcp->Adopt(std::move(end), accepts_[1]);
+  });
+  {
+    MutexLock lock(&mu_);
+    while (!done_) cv_.Wait(&mu_);
+  }
+  EXPECT_LT(of_many_, many_.waiting * 3 / 4) << "of the job with many links, when all "
+                                             << few_.waiting << " bytes of the other were there";
+  loop->Run([&] { transport.reset(); });
 }
 
 TEST(TcpPortTest, HandsASocketToTheShardThatItsHelloAsksFor) {

@@ -48,6 +48,7 @@ class InprocLink final : public Link {
   std::string peer() const override { return peer_name_; }
   absl::Duration sending_time() const override { return absl::ZeroDuration(); }
   void LimitInFlight(size_t) override {}
+  void Share(uint64_t) override {}
 
   // From the peer's end, on this end's loop.
   void OnFrame(const FrameHeader& header, Payload payload);

@@ -42,16 +42,19 @@ absl::Status IncomingFrames::Written(uint32_t number, size_t bytes) {
   return absl::OkStatus();
 }
 
-absl::Status IncomingFrames::Advance() {
+// What is granted to a link is bounded, so that what it is granted follows what is taken of it:
+// only that costs.
+absl::Status IncomingFrames::Advance(size_t most, FairTurns::Waiter::Work* work) {
   absl::Status status;
-  bool again = true;
-  while (again && status.ok() && !host_->closing()) {
-    status = PlaceNext(&again);
+  work->again = true;
+  while (work->again && work->cost < most && status.ok() && !host_->closing()) {
+    status = PlaceNext(&work->again);
     if (!status.ok() || frames_.empty() || frames_.front().state != Frame::State::kComplete) {
       continue;
     }
+    work->cost += frames_.front().header.payload_bytes + FairTurns::kFrameCost;
     status = TakeFirst();
-    again = true;
+    work->again = true;
   }
   return status;
 }

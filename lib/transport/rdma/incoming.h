@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <string>
 
 #include "absl/status/status.h"
 #include "lib/base/bytes.h"
+#include "lib/transport/fair_turns.h"
 #include "lib/transport/rdma/device.h"
 #include "lib/transport/rdma/message.h"
 #include "lib/transport/transport.h"
@@ -47,8 +49,14 @@ class IncomingFrames {
   // The peer has written the payload of frame `number`. Advance() follows. DATA_LOSS: not as it was
   // granted.
   absl::Status Written(uint32_t number, size_t bytes);
-  // Places what can be placed, and hands over what is complete. An error is of the host.
-  absl::Status Advance();
+  // Places what can be placed, and hands over what is complete, up to a cost of about `most`;
+  // `*work` is what it was, and whether there is more. An error is of the host.
+  absl::Status Advance(size_t most, FairTurns::Waiter::Work* work);
+  // All of it.
+  absl::Status Advance() {
+    FairTurns::Waiter::Work work;
+    return Advance(std::numeric_limits<size_t>::max(), &work);
+  }
 
  private:
   struct Frame {

@@ -29,15 +29,20 @@ int BufferOf(const WorkId& receive) { return static_cast<int>(receive.index & 0x
 }  // namespace
 
 RdmaLink::RdmaLink(Shared* shared, std::string peer, std::unique_ptr<Signals> signals,
-                   DecideFn decide, GoneFn gone)
+                   FairTurns::GroupId group, DecideFn decide, GoneFn gone)
     : shared_(shared),
       owner_(shared->table.Add(this)),
       peer_(std::move(peer)),
       signals_(std::move(signals)),
       decide_(std::move(decide)),
-      gone_(std::move(gone)) {}
+      gone_(std::move(gone)) {
+  Share(group);
+}
 
-RdmaLink::~RdmaLink() { shared_->table.Remove(owner_); }
+RdmaLink::~RdmaLink() {
+  shared_->turns.Leave(&taker_);
+  shared_->table.Remove(owner_);
+}
 
 absl::StatusOr<LaneAddress> RdmaLink::AddLane(CompletionQueue* completions) {
   ADDEND_ASSIGN_OR_RETURN(auto lane,
@@ -119,6 +124,9 @@ void RdmaLink::OnSignal(absl::StatusOr<Signal> signal) {
   if (closing_ || (signal.ok() && !signal->goodbye.has_value())) return;
   if (signal.ok()) {
     for (size_t i = 0; i < lanes_.size(); ++i) lanes_[i]->completions()->Poll();
+    if (absl::Status status = incoming_.Advance(); !status.ok()) {
+      return Fail(std::move(status), /*tell=*/true);
+    }
     const bool on_purpose = signal->goodbye->ok();
     return Fail(
         on_purpose ? absl::CancelledError("the peer closed the link on purpose") : *signal->goodbye,
@@ -186,8 +194,21 @@ absl::Status RdmaLink::OnReceived(const WorkId& id, const ibv_wc& completion) {
   } else {
     ADDEND_RETURN_IF_ERROR(lanes_[lane]->PostReceive(id, {}, 0));
   }
-  ADDEND_RETURN_IF_ERROR(incoming_.Written(ntohl(completion.imm_data), completion.byte_len));
-  return incoming_.Advance();
+  shared_->turns.Wait(&taker_);
+  return incoming_.Written(ntohl(completion.imm_data), completion.byte_len);
+}
+
+// Grants leave at once: the peer waits for them.
+FairTurns::Waiter::Work RdmaLink::TakeSome(size_t most) {
+  FairTurns::Waiter::Work work;
+  absl::Status status = incoming_.Advance(most, &work);
+  if (!status.ok()) {
+    Fail(std::move(status), /*tell=*/true);
+  } else if (!closing_) {
+    if (status = SendSome(); !status.ok()) FailPath(status);
+  }
+  work.again = work.again && !closing_;
+  return work;
 }
 
 absl::Status RdmaLink::OnMessage(int buffer, size_t bytes) {
@@ -203,11 +224,12 @@ absl::Status RdmaLink::OnMessage(int buffer, size_t bytes) {
   switch (message.head.kind) {
     case MessageKind::kFrame:
       incoming_.Add(message.header, message.payload, buffer);
-      return incoming_.Advance();
+      shared_->turns.Wait(&taker_);
+      return absl::OkStatus();
     case MessageKind::kAnnounce:
       ADDEND_RETURN_IF_ERROR(incoming_.Announce(message.header));
-      ADDEND_RETURN_IF_ERROR(FreeBuffer(buffer));
-      return incoming_.Advance();
+      shared_->turns.Wait(&taker_);
+      return FreeBuffer(buffer);
     case MessageKind::kGrant:
       ADDEND_RETURN_IF_ERROR(PostMessageReceive(buffer));
       return OnGrant(message.head);
@@ -324,6 +346,7 @@ void RdmaLink::Fail(absl::Status why, bool tell) {
     spdlog::warn("closing the link to {}: {}", peer_, Message(why));
   }
   shared_->table.Remove(owner_);
+  shared_->turns.Leave(&taker_);
   lanes_.clear();
   if (tell && signals_ != nullptr) signals_->Say({.ends = std::nullopt, .goodbye = why});
   signals_.reset();

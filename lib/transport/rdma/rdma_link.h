@@ -13,6 +13,7 @@
 #include "lib/memory/arena.h"
 #include "lib/shard/end_of_turn.h"
 #include "lib/shard/event_loop.h"
+#include "lib/transport/link_turns.h"
 #include "lib/transport/rdma/completions.h"
 #include "lib/transport/rdma/incoming.h"
 #include "lib/transport/rdma/message.h"
@@ -31,6 +32,7 @@ class RdmaLink final : public Link, private CompletionTaker, private FrameHost {
     CompletionTable table;
     TransportStats stats;
     uint32_t in_flight_max;
+    LinkTurns turns{loop};
   };
   // Before the link is open: its first message has come (OK), and somebody opens it; or there will
   // be none.
@@ -38,8 +40,9 @@ class RdmaLink final : public Link, private CompletionTaker, private FrameHost {
   // The link is gone when it has been called.
   using GoneFn = absl::AnyInvocable<void(RdmaLink*)>;
 
-  RdmaLink(Shared* shared, std::string peer, std::unique_ptr<Signals> signals, DecideFn decide,
-           GoneFn gone);
+  // Begins in `group`.
+  RdmaLink(Shared* shared, std::string peer, std::unique_ptr<Signals> signals,
+           FairTurns::GroupId group, DecideFn decide, GoneFn gone);
   ~RdmaLink() override;
 
   // ---- making it ----
@@ -66,8 +69,16 @@ class RdmaLink final : public Link, private CompletionTaker, private FrameHost {
   std::string peer() const override { return peer_; }
   absl::Duration sending_time() const override;
   void LimitInFlight(size_t bytes) override { outgoing_.LimitAnnounced(bytes); }
+  void Share(uint64_t group) override { shared_->turns.Join(&taker_, group); }
 
  private:
+  // Waits for its turn to grant what is announced, and to hand over what has come.
+  struct Taker final : FairTurns::Waiter {
+    explicit Taker(RdmaLink* link) : link(link) {}
+    Work Serve(size_t most) override { return link->TakeSome(most); }
+    RdmaLink* const link;
+  };
+  FairTurns::Waiter::Work TakeSome(size_t most);
   absl::Status MakeBuffers(Device* device);
   absl::Status PostMessageReceive(int buffer);
   void OnCompletion(const WorkId& id, const ibv_wc& completion) override;
@@ -111,6 +122,7 @@ class RdmaLink final : public Link, private CompletionTaker, private FrameHost {
   uint32_t next_lane_ = 0;
   OutgoingFrames outgoing_;
   IncomingFrames incoming_{this};
+  Taker taker_{this};
   bool closing_ = false;
   absl::Status why_;
   absl::Time busy_since_ = absl::InfiniteFuture();

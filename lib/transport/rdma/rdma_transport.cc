@@ -77,7 +77,7 @@ void RdmaTransport::Connect(const Address& peer, uint32_t shard, Sink* sink, abs
   const std::string name = absl::StrFormat("%s:%d", peer.host, peer.port);
   const uint64_t number = last_number_ + 1;
   rdma::RdmaLink* const link = NewLink(
-      name, dial_(peer),
+      name, dial_(peer), LinkTurns::kMade,
       [this, number, sink, connected = std::move(connected)](const absl::Status& status) mutable {
         rdma::RdmaLink* const made = Find(number);
         if (!status.ok()) return connected(status);
@@ -142,11 +142,11 @@ void RdmaTransport::OnSignal(uint64_t number, absl::StatusOr<rdma::Signal> signa
 void RdmaTransport::Answer(const std::string& peer, const rdma::Signal::Ends& offer,
                            std::unique_ptr<rdma::Signals> signals) {
   const uint64_t number = last_number_ + 1;
-  rdma::RdmaLink* const link =
-      NewLink(peer, std::move(signals), [this, number](const absl::Status& status) {
-        rdma::RdmaLink* const made = Find(number);
-        if (status.ok()) made->Open(accept_(made));
-      });
+  rdma::RdmaLink* const link = NewLink(peer, std::move(signals), LinkTurns::kStrangers,
+                                       [this, number](const absl::Status& status) {
+                                         rdma::RdmaLink* const made = Find(number);
+                                         if (status.ok()) made->Open(accept_(made));
+                                       });
   ListenTo(number, link->signals());
   auto answer = Meet(link, offer);
   if (!answer.ok()) return link->Close(rdma::PathFailure(answer.status()));
@@ -202,8 +202,8 @@ rdma::CompletionQueue* RdmaTransport::NicTowards(const rdma::PortAddress& peer,
 }
 
 rdma::RdmaLink* RdmaTransport::NewLink(std::string peer, std::unique_ptr<rdma::Signals> signals,
-                                       rdma::RdmaLink::DecideFn decide) {
-  auto link = std::make_unique<rdma::RdmaLink>(&shared_, std::move(peer), std::move(signals),
+                                       FairTurns::GroupId group, rdma::RdmaLink::DecideFn decide) {
+  auto link = std::make_unique<rdma::RdmaLink>(&shared_, std::move(peer), std::move(signals), group,
                                                std::move(decide),
                                                [this](rdma::RdmaLink* gone) { Drop(gone); });
   return (links_[++last_number_] = std::move(link)).get();

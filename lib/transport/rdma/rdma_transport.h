@@ -38,7 +38,7 @@ class RdmaTransport final : public Transport {
 
  private:
   rdma::RdmaLink* NewLink(std::string peer, std::unique_ptr<rdma::Signals> signals,
-                          rdma::RdmaLink::DecideFn decide);
+                          FairTurns::GroupId group, rdma::RdmaLink::DecideFn decide);
   rdma::RdmaLink* Find(uint64_t number) const;
   void ListenTo(uint64_t number, rdma::Signals* signals);
   void OnSignal(uint64_t number, absl::StatusOr<rdma::Signal> signal);

@@ -7,11 +7,14 @@
 #include "absl/strings/str_format.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
+#include "lib/transport/tcp/vectors.h"
 
 namespace addend::tcp {
 namespace {
 
 constexpr size_t kDropBytes = 64 << 10;
+// However little is left of a turn: a system call is worth so much.
+constexpr size_t kLeastRead = 16 << 10;
 static_assert(kMaxBundledBytes <= kDropBytes, "a dropped payload of a bundle is read at once");
 
 // Payloads that nobody wants are read to here; one per thread, never looked at.
@@ -22,13 +25,9 @@ MutableBytes DropBuffer() {
 
 }  // namespace
 
-absl::Status FrameReader::Read(size_t most, size_t* got) {
-  size_t total = 0;
-  for (bool more = true; more && total < most && !taker_->closing();) {
-    size_t once = 0;
-    ADDEND_RETURN_IF_ERROR(ReadOnce(&once, &more));
-    total += once;
-    *got += once;
+absl::Status FrameReader::Read(size_t most, Progress* progress) {
+  while (progress->more && progress->cost() < most && !taker_->closing()) {
+    ADDEND_RETURN_IF_ERROR(ReadOnce(most - progress->cost(), progress));
   }
   return absl::OkStatus();
 }
@@ -58,24 +57,28 @@ int FrameReader::Gather(iovec* vectors) {
   return count;
 }
 
-// `more`: there may be more to read, since it got all it asked for.
-absl::Status FrameReader::ReadOnce(size_t* got, bool* more) {
+// There may be more to read if it got all it asked for.
+absl::Status FrameReader::ReadOnce(size_t most, Progress* progress) {
   iovec vectors[kMaxBundleFrames + 1];
-  const int count = Gather(vectors);
-  size_t asked = 0;
-  for (int i = 0; i < count; ++i) asked += vectors[i].iov_len;
+  int count = Gather(vectors);
+  const size_t asked = Clip(vectors, &count, std::max(most, kLeastRead));
   const ssize_t result = ::readv(fd_, vectors, count);
-  *more = false;
   if (result == 0)
     return absl::UnavailableError(absl::StrFormat("%s closed the connection", peer_));
   if (result < 0) {
-    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return absl::OkStatus();
+    if (errno == EINTR) return absl::OkStatus();
+    progress->more = false;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return absl::OkStatus();
     return absl::UnavailableError(
         absl::StrFormat("the connection to %s broke: %s", peer_, std::strerror(errno)));
   }
-  *got = static_cast<size_t>(result);
-  *more = *got == asked;
-  return Distribute(*got);
+  const auto got = static_cast<size_t>(result);
+  progress->bytes += got;
+  progress->more = got == asked;
+  const size_t taken = taken_;
+  const absl::Status status = Distribute(got);
+  progress->frames += taken_ - taken;
+  return status;
 }
 
 absl::Status FrameReader::Distribute(size_t bytes) {
@@ -99,6 +102,7 @@ absl::Status FrameReader::TakeComplete() {
     const Frame frame = frames_[next_];
     ++next_;
     next_got_ = 0;
+    ++taken_;
     ADDEND_RETURN_IF_ERROR(taker_->Take(frame.header, frame.room));
     if (taker_->closing()) return absl::OkStatus();
   }

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "lib/base/bytes.h"
+#include "lib/transport/fair_turns.h"
 #include "lib/wire/frame.h"
 
 namespace addend::tcp {
@@ -34,16 +35,22 @@ class FrameReader {
   FrameReader(int fd, std::string peer, FrameTaker* taker)
       : fd_(fd), peer_(std::move(peer)), taker_(taker) {}
 
-  // Reads what is there, up to about `most` bytes, and adds their number to `got`. UNAVAILABLE: the
-  // connection has ended.
-  absl::Status Read(size_t most, size_t* got);
+  // What one call has read.
+  struct Progress {
+    size_t bytes = 0;
+    size_t frames = 0;  // that are complete
+    bool more = true;   // there may be more to read
+    size_t cost() const { return bytes + frames * FairTurns::kFrameCost; }
+  };
+  // Reads what is there, up to a cost of about `most`. UNAVAILABLE: the connection has ended.
+  absl::Status Read(size_t most, Progress* progress);
 
  private:
   struct Frame {
     FrameHeader header;
     MutableBytes room;  // empty while the payload is dropped
   };
-  absl::Status ReadOnce(size_t* got, bool* more);
+  absl::Status ReadOnce(size_t most, Progress* progress);
   int Gather(iovec* vectors);
   absl::Status Distribute(size_t bytes);
   absl::Status OnHeader();
@@ -65,6 +72,7 @@ class FrameReader {
   std::vector<Frame> frames_;
   size_t next_ = 0;
   size_t next_got_ = 0;
+  size_t taken_ = 0;  // frames
 };
 
 }  // namespace addend::tcp

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 
 #include "absl/strings/str_format.h"
 #include "lib/base/exit_codes.h"
@@ -14,12 +15,13 @@
 #include "lib/base/strings.h"
 #include "lib/transport/link_status.h"
 #include "lib/transport/tcp/socket.h"
+#include "lib/transport/tcp/vectors.h"
 
 namespace addend::tcp {
 namespace {
 
-// One turn of the loop reads at most so much from one link, so that no peer starves the others.
-constexpr size_t kBytesPerTurn = 4 << 20;
+// Told once when something comes, and not again while it waits for its turn.
+constexpr uint32_t kForReading = EPOLLIN | EPOLLRDHUP | EPOLLET;
 constexpr size_t kReasonBytesMax = 4096;
 
 // A GOAWAY's `detail`: the status code below, the exit code above.
@@ -37,24 +39,32 @@ absl::Status FromGoaway(uint32_t detail, std::string_view reason) {
 
 }  // namespace
 
-TcpLink::TcpLink(EventLoop* loop, UniqueFd fd, const Traits* traits, TransportStats* stats,
+TcpLink::TcpLink(Shared* shared, UniqueFd fd, FairTurns::GroupId group,
                  absl::AnyInvocable<void(TcpLink*)> gone)
-    : loop_(loop),
+    : shared_(shared),
       fd_(std::move(fd)),
-      traits_(traits),
-      stats_(stats),
       peer_(PeerName(fd_.get())),
       gone_(std::move(gone)),
-      incoming_(fd_.get(), peer_, this) {}
+      incoming_(fd_.get(), peer_, this) {
+  Share(group);
+}
 
 TcpLink::~TcpLink() {
-  if (fd_.valid()) loop_->Unwatch(fd_.get());
+  shared_->turns.Leave(&reader_);
+  shared_->turns.Leave(&writer_);
+  if (fd_.valid()) shared_->loop->Unwatch(fd_.get());
+}
+
+void TcpLink::Share(uint64_t group) {
+  shared_->turns.Join(&reader_, group);
+  shared_->turns.Join(&writer_, group);
 }
 
 void TcpLink::Open(Sink* sink) {
   sink_ = sink;
   if (sink == nullptr) return Fail(absl::CancelledError("refused"));
-  if (absl::Status status = loop_->Watch(fd_.get(), EPOLLIN, this); !status.ok()) Fail(status);
+  const absl::Status watched = shared_->loop->Watch(fd_.get(), kForReading, this);
+  if (!watched.ok()) Fail(watched);
 }
 
 void TcpLink::Abandon(absl::Status why) {
@@ -67,11 +77,11 @@ void TcpLink::Abandon(absl::Status why) {
 void TcpLink::Send(const FrameHeader& header, Bytes payload, Done done) {
   outgoing_.Push(header, payload, std::move(done));
   if (closing_) return;  // Finish() runs the Done with the reason
-  if (outgoing_.size() > traits_->in_flight_max) {
+  if (outgoing_.size() > shared_->traits.in_flight_max) {
     return Fail(absl::ResourceExhaustedError(
         absl::StrFormat("%s does not read: %d frames wait for it", peer_, outgoing_.size())));
   }
-  if (!want_write_) turn_.Schedule();
+  if (!want_write_) shared_->turns.Wait(&writer_);
 }
 
 void TcpLink::Close(absl::Status why) {
@@ -95,57 +105,69 @@ void TcpLink::SayGoodbye(const absl::Status& why) {
   header.detail = GoawayDetail(why);
   goodbye_ = Message(why).substr(0, kReasonBytesMax);
   outgoing_.Push(header, std::as_bytes(std::span<const char>(goodbye_)), nullptr);
-  Flush();
+  Flush(std::numeric_limits<size_t>::max());
 }
 
-void TcpLink::Turn() {
-  if (!closing_) Flush();
-  std::vector<Done> completed;
-  completed.swap(completed_);
-  for (Done& done : completed) done(absl::OkStatus());
-  if (closing_) Finish();
-}
-
-void TcpLink::Flush() {
-  while (!outgoing_.empty()) {
+// All that is sent in a turn leaves in as few system calls as possible. Returns what it cost.
+size_t TcpLink::Flush(size_t most) {
+  size_t cost = 0;
+  bool taken = true;  // what was offered to the kernel
+  while (taken && cost < most && !outgoing_.empty()) {
     iovec vectors[FrameWriter::kVectors];
+    int count = outgoing_.Gather(vectors);
+    Clip(vectors, &count, most - cost);
     msghdr message{};
     message.msg_iov = vectors;
-    message.msg_iovlen = static_cast<size_t>(outgoing_.Gather(vectors));
+    message.msg_iovlen = static_cast<size_t>(count);
     const ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0) {
       if (errno == EINTR) continue;
-      if (errno == EAGAIN || errno == EWOULDBLOCK) break;
-      return Fail(absl::UnavailableError(
+      taken = errno != EAGAIN && errno != EWOULDBLOCK;
+      if (!taken) break;
+      Fail(absl::UnavailableError(
           absl::StrFormat("the connection to %s broke: %s", peer_, std::strerror(errno))));
+      return cost;
     }
     const auto bytes = static_cast<size_t>(sent);
-    stats_->bytes_sent.fetch_add(bytes, std::memory_order_relaxed);
-    stats_->frames_sent.fetch_add(outgoing_.Sent(bytes, &completed_), std::memory_order_relaxed);
-    if (!completed_.empty()) turn_.Schedule();
+    const size_t frames = outgoing_.Sent(bytes, &completed_);
+    shared_->stats.bytes_sent.fetch_add(bytes, std::memory_order_relaxed);
+    shared_->stats.frames_sent.fetch_add(frames, std::memory_order_relaxed);
+    cost += bytes + frames * FairTurns::kFrameCost;
   }
-  const bool want_write = !outgoing_.empty();
-  if (want_write != want_write_) {
-    want_write_ = want_write;
-    loop_->Modify(fd_.get(), want_write ? EPOLLIN | EPOLLOUT : EPOLLIN);
+  if (taken == want_write_) {
+    want_write_ = !taken;
+    shared_->loop->Modify(fd_.get(), want_write_ ? kForReading | EPOLLOUT : kForReading);
   }
+  return cost;
+}
+
+FairTurns::Waiter::Work TcpLink::Write(size_t most) {
+  const size_t cost = Flush(most);
+  if (closing_) return {cost, false};  // Finish() runs what is completed
+  std::vector<Done> completed;
+  completed.swap(completed_);
+  for (Done& done : completed) done(absl::OkStatus());
+  return {cost, !closing_ && !want_write_ && !outgoing_.empty()};
 }
 
 void TcpLink::OnReady(uint32_t events) {
   if (closing_) return;
-  if (events & EPOLLOUT) Flush();
-  if (!closing_ && (events & (EPOLLIN | EPOLLHUP | EPOLLERR))) {
-    absl::Status status = ReadSome();
-    if (!status.ok() && !absl::IsUnavailable(status)) SayGoodbye(status);
-    if (!status.ok()) Fail(std::move(status));
-  }
+  if (events & EPOLLOUT) shared_->turns.Wait(&writer_);
+  if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) ended_ = true;
+  if (ended_ || (events & EPOLLIN)) shared_->turns.Wait(&reader_);
 }
 
-absl::Status TcpLink::ReadSome() {
-  size_t got = 0;
-  const absl::Status status = incoming_.Read(kBytesPerTurn, &got);
-  stats_->bytes_received.fetch_add(got, std::memory_order_relaxed);
-  return status;
+FairTurns::Waiter::Work TcpLink::Read(size_t most) {
+  FrameReader::Progress progress;
+  absl::Status status = incoming_.Read(most, &progress);
+  shared_->stats.bytes_received.fetch_add(progress.bytes, std::memory_order_relaxed);
+  if (!status.ok() && !closing_) {
+    if (!absl::IsUnavailable(status)) SayGoodbye(status);
+    Fail(std::move(status));
+  }
+  // Of the end there is no second event.
+  const bool again = progress.more || (ended_ && progress.bytes > 0);
+  return {progress.cost(), again && !closing_};
 }
 
 absl::StatusOr<MutableBytes> TcpLink::Place(const FrameHeader& header) {
@@ -158,7 +180,7 @@ absl::StatusOr<MutableBytes> TcpLink::Place(const FrameHeader& header) {
 }
 
 absl::Status TcpLink::Take(const FrameHeader& header, MutableBytes payload) {
-  stats_->frames_received.fetch_add(1, std::memory_order_relaxed);
+  shared_->stats.frames_received.fetch_add(1, std::memory_order_relaxed);
   ADDEND_RETURN_IF_ERROR(CheckChecksum(header, payload, peer_));
   if (header.type == FrameType::kGoaway) {
     Fail(FromGoaway(header.detail, reason_));
@@ -171,17 +193,19 @@ void TcpLink::Fail(absl::Status why) {
   if (closing_) return;
   closing_ = true;
   if (IsMalformed(why)) {
-    stats_->links_malformed.fetch_add(1, std::memory_order_relaxed);
+    shared_->stats.links_malformed.fetch_add(1, std::memory_order_relaxed);
     spdlog::warn("closing the link to {}: {}", peer_, Message(why));
   }
   why_ = std::move(why);
-  loop_->Unwatch(fd_.get());
-  turn_.Schedule();
+  shared_->loop->Unwatch(fd_.get());
+  shared_->turns.Leave(&reader_);
+  shared_->turns.Leave(&writer_);
+  end_.Schedule();
 }
 
 // Ends the link: nothing of it may be touched after gone_.
 void TcpLink::Finish() {
-  loop_->Unwatch(fd_.get());
+  shared_->loop->Unwatch(fd_.get());
   fd_.Reset();
   for (Done& done : completed_) done(absl::OkStatus());
   completed_.clear();

@@ -9,6 +9,7 @@
 #include "lib/base/fd.h"
 #include "lib/shard/end_of_turn.h"
 #include "lib/shard/event_loop.h"
+#include "lib/transport/link_turns.h"
 #include "lib/transport/tcp/frame_reader.h"
 #include "lib/transport/tcp/frame_writer.h"
 #include "lib/transport/transport.h"
@@ -17,8 +18,16 @@ namespace addend::tcp {
 
 class TcpLink final : public Link, private FdHandler, private FrameTaker {
  public:
-  // `gone` is called last, after the sink's OnClosed, and deletes the link. `stats` outlives it.
-  TcpLink(EventLoop* loop, UniqueFd fd, const Traits* traits, TransportStats* stats,
+  // What a transport gives all of its links; outlives them.
+  struct Shared {
+    explicit Shared(EventLoop* loop) : loop(loop), turns(loop) {}
+    EventLoop* const loop;
+    Traits traits;
+    TransportStats stats;
+    LinkTurns turns;
+  };
+  // Begins in `group`. `gone` is called last, after the sink's OnClosed, and deletes the link.
+  TcpLink(Shared* shared, UniqueFd fd, FairTurns::GroupId group,
           absl::AnyInvocable<void(TcpLink*)> gone);
   ~TcpLink() override;
 
@@ -32,12 +41,24 @@ class TcpLink final : public Link, private FdHandler, private FrameTaker {
   std::string peer() const override { return peer_; }
   absl::Duration sending_time() const override;
   void LimitInFlight(size_t bytes) override;
+  void Share(uint64_t group) override;
 
  private:
+  // What waits for its turn: what the peer has sent, and what is to be sent.
+  struct Reader final : FairTurns::Waiter {
+    explicit Reader(TcpLink* link) : link(link) {}
+    Work Serve(size_t most) override { return link->Read(most); }
+    TcpLink* const link;
+  };
+  struct Writer final : FairTurns::Waiter {
+    explicit Writer(TcpLink* link) : link(link) {}
+    Work Serve(size_t most) override { return link->Write(most); }
+    TcpLink* const link;
+  };
   void OnReady(uint32_t events) override;
-  void Turn();
-  void Flush();
-  absl::Status ReadSome();
+  FairTurns::Waiter::Work Read(size_t most);
+  FairTurns::Waiter::Work Write(size_t most);
+  size_t Flush(size_t most);
   absl::StatusOr<MutableBytes> Place(const FrameHeader& header) override;
   absl::Status Take(const FrameHeader& header, MutableBytes payload) override;
   bool closing() const override { return closing_; }
@@ -46,10 +67,8 @@ class TcpLink final : public Link, private FdHandler, private FrameTaker {
   void Finish();
 
   // Constant after construction.
-  EventLoop* const loop_;
+  Shared* const shared_;
   UniqueFd fd_;
-  const Traits* const traits_;
-  TransportStats* const stats_;
   const std::string peer_;
   absl::AnyInvocable<void(TcpLink*)> gone_;
 
@@ -57,15 +76,17 @@ class TcpLink final : public Link, private FdHandler, private FrameTaker {
   Sink* sink_ = nullptr;
   FrameWriter outgoing_;
   FrameReader incoming_;
-  std::vector<Done> completed_;  // written to the kernel; run at the end of the turn
-  bool want_write_ = false;
+  std::vector<Done> completed_;  // written to the kernel
+  Reader reader_{this};
+  Writer writer_{this};
+  bool want_write_ = false;  // the kernel takes no more
+  bool ended_ = false;       // the peer has said all it had to say, or the connection is broken
   bool closing_ = false;
   bool limited_ = false;
   absl::Status why_;
   std::string goodbye_;  // our GOAWAY's text
   std::string reason_;   // the peer's
-  // All that a turn sends leaves in as few system calls as possible.
-  EndOfTurn turn_{loop_, [this] { Turn(); }};
+  EndOfTurn end_{shared_->loop, [this] { Finish(); }};
 };
 
 }  // namespace addend::tcp

@@ -52,7 +52,7 @@ class TcpTransport::Connecting : public FdHandler {
     Sink* const sink = sink_;
     transport->connecting_.remove_if([this](const auto& other) { return other.get() == this; });
     if (!status.ok()) return connected(status);
-    tcp::TcpLink* link = transport->NewLink(std::move(fd));
+    tcp::TcpLink* link = transport->NewLink(std::move(fd), LinkTurns::kMade);
     connected(link);
     link->Open(sink);
   }
@@ -85,9 +85,9 @@ class TcpTransport::Listening : public FdHandler {
 };
 
 TcpTransport::TcpTransport(EventLoop* loop, TcpOptions options)
-    : loop_(loop),
-      options_(options),
-      traits_{.name = "tcp", .reach = "ip", .in_flight_max = kInFlightMax} {}
+    : loop_(loop), options_(options), shared_(loop) {
+  shared_.traits = {.name = "tcp", .reach = "ip", .in_flight_max = kInFlightMax};
+}
 
 TcpTransport::~TcpTransport() {
   listening_.reset();
@@ -113,14 +113,14 @@ void TcpTransport::Connect(const Address& peer, uint32_t, Sink* sink, absl::Dura
 }
 
 void TcpTransport::Adopt(UniqueFd fd, AcceptFn& accept) {
-  tcp::TcpLink* link = NewLink(std::move(fd));
+  tcp::TcpLink* link = NewLink(std::move(fd), LinkTurns::kStrangers);
   link->Open(accept(link));
 }
 
-tcp::TcpLink* TcpTransport::NewLink(UniqueFd fd) {
+tcp::TcpLink* TcpTransport::NewLink(UniqueFd fd, FairTurns::GroupId group) {
   tcp::Tune(fd.get(), options_.unsent_bytes_max);
-  links_.push_back(std::make_unique<tcp::TcpLink>(
-      loop_, std::move(fd), &traits_, &stats_, [this](tcp::TcpLink* gone) {
+  links_.push_back(
+      std::make_unique<tcp::TcpLink>(&shared_, std::move(fd), group, [this](tcp::TcpLink* gone) {
         links_.remove_if([gone](const auto& other) { return other.get() == gone; });
       }));
   return links_.back().get();

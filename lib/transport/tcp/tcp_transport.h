@@ -14,8 +14,8 @@ class TcpTransport final : public Transport {
   TcpTransport(EventLoop* loop, TcpOptions options);
   ~TcpTransport() override;
 
-  const Traits& traits() const override { return traits_; }
-  const TransportStats& stats() const override { return stats_; }
+  const Traits& traits() const override { return shared_.traits; }
+  const TransportStats& stats() const override { return shared_.stats; }
   absl::StatusOr<Address> Listen(const Address& bind, AcceptFn accept) override;
   void Connect(const Address& peer, uint32_t shard, Sink* sink, absl::Duration timeout,
                ConnectFn connected) override;
@@ -26,12 +26,11 @@ class TcpTransport final : public Transport {
  private:
   class Connecting;
   class Listening;
-  tcp::TcpLink* NewLink(UniqueFd fd);
+  tcp::TcpLink* NewLink(UniqueFd fd, FairTurns::GroupId group);
 
   EventLoop* const loop_;
   const TcpOptions options_;
-  const Traits traits_;
-  TransportStats stats_;
+  tcp::TcpLink::Shared shared_;
   std::list<std::unique_ptr<tcp::TcpLink>> links_;
   std::list<std::unique_ptr<Connecting>> connecting_;
   std::unique_ptr<Listening> listening_;

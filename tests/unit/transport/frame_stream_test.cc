@@ -103,8 +103,8 @@ class FrameStreamTest : public testing::Test {
       const ssize_t written = ::write(theirs_.get(), wire.data() + at, bytes);
       if (written < 0) return absl::InternalError("the test's socket is full");
       at += static_cast<size_t>(written);
-      size_t got = 0;
-      if (absl::Status status = reader_->Read(1 << 30, &got); !status.ok()) return status;
+      FrameReader::Progress progress;
+      if (absl::Status status = reader_->Read(1 << 30, &progress); !status.ok()) return status;
     }
     return absl::OkStatus();
   }

@@ -24,6 +24,7 @@ class SlowLink final : public Link {
   std::string peer() const override { return "peer"; }
   absl::Duration sending_time() const override { return absl::ZeroDuration(); }
   void LimitInFlight(size_t) override {}
+  void Share(uint64_t) override {}
   // So many frames have left.
   void Complete(size_t frames) {
     for (; frames > 0 && !pending.empty(); --frames) {
