@@ -25,8 +25,10 @@ std::optional<Opening> DecodeOpening(Bytes bytes) {
   return opening;
 }
 
-Secret ProofOf(Side side, const Secret& token, const LinkTerms& terms) {
-  SignedText text(side == Side::kNode ? "addend node 1" : "addend server 1");
+namespace {
+
+Secret SignTerms(std::string_view label, const Secret& token, const LinkTerms& terms) {
+  SignedText text(label);
   text.Add(terms.claim.job.value());
   text.Add(terms.claim.generation.value());
   text.Add(terms.claim.node.value());
@@ -34,9 +36,20 @@ Secret ProofOf(Side side, const Secret& token, const LinkTerms& terms) {
   text.Add(terms.node.value());
   text.Add(terms.server.value());
   text.Add(terms.shard);
+  text.Add(terms.encrypt);
   text.Add(terms.node_nonce);
   text.Add(terms.server_nonce);
   return Sign(token, text.bytes());
+}
+
+}  // namespace
+
+Secret ProofOf(Side side, const Secret& token, const LinkTerms& terms) {
+  return SignTerms(side == Side::kNode ? "addend node 1" : "addend server 1", token, terms);
+}
+
+Secret KeyOf(Side side, const Secret& token, const LinkTerms& terms) {
+  return SignTerms(side == Side::kNode ? "addend node key 1" : "addend server key 1", token, terms);
 }
 
 }  // namespace addend::auth

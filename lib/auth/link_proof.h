@@ -29,12 +29,17 @@ struct LinkTerms {
   Incarnation node;    // as the node says
   Incarnation server;  // as the server says
   uint32_t shard = 0;
-  Secret node_nonce{};  // zeros where only the node proves itself
+  bool encrypt = false;  // the link from here on, as the node wishes
+  Secret node_nonce{};   // zeros where only the node proves itself
   Secret server_nonce{};
 };
 
 enum class Side { kNode, kServer };
 // HMAC-SHA256(token, "addend node 1" or "addend server 1" | terms in the order of the struct).
 Secret ProofOf(Side side, const Secret& token, const LinkTerms& terms);
+
+// With which this side's words on this link are encrypted: HMAC-SHA256(token, "addend node key 1"
+// or "addend server key 1" | the same terms).
+Secret KeyOf(Side side, const Secret& token, const LinkTerms& terms);
 
 }  // namespace addend::auth

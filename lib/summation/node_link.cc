@@ -171,12 +171,11 @@ absl::Status NodeLink::OnProof(const FrameHeader& header, Bytes proof) {
   link_->Share(terms_->claim.job.value());
   node_ = terms_->claim.node;
   generation_ = terms_->claim.generation;
-  Welcome(token);
-  return absl::OkStatus();
+  return Welcome(token);
 }
 
 // The node, too, learns whom it talks to.
-void NodeLink::Welcome(const auth::Secret& token) {
+absl::Status NodeLink::Welcome(const auth::Secret& token) {
   FrameHeader reply;
   reply.type = FrameType::kHello;
   reply.flags = kFlagReply;
@@ -186,8 +185,14 @@ void NodeLink::Welcome(const auth::Secret& token) {
   shard_->Sign(&reply);
   proof_ = auth::ProofOf(auth::Side::kServer, token, *terms_);
   link_->Send(reply, proof_, nullptr);
+  if (terms_->encrypt) {
+    ADDEND_RETURN_IF_ERROR(
+        link_->Encrypt({.send = auth::KeyOf(auth::Side::kServer, token, *terms_),
+                        .receive = auth::KeyOf(auth::Side::kNode, token, *terms_)}));
+  }
   link_->LimitInFlight(job_->in_flight_bytes);
   outbox_.Attach(link_, *traits_);
+  return absl::OkStatus();
 }
 
 absl::Status NodeLink::CheckSender(const FrameHeader& header) const {

@@ -71,7 +71,7 @@ class NodeLink final : public Sink {
 
   absl::Status OnHello(const FrameHeader& header, Bytes opening);
   absl::Status OnProof(const FrameHeader& header, Bytes proof);
-  void Welcome(const auth::Secret& token);
+  absl::Status Welcome(const auth::Secret& token);
   absl::Status OnContribution(const FrameHeader& header, Payload payload);
   absl::StatusOr<MutableBytes> PlaceAudit(const FrameHeader& header);
   absl::Status OnAudit(const FrameHeader& header, Payload payload);

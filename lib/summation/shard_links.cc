@@ -74,6 +74,7 @@ absl::StatusOr<auth::LinkTerms> Shard::TermsFor(const std::string& peer, const F
                          .node = hello.incarnation,
                          .server = identity_->incarnation,
                          .shard = static_cast<uint32_t>(hello.partition.value()),
+                         .encrypt = (hello.flags & kFlagEncrypt) != 0,
                          .node_nonce = opened->nonce,
                          .server_nonce = auth::NewSecret()};
 }

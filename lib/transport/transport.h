@@ -23,7 +23,9 @@
 //  receives delays another group's by a bounded amount in every turn, whatever it does.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -111,6 +113,12 @@ class Sink {
   virtual void OnClosed(absl::Status why) = 0;
 };
 
+// Of one link. Each key is for one direction.
+struct LinkKeys {
+  std::array<std::byte, 32> send;
+  std::array<std::byte, 32> receive;
+};
+
 class Link {
  public:
   virtual ~Link() = default;
@@ -124,6 +132,10 @@ class Link {
   // How long there were bytes that the peer had not acknowledged: how long sending took. With
   // by_reference none is ever.
   virtual absl::Duration sending_time() const = 0;
+  // Whatever is sent after this, and comes after the frame that the sink is taking, is encrypted
+  // and cannot be changed on its way. Only in OnFrame. UNIMPLEMENTED: the transport cannot; in the
+  // process there is nothing to encrypt.
+  virtual absl::Status Encrypt(const LinkKeys& keys) = 0;
   // From now on about so much at most is on its way to the peer, unacknowledged. A hint.
   virtual void LimitInFlight(size_t bytes) = 0;
   // The links of one `group` (a number below 2^63) share one part of the thread's time, as large as

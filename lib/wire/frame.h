@@ -64,8 +64,9 @@ inline constexpr uint16_t kFlagPayloadCrc = 2;  // payload_crc32c is set
 inline constexpr uint16_t kFlagReply = 4;
 inline constexpr uint16_t kFlagResult = 8;      // of a kSendAgain: a result is wanted
 inline constexpr uint16_t kFlagNonFinite = 16;  // of a kResult: an element is infinite or NaN
+inline constexpr uint16_t kFlagEncrypt = 32;    // of a node's kHello: this link shall be encrypted
 inline constexpr uint16_t kKnownFlags =
-    kFlagEmpty | kFlagPayloadCrc | kFlagReply | kFlagResult | kFlagNonFinite;
+    kFlagEmpty | kFlagPayloadCrc | kFlagReply | kFlagResult | kFlagNonFinite | kFlagEncrypt;
 
 // How the payload is written. Compressed encodings come later; a receiver refuses what it does not
 // know.

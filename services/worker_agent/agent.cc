@@ -143,7 +143,8 @@ void Agent::Begin(const v1::RegisterNodeResponse& registration, ServerId colocat
                  .generation = Generation(registration.generation()),
                  .node = options_.node,
                  .incarnation = options_.incarnation,
-                 .token = FromProto(registration.token())};
+                 .token = FromProto(registration.token()),
+                 .encrypt = options_.encrypt_data};
     reason_ = "the agent waits for the scheduler's first word";
     for (const v1::NodeUpdate& update : early_updates_) Apply(update);
     early_updates_.clear();

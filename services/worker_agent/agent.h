@@ -97,6 +97,7 @@ class Agent final : private TrainerEvents, private ServerEvents {
     absl::Duration stall_timeout = absl::Seconds(300);
     uint32_t audit_one_in = 0;  // of so many partitions' rounds one is audited; 0: none
     TransportMode transport = TransportMode::kAuto;  // of links to other machines
+    bool encrypt_data = false;                       // on them, both ways; they are TCP then
     rdma::Devices rdma_devices = {};                 // that they may use
     std::string why_no_rdma = {};                    // if there are none
     RdmaOptions rdma = {};

@@ -89,6 +89,7 @@ class AgentProcess {
                                .stall_timeout = options_.stall_timeout,
                                .audit_one_in = options_.audit_one_in,
                                .transport = options_.machine.transport.mode,
+                               .encrypt_data = options_.encrypt_data,
                                .rdma_devices = rdma_.devices,
                                .why_no_rdma = rdma_.why_none,
                                .rdma = options_.machine.transport.rdma,
@@ -177,6 +178,9 @@ class AgentProcess {
     agent_->Begin(node->registration(), ServerId(server_id), &reports);
     *joined = true;
     rpc_->SetReady(true);
+    if (options_.encrypt_data) {
+      spdlog::info("what this node sends to other machines, and gets from them, is encrypted");
+    }
     spdlog::info("node {} of job {} listens for {} trainer{} on {} ({})", options_.node_rank,
                  options_.job, options_.local_size, options_.local_size == 1 ? "" : "s",
                  options_.socket, TargetName());

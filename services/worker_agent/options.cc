@@ -67,6 +67,9 @@ ABSL_FLAG(
     "NICs read contributions from the GPU that shares their PCIe switch (GPUDirect RDMA by "
     "dma-buf; docs/gpu.md), where the server is reached over RDMA; never run on such a machine "
     "yet");
+ABSL_FLAG(bool, encrypt_data, false,
+          "links to other machines are encrypted, both ways (AES-256-GCM, over TCP), for what it "
+          "costs (docs/security.md); give it to all agents of the job");
 ABSL_FLAG(absl::Duration, stall_timeout, absl::Seconds(300),
           "job setting: a round that is open longer is an error");
 ABSL_FLAG(std::string, port_file, "",
@@ -187,6 +190,15 @@ absl::StatusOr<AgentOptions> ReadAgentOptions() {
     options.topology = *std::move(topology);
   }
   ADDEND_ASSIGN_OR_RETURN(options.machine, ReadMachineOptions());
+  options.encrypt_data = absl::GetFlag(FLAGS_encrypt_data);
+  if (options.encrypt_data) {
+    if (options.machine.transport.mode == TransportMode::kRdma) {
+      return absl::InvalidArgumentError(
+          "--encrypt-data and --transport=rdma exclude each other: nobody encrypts what a NIC "
+          "writes; use --transport=auto");
+    }
+    options.machine.transport.mode = TransportMode::kTcp;
+  }
   return options;
 }
 

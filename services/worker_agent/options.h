@@ -39,6 +39,7 @@ struct AgentOptions {
   std::optional<Strategy> intranode;  // how its GPUs aggregate; none: by the topology
   bool deterministic_intranode = true;
   bool gpudirect = false;
+  bool encrypt_data = false;  // TCP is the transport then
   std::string port_file;
 };
 

@@ -85,11 +85,13 @@ void ServerLink::SayHello() {
   hello.sender = identity_->node.value();
   hello.incarnation = identity_->incarnation;
   hello.partition = PartitionId(shard_);
+  if (identity_->encrypt) hello.flags = kFlagEncrypt;
   token_ = identity_->token;
   terms_ = {.claim = identity_->claim(),
             .node = identity_->incarnation,
             .server = {},
             .shard = shard_,
+            .encrypt = identity_->encrypt,
             .node_nonce = auth::NewSecret(),
             .server_nonce = {}};
   opening_ = auth::Encode({.expires_unix_s = token_.expires_unix_s, .nonce = terms_.node_nonce});
@@ -121,6 +123,11 @@ absl::Status ServerLink::OnWelcome(const FrameHeader& header, Bytes proof) {
     return absl::UnauthenticatedError(
         "what answers there does not know the job's key: it is not the summation server that the "
         "scheduler means");
+  }
+  if (terms_.encrypt) {
+    ADDEND_RETURN_IF_ERROR(
+        link_->Encrypt({.send = auth::KeyOf(auth::Side::kNode, token_.secret, terms_),
+                        .receive = auth::KeyOf(auth::Side::kServer, token_.secret, terms_)}));
   }
   open_ = true;
   ++times_open_;

@@ -23,6 +23,7 @@ struct NodeIdentity {
   NodeId node;
   Incarnation incarnation;
   auth::Token token;
+  bool encrypt = false;  // what it sends to other machines, and what they send back
 
   auth::Claim claim() const {
     return {

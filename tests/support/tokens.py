@@ -111,7 +111,7 @@ class Link:
 
     def _proof(self, label):
         return _signed(self.secret, label, self.job, self.generation, self.node, self.expires, self.incarnation, self.server, self.shard,
-                       self.nonce, self.server_nonce)
+                       0, self.nonce, self.server_nonce)
 
     def proof(self):
         return self._proof(b"addend node 1")

@@ -47,6 +47,7 @@ class InprocLink final : public Link {
   void Close(absl::Status why) override;
   std::string peer() const override { return peer_name_; }
   absl::Duration sending_time() const override { return absl::ZeroDuration(); }
+  absl::Status Encrypt(const LinkKeys&) override { return absl::OkStatus(); }
   void LimitInFlight(size_t) override {}
   void Share(uint64_t) override {}
 

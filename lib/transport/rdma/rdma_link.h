@@ -68,6 +68,9 @@ class RdmaLink final : public Link, private CompletionTaker, private FrameHost {
   void Close(absl::Status why) override;
   std::string peer() const override { return peer_; }
   absl::Duration sending_time() const override;
+  absl::Status Encrypt(const LinkKeys&) override {
+    return absl::UnimplementedError("a link over RDMA cannot be encrypted");
+  }
   void LimitInFlight(size_t bytes) override { outgoing_.LimitAnnounced(bytes); }
   void Share(uint64_t group) override { shared_->turns.Join(&taker_, group); }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <span>
 
 #include "absl/strings/str_format.h"
 #include "lib/base/log.h"
@@ -61,24 +62,57 @@ int FrameReader::Gather(iovec* vectors) {
 absl::Status FrameReader::ReadOnce(size_t most, Progress* progress) {
   iovec vectors[kMaxBundleFrames + 1];
   int count = Gather(vectors);
-  const size_t asked = Clip(vectors, &count, std::max(most, kLeastRead));
+  Clip(vectors, &count, std::max(most, kLeastRead));
+  ADDEND_ASSIGN_OR_RETURN(const size_t got, opener_ == nullptr
+                                                ? Receive(vectors, count, progress)
+                                                : ReceiveSealed(vectors, count, progress));
+  if (got == 0) return absl::OkStatus();
+  const size_t taken = taken_;
+  const absl::Status status = Distribute(got);
+  progress->frames += taken_ - taken;
+  return status;
+}
+
+absl::StatusOr<size_t> FrameReader::Receive(const iovec* vectors, int count, Progress* progress) {
+  size_t asked = 0;
+  for (const iovec& part : std::span(vectors, static_cast<size_t>(count))) asked += part.iov_len;
   const ssize_t result = ::readv(fd_, vectors, count);
   if (result == 0)
     return absl::UnavailableError(absl::StrFormat("%s closed the connection", peer_));
   if (result < 0) {
-    if (errno == EINTR) return absl::OkStatus();
+    if (errno == EINTR) return 0;
     progress->more = false;
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return absl::OkStatus();
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
     return absl::UnavailableError(
         absl::StrFormat("the connection to %s broke: %s", peer_, std::strerror(errno)));
   }
   const auto got = static_cast<size_t>(result);
   progress->bytes += got;
   progress->more = got == asked;
-  const size_t taken = taken_;
-  const absl::Status status = Distribute(got);
-  progress->frames += taken_ - taken;
-  return status;
+  return got;
+}
+
+// What is decrypted already comes first. Then there may be more, whatever the socket has said.
+absl::StatusOr<size_t> FrameReader::ReceiveSealed(const iovec* vectors, int count,
+                                                  Progress* progress) {
+  if (opener_->empty()) {
+    const MutableBytes room = opener_->room();
+    const iovec sealed{room.data(), room.size()};
+    ADDEND_ASSIGN_OR_RETURN(const size_t got, Receive(&sealed, 1, progress));
+    opener_->Got(got);
+    ADDEND_RETURN_IF_ERROR(opener_->Open());
+  }
+  const size_t taken = opener_->Take(vectors, count);
+  progress->more = progress->more || !opener_->empty();
+  return taken;
+}
+
+// The last plain frame was read together with what stood behind it, where a header belonged.
+void FrameReader::KeepSealed() {
+  opened_ = true;
+  std::copy_n(header_bytes_.begin(), header_got_, opener_->room().begin());
+  opener_->Got(header_got_);
+  header_got_ = 0;
 }
 
 absl::Status FrameReader::Distribute(size_t bytes) {
@@ -94,6 +128,10 @@ absl::Status FrameReader::Distribute(size_t bytes) {
     if (taker_->closing()) return absl::OkStatus();
   }
   header_got_ += bytes;
+  if (opener_ != nullptr && !opened_) {
+    KeepSealed();
+    return absl::OkStatus();
+  }
   return header_got_ == kFrameHeaderBytes ? OnHeader() : absl::OkStatus();
 }
 

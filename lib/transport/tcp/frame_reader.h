@@ -5,6 +5,7 @@
 #include <sys/uio.h>
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "lib/base/bytes.h"
 #include "lib/transport/fair_turns.h"
+#include "lib/transport/tcp/records.h"
 #include "lib/wire/frame.h"
 
 namespace addend::tcp {
@@ -35,6 +37,9 @@ class FrameReader {
   FrameReader(int fd, std::string peer, FrameTaker* taker)
       : fd_(fd), peer_(std::move(peer)), taker_(taker) {}
 
+  // What comes after the frame that is being taken is encrypted. Only in Take().
+  void Decrypt(const RecordKey& key) { opener_ = std::make_unique<Opener>(key); }
+
   // What one call has read.
   struct Progress {
     size_t bytes = 0;
@@ -51,6 +56,9 @@ class FrameReader {
     MutableBytes room;  // empty while the payload is dropped
   };
   absl::Status ReadOnce(size_t most, Progress* progress);
+  absl::StatusOr<size_t> Receive(const iovec* vectors, int count, Progress* progress);
+  absl::StatusOr<size_t> ReceiveSealed(const iovec* vectors, int count, Progress* progress);
+  void KeepSealed();
   int Gather(iovec* vectors);
   absl::Status Distribute(size_t bytes);
   absl::Status OnHeader();
@@ -72,7 +80,9 @@ class FrameReader {
   std::vector<Frame> frames_;
   size_t next_ = 0;
   size_t next_got_ = 0;
-  size_t taken_ = 0;  // frames
+  size_t taken_ = 0;                // frames
+  std::unique_ptr<Opener> opener_;  // null: plain text is read
+  bool opened_ = false;             // the first bytes went to the opener
 };
 
 }  // namespace addend::tcp

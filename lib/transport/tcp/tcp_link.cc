@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <span>
 
 #include "absl/strings/str_format.h"
 #include "lib/base/exit_codes.h"
@@ -23,6 +24,8 @@ namespace {
 // Told once when something comes, and not again while it waits for its turn.
 constexpr uint32_t kForReading = EPOLLIN | EPOLLRDHUP | EPOLLET;
 constexpr size_t kReasonBytesMax = 4096;
+// Encrypted before any of it is written.
+constexpr size_t kSealedAtOnce = 128 << 10;
 
 // A GOAWAY's `detail`: the status code below, the exit code above.
 uint32_t GoawayDetail(const absl::Status& why) {
@@ -98,6 +101,39 @@ void TcpLink::LimitInFlight(size_t bytes) {
   LimitUnacknowledged(fd_.get(), bytes);
 }
 
+absl::Status TcpLink::Encrypt(const LinkKeys& keys) {
+  iovec vectors[FrameWriter::kVectors];
+  while (!outgoing_.empty()) {  // plain text that has not left
+    const int count = outgoing_.Gather(vectors);
+    size_t bytes = 0;
+    for (const iovec& part : std::span(vectors, static_cast<size_t>(count))) {
+      const auto* const begin = static_cast<const std::byte*>(part.iov_base);
+      sealed_.insert(sealed_.end(), begin, begin + part.iov_len);
+      bytes += part.iov_len;
+    }
+    outgoing_.Sent(bytes, &completed_);
+  }
+  sealer_ = std::make_unique<Sealer>(keys.send);
+  incoming_.Decrypt(keys.receive);
+  return absl::OkStatus();
+}
+
+// The next bytes of what is encrypted. Encrypts more when all of the former has left.
+int TcpLink::GatherSealed(iovec* vectors) {
+  if (sealed_sent_ == sealed_.size()) {
+    sealed_.clear();
+    sealed_sent_ = 0;
+    iovec plain[FrameWriter::kVectors];
+    int count = outgoing_.Gather(plain);
+    const size_t bytes = Clip(plain, &count, kSealedAtOnce);
+    sealer_->Seal(plain, count, &sealed_);
+    const size_t frames = outgoing_.Sent(bytes, &completed_);
+    shared_->stats.frames_sent.fetch_add(frames, std::memory_order_relaxed);
+  }
+  vectors[0] = {sealed_.data() + sealed_sent_, sealed_.size() - sealed_sent_};
+  return 1;
+}
+
 // Best effort: what the socket takes at once. A peer that does not get it sees the connection end.
 void TcpLink::SayGoodbye(const absl::Status& why) {
   FrameHeader header;
@@ -112,9 +148,9 @@ void TcpLink::SayGoodbye(const absl::Status& why) {
 size_t TcpLink::Flush(size_t most) {
   size_t cost = 0;
   bool taken = true;  // what was offered to the kernel
-  while (taken && cost < most && !outgoing_.empty()) {
+  while (taken && cost < most && !NothingToSend()) {
     iovec vectors[FrameWriter::kVectors];
-    int count = outgoing_.Gather(vectors);
+    int count = sealer_ == nullptr ? outgoing_.Gather(vectors) : GatherSealed(vectors);
     Clip(vectors, &count, most - cost);
     msghdr message{};
     message.msg_iov = vectors;
@@ -129,7 +165,12 @@ size_t TcpLink::Flush(size_t most) {
       return cost;
     }
     const auto bytes = static_cast<size_t>(sent);
-    const size_t frames = outgoing_.Sent(bytes, &completed_);
+    size_t frames = 0;
+    if (sealer_ == nullptr) {
+      frames = outgoing_.Sent(bytes, &completed_);
+    } else {
+      sealed_sent_ += bytes;
+    }
     shared_->stats.bytes_sent.fetch_add(bytes, std::memory_order_relaxed);
     shared_->stats.frames_sent.fetch_add(frames, std::memory_order_relaxed);
     cost += bytes + frames * FairTurns::kFrameCost;
@@ -147,7 +188,7 @@ FairTurns::Waiter::Work TcpLink::Write(size_t most) {
   std::vector<Done> completed;
   completed.swap(completed_);
   for (Done& done : completed) done(absl::OkStatus());
-  return {cost, !closing_ && !want_write_ && !outgoing_.empty()};
+  return {cost, !closing_ && !want_write_ && !NothingToSend()};
 }
 
 void TcpLink::OnReady(uint32_t events) {

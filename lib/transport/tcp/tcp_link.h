@@ -12,6 +12,7 @@
 #include "lib/transport/link_turns.h"
 #include "lib/transport/tcp/frame_reader.h"
 #include "lib/transport/tcp/frame_writer.h"
+#include "lib/transport/tcp/records.h"
 #include "lib/transport/transport.h"
 
 namespace addend::tcp {
@@ -40,6 +41,7 @@ class TcpLink final : public Link, private FdHandler, private FrameTaker {
   void Close(absl::Status why) override;
   std::string peer() const override { return peer_; }
   absl::Duration sending_time() const override;
+  absl::Status Encrypt(const LinkKeys& keys) override;
   void LimitInFlight(size_t bytes) override;
   void Share(uint64_t group) override;
 
@@ -59,6 +61,8 @@ class TcpLink final : public Link, private FdHandler, private FrameTaker {
   FairTurns::Waiter::Work Read(size_t most);
   FairTurns::Waiter::Work Write(size_t most);
   size_t Flush(size_t most);
+  bool NothingToSend() const { return outgoing_.empty() && sealed_sent_ == sealed_.size(); }
+  int GatherSealed(iovec* vectors);
   absl::StatusOr<MutableBytes> Place(const FrameHeader& header) override;
   absl::Status Take(const FrameHeader& header, MutableBytes payload) override;
   bool closing() const override { return closing_; }
@@ -76,7 +80,10 @@ class TcpLink final : public Link, private FdHandler, private FrameTaker {
   Sink* sink_ = nullptr;
   FrameWriter outgoing_;
   FrameReader incoming_;
-  std::vector<Done> completed_;  // written to the kernel
+  std::unique_ptr<Sealer> sealer_;  // null: plain text is sent
+  std::vector<std::byte> sealed_;   // waits to be written: instead of frames, which are copied here
+  size_t sealed_sent_ = 0;
+  std::vector<Done> completed_;  // written to the kernel, or copied
   Reader reader_{this};
   Writer writer_{this};
   bool want_write_ = false;  // the kernel takes no more

@@ -23,6 +23,7 @@ class SlowLink final : public Link {
   void Close(absl::Status) override {}
   std::string peer() const override { return "peer"; }
   absl::Duration sending_time() const override { return absl::ZeroDuration(); }
+  absl::Status Encrypt(const LinkKeys&) override { return absl::OkStatus(); }
   void LimitInFlight(size_t) override {}
   void Share(uint64_t) override {}
   // So many frames have left.

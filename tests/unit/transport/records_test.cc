@@ -1,0 +1,128 @@
+// What is encrypted arrives as it was, and nothing else opens.
+#include "lib/transport/tcp/records.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+
+namespace addend::tcp {
+namespace {
+
+RecordKey Key(int first) {
+  RecordKey key{};
+  key[0] = std::byte(first);
+  return key;
+}
+
+std::vector<std::byte> Random(size_t bytes, uint32_t seed) {
+  std::mt19937 source(seed);
+  std::vector<std::byte> made(bytes);
+  for (std::byte& one : made) one = std::byte(source());
+  return made;
+}
+
+std::vector<std::byte> Sealed(Sealer* sealer, const std::vector<std::byte>& plain) {
+  const iovec vector{const_cast<std::byte*>(plain.data()), plain.size()};
+  std::vector<std::byte> sealed;
+  sealer->Seal(&vector, 1, &sealed);
+  return sealed;
+}
+
+// Feeds the stream in parts of so many bytes, and takes what is open in others.
+absl::Status OpenAll(Opener* opener, const std::vector<std::byte>& stream, size_t part,
+                     std::vector<std::byte>* plain) {
+  std::vector<std::byte> room(part / 2 + 1);
+  const iovec vector{room.data(), room.size()};
+  for (size_t at = 0; at < stream.size();) {
+    const size_t fed = std::min({part, stream.size() - at, opener->room().size()});
+    std::copy_n(stream.begin() + static_cast<std::ptrdiff_t>(at), fed, opener->room().begin());
+    opener->Got(fed);
+    at += fed;
+    if (absl::Status status = opener->Open(); !status.ok()) return status;
+    while (!opener->empty()) {
+      const size_t taken = opener->Take(&vector, 1);
+      plain->insert(plain->end(), room.begin(), room.begin() + static_cast<std::ptrdiff_t>(taken));
+    }
+  }
+  return absl::OkStatus();
+}
+
+TEST(RecordsTest, WhatWasSealedOpensHoweverItIsCut) {
+  const auto plain = Random(300'000, 1);
+  for (const size_t part : {size_t{1000}, size_t{16'404}, size_t{1} << 20}) {
+    Sealer sealer(Key(1));
+    Opener opener(Key(1));
+    std::vector<std::byte> opened;
+    ASSERT_TRUE(OpenAll(&opener, Sealed(&sealer, plain), part, &opened).ok());
+    EXPECT_EQ(opened, plain) << part;
+  }
+}
+
+TEST(RecordsTest, SeveralPiecesAreOneStream) {
+  const auto plain = Random(1000, 2);
+  auto* const bytes = const_cast<std::byte*>(plain.data());
+  const iovec pieces[] = {{bytes, 10}, {bytes + 10, 0}, {bytes + 10, 990}};
+  Sealer sealer(Key(1));
+  std::vector<std::byte> sealed;
+  sealer.Seal(pieces, 3, &sealed);
+  Opener opener(Key(1));
+  std::vector<std::byte> opened;
+  ASSERT_TRUE(OpenAll(&opener, sealed, sealed.size(), &opened).ok());
+  EXPECT_EQ(opened, plain);
+}
+
+TEST(RecordsTest, NothingOfTheTextIsToBeSeen) {
+  const std::vector<std::byte> plain(64, std::byte{'A'});
+  Sealer sealer(Key(1));
+  const auto first = Sealed(&sealer, plain);
+  const auto second = Sealed(&sealer, plain);
+  EXPECT_EQ(std::search(first.begin(), first.end(), plain.begin(), plain.begin() + 4), first.end());
+  EXPECT_NE(first, second) << "the same text is another record each time";
+}
+
+TEST(RecordsTest, AChangedBitOpensNothing) {
+  const auto plain = Random(100, 3);
+  Sealer sealer(Key(1));
+  const auto sealed = Sealed(&sealer, plain);
+  for (size_t bit = 0; bit < sealed.size() * 8; ++bit) {
+    auto changed = sealed;
+    changed[bit / 8] ^= std::byte(1 << bit % 8);
+    changed.resize(changed.size() + (1 << 16));  // a length may have become a larger one
+    Opener opener(Key(1));
+    std::vector<std::byte> opened;
+    EXPECT_EQ(OpenAll(&opener, changed, changed.size(), &opened).code(),
+              absl::StatusCode::kDataLoss)
+        << bit;
+    EXPECT_TRUE(opened.empty());
+  }
+}
+
+TEST(RecordsTest, RecordsThatAreMissingRepeatedOrSwappedDoNotOpen) {
+  Sealer sealer(Key(1));
+  const auto first = Sealed(&sealer, Random(10, 4));
+  const auto second = Sealed(&sealer, Random(10, 5));
+  const auto opens = [](std::vector<std::byte> a, const std::vector<std::byte>& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    Opener opener(Key(1));
+    std::vector<std::byte> opened;
+    return OpenAll(&opener, a, a.size(), &opened).ok();
+  };
+  EXPECT_TRUE(opens(first, second));
+  EXPECT_FALSE(opens(second, first));
+  EXPECT_FALSE(opens(first, first));
+  EXPECT_FALSE(opens(second, {}));
+}
+
+TEST(RecordsTest, AnotherKeyOpensNothing) {
+  Sealer sealer(Key(1));
+  Opener opener(Key(2));
+  std::vector<std::byte> opened;
+  const auto sealed = Sealed(&sealer, Random(10, 6));
+  EXPECT_EQ(OpenAll(&opener, sealed, sealed.size(), &opened).code(), absl::StatusCode::kDataLoss);
+}
+
+}  // namespace
+}  // namespace addend::tcp
