@@ -32,15 +32,24 @@ std::vector<std::byte> SumOf(const FrameHeader& header,
 
 }  // namespace
 
+// No job's audits push out those of others.
+Auditor::Key Auditor::FirstToGiveWay() const {
+  std::map<JobId, size_t> of_job;
+  for (const auto& [key, audit] : open_) ++of_job[std::get<JobId>(key)];
+  const auto rank = [&](const auto& entry) {  // the least gives way
+    return std::make_pair(-static_cast<int>(of_job[std::get<JobId>(entry.first)]),
+                          entry.second.since);
+  };
+  return std::min_element(open_.begin(), open_.end(),
+                          [&](const auto& a, const auto& b) { return rank(a) < rank(b); })
+      ->first;
+}
+
 Auditor::Audit* Auditor::Find(const FrameHeader& header, uint32_t nodes, uint32_t ranks,
                               absl::Time now) {
   const Key key(header.job, header.generation, header.partition, header.round);
   if (const auto found = open_.find(key); found != open_.end()) return &found->second;
-  if (open_.size() >= kOpenMax) {
-    Abandon(std::min_element(open_.begin(), open_.end(), [](const auto& a, const auto& b) {
-              return a.second.since < b.second.since;
-            })->first);
-  }
+  if (open_.size() >= kOpenMax) Abandon(FirstToGiveWay());
   Audit& audit = open_[key];
   audit.header = header;
   audit.ranks = ranks;

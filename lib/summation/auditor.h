@@ -33,7 +33,7 @@ class Auditor {
   };
   using FindingFn = std::function<void(const Finding&)>;
 
-  // Audits that are under way at a time; the oldest gives way.
+  // Audits that are under way at a time; the oldest of the job that has most gives way.
   static constexpr size_t kOpenMax = 16;
 
   explicit Auditor(FindingFn on_finding) : on_finding_(std::move(on_finding)) {}
@@ -63,6 +63,7 @@ class Auditor {
   using Key = std::tuple<JobId, Generation, PartitionId, Round>;
 
   Audit* Find(const FrameHeader& header, uint32_t nodes, uint32_t ranks, absl::Time now);
+  Key FirstToGiveWay() const;
   void FinishIfComplete(const FrameHeader& header);
   Finding Compare(const Audit& audit) const;
   // By value: the key of what is erased may be the very one that is given.

@@ -128,6 +128,23 @@ TEST_F(AuditorTest, IsAbandonedWhenItTakesTooLongOrTooManyAreUnderWay) {
   EXPECT_EQ(findings_.size(), 2u) << "the oldest gave way";
 }
 
+TEST_F(AuditorTest, AJobWithManyAuditsDoesNotPushOutThoseOfAnother) {
+  Contribute(0, a_);
+  for (uint64_t round = 1; round <= 3 * Auditor::kOpenMax; ++round) {
+    now_ += absl::Seconds(1);
+    FrameHeader header = Header(0, round);
+    header.job = JobId(2);
+    auditor_.OnContribution(header, kNodes, 1, Contribution(a_), now_);
+  }
+  ASSERT_FALSE(findings_.empty());
+  for (const auto& finding : findings_) EXPECT_EQ(finding.job, JobId(2));
+  Contribute(1, b_);
+  Contribute(2, c_);
+  for (uint32_t node = 0; node < kNodes; ++node) Digest(node, sum_);
+  EXPECT_EQ(findings_.back().job, JobId(1));
+  EXPECT_EQ(findings_.back().result, Auditor::Result::kMatch);
+}
+
 TEST_F(AuditorTest, LetsGoOfTheMemoryOfANodeWhoseLinkHasClosed) {
   Contribute(0, a_);
   Contribute(1, b_);
