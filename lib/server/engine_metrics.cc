@@ -190,6 +190,10 @@ std::vector<MetricFamily> EngineMetrics::Collect() const {
   AppendLinks(engine_->links(), &families);
   families.push_back(MakeFamily("addend_summation_memory_limit_bytes", "The memory limit; 0: none.",
                                 MetricType::Gauge, {{"", Number(engine_->memory_limit_bytes())}}));
+  families.push_back(MakeFamily("addend_summation_job_memory_limit_bytes",
+                                "The memory limit of each job; 0: none but the server's.",
+                                MetricType::Gauge,
+                                {{"", Number(engine_->job_memory_limit_bytes())}}));
   families.push_back(MakeFamily("addend_summation_oldest_open_round_seconds",
                                 "Since the first contribution of the oldest round that is open.",
                                 MetricType::Gauge, {{"", Oldest(open)}}));

@@ -11,31 +11,41 @@ size_t WholePages(size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes *
 }  // namespace
 
 EarlyBuffers::Buffer::~Buffer() {
-  if (arena_ != nullptr) owner_->TakeBack(std::move(arena_));
+  if (arena_ == nullptr) return;
+  job_->LetGo(arena_->memory().size());
+  owner_->TakeBack(std::move(arena_));
 }
 
-EarlyBuffers::Buffer EarlyBuffers::Take(size_t bytes) {
+EarlyBuffers::Buffer EarlyBuffers::Take(size_t bytes, std::shared_ptr<JobMemory> job) {
   Buffer buffer;
   const size_t size = WholePages(bytes);
-  if (auto& same = unused_[size]; !same.empty()) {
-    buffer.arena_ = std::move(same.back());
-    same.pop_back();
-    unused_bytes_ -= size;
-  } else {
-    if (!budget_->TryTake(size)) {
-      DropUnused();
-      if (!budget_->TryTake(size)) return buffer;
-    }
-    auto arena = Arena::Create(size);
-    if (!arena.ok()) {
-      budget_->Give(size);
-      return buffer;
-    }
-    buffer.arena_ = *std::move(arena);
+  if (!job->TryKeep(size)) return buffer;
+  buffer.arena_ = TakeArena(size);
+  if (buffer.arena_ == nullptr) {
+    job->LetGo(size);
+    return buffer;
   }
   buffer.owner_ = shared_from_this();
+  buffer.job_ = std::move(job);
   buffer.bytes_ = bytes;
   return buffer;
+}
+
+std::shared_ptr<Arena> EarlyBuffers::TakeArena(size_t size) {
+  if (auto& same = unused_[size]; !same.empty()) {
+    std::shared_ptr<Arena> arena = std::move(same.back());
+    same.pop_back();
+    unused_bytes_ -= size;
+    return arena;
+  }
+  if (!budget_->TryTake(size)) {
+    DropUnused();
+    if (!budget_->TryTake(size)) return nullptr;
+  }
+  auto arena = Arena::Create(size);
+  if (arena.ok()) return *std::move(arena);
+  budget_->Give(size);
+  return nullptr;
 }
 
 void EarlyBuffers::TakeBack(std::shared_ptr<Arena> arena) {
@@ -54,8 +64,9 @@ void EarlyBuffers::DropUnused() {
 }
 
 std::unique_ptr<EarlyContribution> EarlyContribution::TakeBuffer(EarlyBuffers* buffers,
-                                                                 size_t bytes) {
-  EarlyBuffers::Buffer buffer = buffers->Take(bytes);
+                                                                 size_t bytes,
+                                                                 std::shared_ptr<JobMemory> job) {
+  EarlyBuffers::Buffer buffer = buffers->Take(bytes, std::move(job));
   if (buffer.memory().empty()) return nullptr;
   return std::unique_ptr<EarlyContribution>(new EarlyContribution(std::move(buffer)));
 }

@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "lib/base/bytes.h"
 #include "lib/memory/arena.h"
+#include "lib/summation/job_memory.h"
 #include "lib/summation/memory_budget.h"
 #include "lib/transport/transport.h"
 
@@ -34,6 +35,7 @@ class EarlyBuffers : public std::enable_shared_from_this<EarlyBuffers> {
    private:
     friend class EarlyBuffers;
     std::shared_ptr<EarlyBuffers> owner_;
+    std::shared_ptr<JobMemory> job_;
     std::shared_ptr<Arena> arena_;
     size_t bytes_ = 0;
   };
@@ -44,13 +46,14 @@ class EarlyBuffers : public std::enable_shared_from_this<EarlyBuffers> {
   }
   ~EarlyBuffers() { DropUnused(); }
 
-  // An empty one when the budget has no room.
-  Buffer Take(size_t bytes);
+  // An empty one when the budget has no room, or the job has had its part of it.
+  Buffer Take(size_t bytes, std::shared_ptr<JobMemory> job);
   // Gives what is kept unused back to the budget and the machine.
   void DropUnused();
 
  private:
   explicit EarlyBuffers(MemoryBudget* budget) : budget_(budget) {}
+  std::shared_ptr<Arena> TakeArena(size_t size);
   void TakeBack(std::shared_ptr<Arena> arena);
 
   MemoryBudget* const budget_;
@@ -62,8 +65,9 @@ class EarlyBuffers : public std::enable_shared_from_this<EarlyBuffers> {
 // sender's memory.
 class EarlyContribution {
  public:
-  // Null when the budget has no room.
-  static std::unique_ptr<EarlyContribution> TakeBuffer(EarlyBuffers* buffers, size_t bytes);
+  // Null when there is no room for the job.
+  static std::unique_ptr<EarlyContribution> TakeBuffer(EarlyBuffers* buffers, size_t bytes,
+                                                       std::shared_ptr<JobMemory> job);
   EarlyContribution(Payload payload, bool empty) : payload_(std::move(payload)), empty_(empty) {}
 
   MutableBytes room() const { return buffer_.memory(); }

@@ -145,7 +145,11 @@ void Engine::SetJob(const JobSpec& spec) {
   HeldJob& held = jobs_[spec.id];
   if (held.spec.generation != spec.generation) ForgetTensors(&held);
   held.spec = spec;
-  OnShards([&](Shard* shard) { shard->SetJob(spec); });
+  if (held.memory == nullptr) {
+    held.memory = std::make_shared<JobMemory>(&budget_, options_.job_memory_limit_bytes);
+    TrimEarly();
+  }
+  OnShards([&](Shard* shard) { shard->SetJob(spec, held.memory); });
 }
 
 absl::Status Engine::CheckTensor(const TensorSpec& tensor) const {
@@ -168,19 +172,19 @@ absl::Status Engine::CheckTensor(const TensorSpec& tensor) const {
 }
 
 absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(
-    const JobSpec& job, const TensorSpec& tensor, HeldTensor* held) {
+    const HeldJob& job, const TensorSpec& tensor, HeldTensor* held) {
   std::optional<ExternalSlots> external;
   if (options_.external_slots)
-    external = options_.external_slots(job.id, job.generation, tensor.name);
+    external = options_.external_slots(job.spec.id, job.spec.generation, tensor.name);
   const uint64_t tensor_bytes = tensor.elements * SizeOf(tensor.dtype);
   if (external && external->slot[0].size() < tensor_bytes) external.reset();
   uint64_t bytes = 0;
   for (const uint32_t index : tensor.partitions)
     bytes += OwnBytes(tensor, index, external.has_value());
-  ADDEND_RETURN_IF_ERROR(ReserveBytes(tensor, bytes));
+  ADDEND_RETURN_IF_ERROR(job.memory->Reserve(tensor.name, bytes));
   auto arena = Arena::Create(bytes);
   if (!arena.ok()) {
-    budget_.Release(bytes);
+    job.memory->Release(bytes);
     return arena.status();
   }
   std::vector<std::shared_ptr<Partition>> partitions;
@@ -193,31 +197,24 @@ absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(
     (*held)[index] = {part.size(), tensor.ElementsOf(index) * SizeOf(tensor.dtype),
                       tensor.shards[i]};
     memory.keep_alive = KeepAlive(*arena, part, external);
-    partitions.push_back(std::make_shared<Partition>(SpecOf(job, tensor, i), std::move(memory)));
+    partitions.push_back(
+        std::make_shared<Partition>(SpecOf(job.spec, tensor, i), std::move(memory)));
   }
   return partitions;
 }
 
-absl::Status Engine::ReserveBytes(const TensorSpec& tensor, uint64_t bytes) {
-  if (budget_.TryReserve(bytes)) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrFormat(
-      "tensor '%s' needs %s for its accumulators, and %s of the memory limit of %s are free",
-      tensor.name, FormatByteSize(bytes), FormatByteSize(budget_.free()),
-      FormatByteSize(budget_.limit())));
-}
-
 // Two values of each are reserved: the latest, and one that is on its way to a node.
 absl::StatusOr<std::vector<std::shared_ptr<LatestPartition>>> Engine::MakeLatest(
-    const JobSpec& job, const TensorSpec& tensor, HeldTensor* held) {
+    const HeldJob& job, const TensorSpec& tensor, HeldTensor* held) {
   uint64_t bytes = 0;
   std::vector<std::shared_ptr<LatestPartition>> partitions;
   for (size_t i = 0; i < tensor.partitions.size(); ++i) {
     const uint64_t payload = tensor.ElementsOf(tensor.partitions[i]) * SizeOf(tensor.dtype);
     (*held)[tensor.partitions[i]] = {2 * payload, payload, tensor.shards[i]};
     bytes += 2 * payload;
-    partitions.push_back(std::make_shared<LatestPartition>(SpecOf(job, tensor, i)));
+    partitions.push_back(std::make_shared<LatestPartition>(SpecOf(job.spec, tensor, i)));
   }
-  ADDEND_RETURN_IF_ERROR(ReserveBytes(tensor, bytes));
+  ADDEND_RETURN_IF_ERROR(job.memory->Reserve(tensor.name, bytes));
   return partitions;
 }
 
@@ -277,10 +274,10 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
   if (known != held.tensors.end() && added.partitions.empty()) return absl::OkStatus();
   HeldTensor reserved;
   if (tensor.op == ReduceOp::kAccumulate) {
-    ADDEND_ASSIGN_OR_RETURN(const auto partitions, MakeLatest(held.spec, added, &reserved));
+    ADDEND_ASSIGN_OR_RETURN(const auto partitions, MakeLatest(held, added, &reserved));
     GiveToShards(job, added, partitions);
   } else {
-    ADDEND_ASSIGN_OR_RETURN(const auto partitions, MakePartitions(held.spec, added, &reserved));
+    ADDEND_ASSIGN_OR_RETURN(const auto partitions, MakePartitions(held, added, &reserved));
     GiveToShards(job, added, partitions);
   }
   held.owned_bytes.resize(shards_.size());
@@ -289,8 +286,14 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
   const uint64_t bytes = tensor.elements * SizeOf(tensor.dtype);
   if (held.tensor_bytes.emplace(tensor.id, bytes).second) held.all_bytes += bytes;
   LimitInFlight(job, held);
-  if (budget_.over_limit()) OnShards([](Shard* shard) { shard->DropEarly(); });
+  TrimEarly();
   return absl::OkStatus();
+}
+
+void Engine::TrimEarly() const {
+  const bool over = std::any_of(jobs_.begin(), jobs_.end(),
+                                [](const auto& job) { return job.second.memory->over_part(); });
+  if (over || budget_.over_limit()) OnShards([](Shard* shard) { shard->TrimEarly(); });
 }
 
 void Engine::HandOver(JobId job, TensorId tensor, const std::set<uint32_t>& partitions,
@@ -321,7 +324,7 @@ void Engine::Drop(JobId job, TensorId tensor, const std::set<uint32_t>& partitio
   for (const uint32_t index : partitions) {
     const auto partition = there->second.find(index);
     if (partition == there->second.end()) continue;
-    budget_.Release(partition->second.bytes);
+    held->memory->Release(partition->second.bytes);
     held->owned_bytes[partition->second.shard] -= partition->second.payload;
     there->second.erase(partition);
   }
@@ -335,7 +338,7 @@ void Engine::Drop(JobId job, TensorId tensor, const std::set<uint32_t>& partitio
 
 void Engine::ForgetTensors(HeldJob* job) {
   for (const auto& [id, tensor] : job->tensors) {
-    for (const auto& [index, partition] : tensor) budget_.Release(partition.bytes);
+    for (const auto& [index, partition] : tensor) job->memory->Release(partition.bytes);
   }
   job->tensors.clear();
   job->tensor_bytes.clear();

@@ -13,6 +13,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "lib/base/mutex.h"
+#include "lib/summation/job_memory.h"
 #include "lib/summation/memory_budget.h"
 #include "lib/summation/shard.h"
 #include "lib/summation/specs.h"
@@ -40,7 +41,8 @@ class Engine {
  public:
   struct Options {
     uint32_t shards = 1;
-    uint64_t memory_limit_bytes = 0;  // 0: none
+    uint64_t memory_limit_bytes = 0;      // 0: none
+    uint64_t job_memory_limit_bytes = 0;  // of each job; 0: none
     Incarnation incarnation;
     SendLimits send_limits;                  // for the machine's link
     std::shared_ptr<InprocNetwork> network;  // null: no in-process links
@@ -94,6 +96,7 @@ class Engine {
   std::map<JobId, JobNumbers> job_numbers() const;
   LinkCounts links() const;
   uint64_t memory_limit_bytes() const { return options_.memory_limit_bytes; }
+  uint64_t job_memory_limit_bytes() const { return options_.job_memory_limit_bytes; }
   // What audits have found since the last call: sentences for people.
   std::vector<std::string> TakeMismatches();
   // The newest events of the job, of its last `rounds` rounds of every tensor.
@@ -111,6 +114,7 @@ class Engine {
   using HeldTensor = std::map<uint32_t, HeldPartition>;
   struct HeldJob {
     JobSpec spec;
+    std::shared_ptr<JobMemory> memory;
     std::map<TensorId, HeldTensor> tensors;
     std::map<TensorId, uint64_t> tensor_bytes;  // of these, whole
     uint64_t all_bytes = 0;                     // of these together
@@ -119,13 +123,13 @@ class Engine {
 
   explicit Engine(Options options);
   absl::Status CheckTensor(const TensorSpec& tensor) const;
-  absl::StatusOr<std::vector<std::shared_ptr<Partition>>> MakePartitions(const JobSpec& job,
+  absl::StatusOr<std::vector<std::shared_ptr<Partition>>> MakePartitions(const HeldJob& job,
                                                                          const TensorSpec& tensor,
                                                                          HeldTensor* held);
-  absl::StatusOr<std::vector<std::shared_ptr<LatestPartition>>> MakeLatest(const JobSpec& job,
+  absl::StatusOr<std::vector<std::shared_ptr<LatestPartition>>> MakeLatest(const HeldJob& job,
                                                                            const TensorSpec& tensor,
                                                                            HeldTensor* held);
-  absl::Status ReserveBytes(const TensorSpec& tensor, uint64_t bytes);
+  void TrimEarly() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   template <typename P>
   void GiveToShards(JobId job, const TensorSpec& tensor,
                     const std::vector<std::shared_ptr<P>>& partitions);

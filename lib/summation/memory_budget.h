@@ -26,6 +26,11 @@ class MemoryBudget {
   // A reservation has taken the place of early contributions: some have to be dropped.
   bool over_limit() const { return used() > limit_; }
 
+  // Jobs that share it, and what each may keep of early contributions (job_memory.h).
+  void AddJob() { jobs_.fetch_add(1, std::memory_order_relaxed); }
+  void RemoveJob() { jobs_.fetch_sub(1, std::memory_order_relaxed); }
+  uint64_t part() const { return free() / std::max<uint64_t>(1, jobs_.load()); }
+
   uint64_t limit() const { return limit_; }
   uint64_t used() const { return reserved_.load() + early_.load(); }
   uint64_t peak() const { return peak_.load(std::memory_order_relaxed); }
@@ -49,6 +54,7 @@ class MemoryBudget {
   std::atomic<uint64_t> reserved_{0};
   std::atomic<uint64_t> early_{0};
   std::atomic<uint64_t> peak_{0};
+  std::atomic<uint64_t> jobs_{0};
 };
 
 }  // namespace addend

@@ -16,6 +16,13 @@ namespace {
 // For the small frames of a bundle.
 constexpr size_t kLeastScratch = 64 << 10;
 
+// What may wait for a node. A round begins when the node has the former one's result, so of a
+// partition's results two wait at most, and a few more that a repetition has asked for; of other
+// frames one of each kind.
+constexpr int kUnsentResults = 8;
+constexpr size_t kQueuedMost = 4096;
+constexpr size_t kQueuedForEach = 16;  // partition of the job
+
 // Sent when this server was the owner in a former time: the node sends it again when it has heard
 // of the plan that the partition is under.
 bool IsOutdated(const FrameHeader& header, const Partition& partition) {
@@ -59,7 +66,8 @@ absl::StatusOr<MutableBytes> NodeLink::RoomFor(const FrameHeader& header, Placed
       if (const MutableBytes room = partition.DirectRoom(); !room.empty()) return room;
       return ScratchFor(header.payload_bytes, placed);
     case Collector::Standing::kEarly:
-      placed->early = EarlyContribution::TakeBuffer(shard_->early_buffers(), header.payload_bytes);
+      placed->early = EarlyContribution::TakeBuffer(shard_->early_buffers(), header.payload_bytes,
+                                                    job_->memory);
       return placed->early ? placed->early->room() : MutableBytes();
     default:
       return MutableBytes();
@@ -141,6 +149,27 @@ void NodeLink::OnClosed(absl::Status why) {
   outbox_.Detach();
   outbox_.Clear(why);
   shard_->OnLinkClosed(this, why);  // deletes this
+}
+
+void NodeLink::Push(const FrameHeader& header, Bytes payload, Done done) {
+  outbox_.Push(header, payload, std::move(done));
+  const size_t partitions = job_->partitions.size() + job_->latest.size();
+  if (outbox_.queued() > kQueuedMost + kQueuedForEach * partitions) CloseUnread();
+}
+
+void NodeLink::PushResult(const FrameHeader& header, Bytes result, Done done) {
+  const bool unread = ++unsent_[header.partition] > kUnsentResults && !traits_->by_reference;
+  if (unread) CloseUnread();
+  Push(header, result,
+       [this, partition = header.partition, done = std::move(done)](absl::Status status) mutable {
+         if (--unsent_[partition] == 0) unsent_.erase(partition);
+         done(status);
+       });
+}
+
+void NodeLink::CloseUnread() {
+  link_->Close(absl::ResourceExhaustedError(absl::StrFormat(
+      "node %d asks for more than it reads: %d frames wait for it", node_.value(), queued())));
 }
 
 // Says who it is. Nothing of it is believed so far.
@@ -232,7 +261,8 @@ absl::StatusOr<MutableBytes> NodeLink::PlaceAudit(const FrameHeader& header) {
   ADDEND_RETURN_IF_ERROR(CheckSender(header));
   Placed& placed = placed_.emplace_back();
   if (header.payload_bytes % SizeOf(header.dtype) != 0) return MutableBytes();
-  placed.early = EarlyContribution::TakeBuffer(shard_->early_buffers(), header.payload_bytes);
+  placed.early =
+      EarlyContribution::TakeBuffer(shard_->early_buffers(), header.payload_bytes, job_->memory);
   return placed.early ? placed.early->room() : MutableBytes();
 }
 

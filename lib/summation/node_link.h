@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "lib/auth/link_proof.h"
@@ -45,7 +46,12 @@ class NodeLink final : public Sink {
   const std::string& transport() const { return traits_->name; }
   // A payload for this partition is being received.
   bool IsReceiving(const Partition& partition) const;
-  Outbox& outbox() { return outbox_; }
+  // Sends when it is its turn (Outbox::Push). A node that asks for more than it reads is closed
+  // with RESOURCE_EXHAUSTED, since what waits for it takes memory.
+  void Push(const FrameHeader& header, Bytes payload = {}, Done done = nullptr);
+  // The same for a result, of which a node that reads has few waiting.
+  void PushResult(const FrameHeader& header, Bytes result, Done done);
+  size_t queued() const { return outbox_.queued(); }
 
   // The job is forgotten or starts over: the link must close.
   void LeaveJob() { job_ = nullptr; }
@@ -69,6 +75,7 @@ class NodeLink final : public Sink {
   // Of the frame that has arrived; nothing if Place() was not called for it.
   Placed TakePlaced(const FrameHeader& header);
 
+  void CloseUnread();
   absl::Status OnHello(const FrameHeader& header, Bytes opening);
   absl::Status OnProof(const FrameHeader& header, Bytes proof);
   absl::Status Welcome(const auth::Secret& token);
@@ -124,6 +131,7 @@ class NodeLink final : public Sink {
   ShardJob* job_ = nullptr;
   NodeId node_;
   Generation generation_;
+  absl::flat_hash_map<PartitionId, int> unsent_;  // results; the Dones in the outbox count them
   Outbox outbox_;
 
   auth::Secret proof_{};  // this server's, lent to its HELLO

@@ -54,7 +54,7 @@ absl::Status Shard::ListenRdma(const rdma::Devices& devices, const RdmaOptions& 
   return status;
 }
 
-void Shard::SetJob(const JobSpec& spec) {
+void Shard::SetJob(const JobSpec& spec, std::shared_ptr<JobMemory> memory) {
   const auto it = jobs_.find(spec.id);
   if (it != jobs_.end() && it->second->spec.generation == spec.generation) {
     ShardJob* const job = it->second.get();
@@ -80,6 +80,7 @@ void Shard::SetJob(const JobSpec& spec) {
   }
   auto job = std::make_unique<ShardJob>();
   job->spec = spec;
+  job->memory = std::move(memory);
   job->totals = std::move(totals);
   job->links.resize(spec.num_nodes, nullptr);
   jobs_[spec.id] = std::move(job);
@@ -173,8 +174,9 @@ void Shard::LimitInFlight(JobId id, size_t bytes) {
   }
 }
 
-void Shard::DropEarly() {
+void Shard::TrimEarly() {
   for (auto& [id, job] : jobs_) {
+    if (!job->memory->over_part()) continue;
     for (auto& [partition_id, partition] : job->partitions) {
       partition->DropEarly();  // counted when they are asked for, as all that were dropped
     }
@@ -252,7 +254,7 @@ void Shard::AskAgain(ShardJob* job, const Partition& partition, NodeId node) {
   FrameHeader header = HeaderFor(*job, partition, FrameType::kSendAgain);
   header.round = partition.collector().round();
   header.priority = INT32_MAX;  // everybody waits for it
-  link->outbox().Push(header, {}, nullptr);
+  link->Push(header);
 }
 
 FrameHeader Shard::HeaderFor(const ShardJob& job, const Partition& partition,
@@ -308,7 +310,7 @@ void Shard::SendMoved(NodeLink* link, const Partition& partition) {
   header.plan_version = partition.ownership().next_version();
   header.round = partition.LastRound();
   header.priority = partition.priority();  // behind the result of that round
-  link->outbox().Push(header, {}, nullptr);
+  link->Push(header);
 }
 
 // What is being received would land in the middle of the next sum. It is sent again.
@@ -352,7 +354,7 @@ void Shard::SendRecovered(NodeLink* link, const Partition& partition) {
   header.flags = kFlagReply;
   header.round = partition.ownership().newest();
   header.priority = INT32_MAX;
-  link->outbox().Push(header, {}, nullptr);
+  link->Push(header);
 }
 
 void Shard::SendAborted(NodeLink* link, const Partition& partition) {
@@ -360,7 +362,7 @@ void Shard::SendAborted(NodeLink* link, const Partition& partition) {
   if (!link->job()->spec.failed) header.flags = kFlagEmpty;
   header.round = partition.collector().round();
   header.priority = partition.priority();
-  link->outbox().Push(header, {}, nullptr);
+  link->Push(header);
 }
 
 void Shard::AskForNewest(NodeLink* link, const Partition& partition) {
@@ -368,7 +370,7 @@ void Shard::AskForNewest(NodeLink* link, const Partition& partition) {
   header.flags = kFlagResult;
   header.round = partition.ownership().newest();
   header.priority = INT32_MAX;
-  link->outbox().Push(header, {}, nullptr);
+  link->Push(header);
 }
 
 void Shard::Relay(ShardJob* job, Partition* partition) {
@@ -396,14 +398,14 @@ void Shard::SendResult(NodeLink* link, const Partition& partition) {
                                       .generation = header.generation,
                                       .partition = header.partition,
                                       .round = header.round};
-  link->outbox().Push(header, result,
-                      [this, keep = partition.shared_from_this(), subject, node = link->node(),
-                       sealed = TraceNow()](absl::Status status) {
-                        keep->NoteSent();
-                        if (!status.ok()) return;
-                        journal_.Sent(subject, node, static_cast<uint32_t>(keep->payload_bytes()),
-                                      sealed);
-                      });
+  link->PushResult(header, result,
+                   [this, keep = partition.shared_from_this(), subject, node = link->node(),
+                    sealed = TraceNow()](absl::Status status) {
+                     keep->NoteSent();
+                     if (!status.ok()) return;
+                     journal_.Sent(subject, node, static_cast<uint32_t>(keep->payload_bytes()),
+                                   sealed);
+                   });
 }
 
 void Shard::OnLinkClosed(NodeLink* link, const absl::Status& why) {

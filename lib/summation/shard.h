@@ -60,6 +60,7 @@ struct LinkCounts {
 
 struct ShardJob {
   JobSpec spec;
+  std::shared_ptr<JobMemory> memory;
   JobTotals totals;
   std::vector<NodeLink*> links;  // by node; null: not connected
   absl::flat_hash_map<PartitionId, std::shared_ptr<Partition>> partitions;
@@ -103,7 +104,7 @@ class Shard {
   void HangUp();
   // A larger generation drops all of the former one. Else what has changed is done: rounds are
   // aborted, or go on without lost nodes.
-  void SetJob(const JobSpec& spec);
+  void SetJob(const JobSpec& spec, std::shared_ptr<JobMemory> memory);
   void AddPartition(JobId job, std::shared_ptr<Partition> partition);
   void AddPartition(JobId job, std::shared_ptr<LatestPartition> partition);
   // The partition had another owner, which hands it over, or its nodes have to report. Only if it
@@ -116,8 +117,9 @@ class Shard {
   void DropJob(JobId job, const absl::Status& why);
   // What is on its way through each link of the job, about, at most.
   void LimitInFlight(JobId job, size_t bytes);
-  // Makes room for accumulators: what was kept before its turn is asked for again at its turn.
-  void DropEarly();
+  // Makes room for accumulators and other jobs: what a job kept before its turn, and above its
+  // part, is asked for again at its turn.
+  void TrimEarly();
   void RollCall(JobId job, size_t limit, std::vector<OpenRoundInfo>* out) const;
   // Adds this shard's numbers to those of others.
   void AddTotals(std::map<JobId, JobTotals>* totals) const;

@@ -36,10 +36,10 @@ absl::Status Shard::SendLatest(NodeLink* link, LatestPartition* partition, int32
   header.priority = priority;
   const auto stamp =
       std::make_shared<const std::vector<std::byte>>(EncodeStamp(partition->stamp()));
-  link->outbox().Push(header, *stamp, [stamp](absl::Status) {});
+  link->Push(header, *stamp, [stamp](absl::Status) {});
   header.type = FrameType::kResult;
   header.uncompressed_bytes = static_cast<uint32_t>(partition->payload_bytes());
-  link->outbox().Push(header, value->memory(), [value](absl::Status) {});
+  link->PushResult(header, value->memory(), [value](absl::Status) {});
   return absl::OkStatus();
 }
 
@@ -48,7 +48,7 @@ void Shard::SendRecovered(NodeLink* link, const LatestPartition& partition) {
   header.flags = kFlagReply;
   header.round = partition.Applied(link->node());
   header.priority = INT32_MAX;
-  link->outbox().Push(header, {}, nullptr);
+  link->Push(header);
 }
 
 void Shard::SendMoved(NodeLink* link, const LatestPartition& partition) {
@@ -56,13 +56,13 @@ void Shard::SendMoved(NodeLink* link, const LatestPartition& partition) {
   header.plan_version = partition.next_version();
   header.round = partition.Applied(link->node());
   header.priority = INT32_MIN;  // behind the answer to that round
-  link->outbox().Push(header, {}, nullptr);
+  link->Push(header);
 }
 
 void Shard::SendAborted(NodeLink* link, const LatestPartition& partition, Round round) {
   FrameHeader header = HeaderFor(*link, partition, FrameType::kAborted);
   header.round = round;
-  link->outbox().Push(header, {}, nullptr);
+  link->Push(header);
 }
 
 void Shard::AskForCopy(NodeLink* link, const LatestPartition& partition) {
@@ -70,7 +70,7 @@ void Shard::AskForCopy(NodeLink* link, const LatestPartition& partition) {
   header.flags = kFlagResult;
   header.round = partition.Held(link->node());
   header.priority = INT32_MAX;
-  link->outbox().Push(header, {}, nullptr);
+  link->Push(header);
 }
 
 void Shard::Restore(ShardJob* job, LatestPartition* partition) {

@@ -35,7 +35,7 @@ void Shard::AddLinks(LinkCounts* counts) const {
   for (const auto& link : links_) {
     if (link->job() == nullptr) continue;
     ++counts->by_transport[link->transport()];
-    counts->queued += link->outbox().queued();
+    counts->queued += link->queued();
   }
 }
 

@@ -148,7 +148,10 @@ absl::StatusOr<v1::RegisterNodeResponse> Membership::RegisterNode(
   if (job != nullptr && !job->nodes.empty()) {
     ADDEND_RETURN_IF_ERROR(CheckSettings(*job, request));
   }
-  if (job == nullptr) job = &CreateJob(request);
+  if (job == nullptr) {
+    ADDEND_RETURN_IF_ERROR(CheckRoomForJob(request.job()));
+    job = &CreateJob(request);
+  }
   if (job->nodes.empty()) job->settings = request.settings();
   job->empty_since.reset();
 

@@ -264,6 +264,11 @@ class Membership {
   PartitionSize PartitionSizeOf(const Job& job) const;
   PlannerJob ViewOf(const Job& job) const;
 
+  // membership_limits.cc: what one job may take. RESOURCE_EXHAUSTED with the numbers.
+  absl::Status CheckRoomForJob(const std::string& name) const;
+  static absl::Status CheckRoomForTensor(const Job& job, const std::string& name);
+  static ServerRoom RoomFor(const Job& job, const Server& server);
+
   // membership_recovery.cc: new owners
   void ServerGone(Job& job, const Server& server, const std::string& why);
   void NodeGoneWith(Job& job, const Server& server, const std::string& why);

@@ -46,12 +46,12 @@ Tensor* Membership::FindTensor(Job& job, TensorId id) {
 
 void Membership::DeclareOne(Job& job, const Node& node, const v1::TensorDescriptor& descriptor,
                             const PartitionSize& partition_size, std::vector<uint64_t>* ready) {
-  const absl::Status valid = CheckDescriptor(descriptor, partition_size);
-  if (!valid.ok()) {
+  const auto refuse = [&](std::string kind, uint32_t exit_code, const absl::Status& why) {
     *Single(job, node.rank).add_errors() =
-        MakeError(descriptor.name(), "mismatch", kExitMismatch, Message(valid));
-    return;
-  }
+        MakeError(descriptor.name(), std::move(kind), exit_code, Message(why));
+  };
+  const absl::Status valid = CheckDescriptor(descriptor, partition_size);
+  if (!valid.ok()) return refuse("mismatch", kExitMismatch, valid);
   std::deque<uint64_t>& agreements = job.by_name[descriptor.name()];
   // The node's place among the agreements on this name: behind the last one it has taken part in.
   size_t place = agreements.size();
@@ -62,6 +62,11 @@ void Membership::DeclareOne(Job& job, const Node& node, const v1::TensorDescript
     if (!last.undeclared.Contains(node.rank)) return Repeat(job, node.rank, last, descriptor);
   }
   if (place == agreements.size()) {
+    const absl::Status room = CheckRoomForTensor(job, descriptor.name());
+    if (!room.ok()) {
+      if (agreements.empty()) job.by_name.erase(descriptor.name());
+      return refuse("resources", kExitBadConfiguration, room);
+    }
     Tensor tensor;
     tensor.agreement = job.next_agreement++;
     tensor.descriptor = descriptor;
@@ -168,7 +173,9 @@ PlannerJob Membership::ViewOf(const Job& job) const {
     seen.bandwidth_bps = server->info.bandwidth_bps();
     seen.speed = server->speed;
     seen.jobs = server->colocated() ? 1 : static_cast<uint32_t>(jobs_.size());
-    seen.load.free_bytes = server->free_bytes;
+    const ServerRoom room = RoomFor(job, *server);
+    seen.load.free_bytes = room.bytes;
+    seen.job_limited = room.of_job_limit;
     seen.load.shard_loads.assign(server->info.shards(), 0);
     if (const auto load = job.loads.find(server->id); load != job.loads.end()) {
       seen.load.load_bytes = load->second.bytes;

@@ -207,16 +207,19 @@ absl::Status NoRoom(const v1::TensorDescriptor& tensor, const PartitionSize& par
           absl::StrFormat("%d further servers are no better", job.servers.size() - kServersListed));
       break;
     }
-    free.push_back(
-        absl::StrFormat("%s has %s free", server.name, FormatByteSize(server.load.free_bytes)));
+    free.push_back(absl::StrFormat("%s has %s %s", server.name,
+                                   FormatByteSize(server.load.free_bytes),
+                                   server.job_limited ? "left for this job" : "free"));
   }
+  const bool job_limited = std::any_of(job.servers.begin(), job.servers.end(),
+                                       [](const auto& server) { return server.job_limited; });
   return absl::ResourceExhaustedError(absl::StrFormat(
       "tensor '%s' needs %s for its accumulators, in partitions of up to %s, but the summation "
-      "servers have no room for it: %s; raise --memory-limit or start another addend-summation",
+      "servers have no room for it: %s; raise %s or start another addend-summation",
       tensor.name(), FormatByteSize(AccumulatorBytes(dtype, elements)),
       FormatByteSize(AccumulatorBytes(
           dtype, std::min(elements, PartitionElements({elements, dtype}, partition_size)))),
-      absl::StrJoin(free, ", ")));
+      absl::StrJoin(free, ", "), job_limited ? "--job-memory-limit" : "--memory-limit"));
 }
 
 absl::Status CheckDescriptor(const v1::TensorDescriptor& tensor,

@@ -17,6 +17,12 @@
 
 namespace addend {
 
+// What a server has free for one job.
+struct ServerRoom {
+  uint64_t bytes = ServerLoad::kUnlimited;
+  bool of_job_limit = false;  // by --job-memory-limit; else by --memory-limit
+};
+
 // A summation server as one job sees it.
 struct PlannerServer {
   ServerId id;
@@ -25,6 +31,7 @@ struct PlannerServer {
   double bandwidth_bps = 0;    // of the whole machine; 0: unknown
   double speed = 1;            // of that bandwidth, as far as it was seen
   uint32_t jobs = 1;           // that share the machine, this one included
+  bool job_limited = false;    // as ServerRoom::of_job_limit
   ServerLoad load;             // this job's; `share` is filled in by the planner
 };
 

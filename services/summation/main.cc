@@ -52,6 +52,7 @@ absl::Status Serve() {
       const auto engine,
       Engine::Create({.shards = options.shards,
                       .memory_limit_bytes = options.memory_limit_bytes,
+                      .job_memory_limit_bytes = options.job_memory_limit_bytes,
                       .incarnation = NewIncarnation(),
                       .send_limits = SendLimitsFor(options.machine.bandwidth_bps),
                       .network = nullptr,
@@ -84,6 +85,7 @@ absl::Status Serve() {
   v1::RegisterServerRequest registration = ServerRegistration(
       options.machine, rdma.devices, rpc->port(), data_port, options.memory_limit_bytes);
   registration.set_join_proof(options.join_proof);
+  registration.set_job_memory_limit_bytes(options.job_memory_limit_bytes);
   auto member = SummationMember::Join(member_options, std::move(registration), engine.get());
   if (absl::IsCancelled(member.status())) return absl::OkStatus();
   ADDEND_RETURN_IF_ERROR(member.status());

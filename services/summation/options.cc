@@ -24,6 +24,9 @@ ABSL_FLAG(uint32_t, shards, 0,
 ABSL_FLAG(
     addend::ByteSize, memory_limit, {},
     "for accumulators and early contributions of all jobs; default: three quarters of the memory");
+ABSL_FLAG(addend::ByteSize, job_memory_limit, {},
+          "of that for each job, so that no job takes what others need; 0 for no limit but "
+          "--memory-limit");
 ABSL_FLAG(
     absl::Duration, drain_timeout, absl::Seconds(25),
     "after SIGTERM, for others to take over what this server sums; less than the grace period "
@@ -65,6 +68,7 @@ absl::StatusOr<SummationOptions> ReadSummationOptions() {
   options.memory_limit_bytes = absl::GetFlag(FLAGS_memory_limit).bytes;
   if (options.memory_limit_bytes == 0)
     options.memory_limit_bytes = ReadMemory().usable_bytes() / 4 * 3;
+  options.job_memory_limit_bytes = absl::GetFlag(FLAGS_job_memory_limit).bytes;
   ADDEND_ASSIGN_OR_RETURN(options.machine, ReadMachineOptions());
   return options;
 }

@@ -19,6 +19,7 @@ struct SummationOptions {
   std::optional<HostPort> health_listen;
   uint32_t shards = 1;
   uint64_t memory_limit_bytes = 0;
+  uint64_t job_memory_limit_bytes = 0;  // 0: none
   absl::Duration drain_timeout;
   std::string port_file;
   std::string join_proof;  // that it may be a server; empty: no secret is known

@@ -312,7 +312,8 @@ void ClusterTest::Answer(FakeServer* server) {
   Apply(std::move(decision));
 }
 
-FakeServer& ClusterTest::AddCpuServer(uint64_t memory_limit, double bandwidth_bps) {
+FakeServer& ClusterTest::AddCpuServer(uint64_t memory_limit, double bandwidth_bps,
+                                      uint64_t job_memory_limit) {
   auto server = std::make_unique<FakeServer>();
   FakeServer* added = server.get();
   added->info.set_incarnation(next_++);
@@ -321,6 +322,7 @@ FakeServer& ClusterTest::AddCpuServer(uint64_t memory_limit, double bandwidth_bp
   added->info.set_hostname(absl::StrFormat("cpu%d", servers_.size()));
   added->info.set_control_address(absl::StrFormat("cpu%d:7071", servers_.size()));
   added->info.set_memory_limit_bytes(memory_limit);
+  added->info.set_job_memory_limit_bytes(job_memory_limit);
   added->info.set_bandwidth_bps(bandwidth_bps);
   added->info.add_endpoints()->set_port(7072);
   if (memory_limit != 0) added->capacity = memory_limit;

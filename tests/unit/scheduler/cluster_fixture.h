@@ -78,7 +78,8 @@ class ClusterTest : public testing::Test {
   ClusterTest();
 
   // Registers and watches. A status other than OK fails the test.
-  FakeServer& AddCpuServer(uint64_t memory_limit = 0, double bandwidth_bps = 0);
+  FakeServer& AddCpuServer(uint64_t memory_limit = 0, double bandwidth_bps = 0,
+                           uint64_t job_memory_limit = 0);
   FakeNode& AddNode(const std::string& job, uint32_t rank, uint32_t num_nodes,
                     bool colocated = true);
   std::vector<FakeNode*> AddJob(const std::string& job, uint32_t num_nodes, bool colocated = true);

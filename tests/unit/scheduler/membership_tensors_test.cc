@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "absl/strings/str_format.h"
 #include "lib/base/exit_codes.h"
 #include "tests/unit/scheduler/cluster_fixture.h"
 
@@ -221,6 +222,38 @@ TEST_F(TensorsTest, NoRoomAnywhereNamesNeedAndWhatEveryServerHas) {
   EXPECT_THAT(nodes[1]->errors.at("w").message(),
               AllOf(HasSubstr("'w'"), HasSubstr("800"), HasSubstr("server 1 (on cpu0)"),
                     HasSubstr("--memory-limit")));
+}
+
+TEST_F(TensorsTest, AJobGetsNoMoreThanItsLimitOfAServerAndAnotherOneTheRest) {
+  AddCpuServer(1 << 20, /*bandwidth_bps=*/0, /*job_memory_limit=*/16384);
+  const auto greedy = AddJob("greedy", 2, /*colocated=*/false);
+  DeclareAll(greedy, {Tensor("fits", {1024}), Tensor("w", {100000})});
+  EXPECT_TRUE(greedy[0]->plans.contains("fits")) << Reasons();
+  ASSERT_TRUE(greedy[1]->errors.contains("w"));
+  EXPECT_EQ(greedy[1]->errors.at("w").kind(), "resources");
+  EXPECT_THAT(greedy[1]->errors.at("w").message(),
+              AllOf(HasSubstr("'w'"), HasSubstr("has 8KiB left for this job"),
+                    HasSubstr("raise --job-memory-limit")));
+  const auto modest = AddJob("modest", 2, /*colocated=*/false);
+  DeclareAll(modest, {Tensor("w", {2048})});
+  EXPECT_TRUE(modest[0]->plans.contains("w")) << Reasons();
+  Undeclare(*greedy[0], "fits");
+  Undeclare(*greedy[1], "fits");
+  DeclareAll(greedy, {Tensor("instead", {2048})});
+  EXPECT_TRUE(greedy[0]->plans.contains("instead")) << Reasons();
+}
+
+TEST_F(TensorsTest, AJobHasSoManyTensorsAndNoMore) {
+  const auto nodes = AddJob("a", 1);
+  std::vector<v1::TensorDescriptor> tensors;
+  for (int i = 0; i <= 100'000; ++i) tensors.push_back(Tensor(absl::StrFormat("w%d", i), {0}));
+  Declare(*nodes[0], tensors);
+  ASSERT_TRUE(nodes[0]->errors.contains("w100000"));
+  EXPECT_EQ(nodes[0]->errors.at("w100000").kind(), "resources");
+  EXPECT_EQ(nodes[0]->errors.size(), 1u);
+  Undeclare(*nodes[0], "w0");
+  Declare(*nodes[0], {Tensor("another", {0})});
+  EXPECT_TRUE(nodes[0]->plans.contains("another"));
 }
 
 TEST_F(TensorsTest, MemoryOfUndeclaredTensorsIsUsedAgain) {

@@ -174,6 +174,7 @@ TEST(PartitionTest, AReferenceToALostNodeIsCopiedInTime) {
 TEST(PartitionTest, WhatWasKeptIsSummedInItsOrder) {
   MemoryBudget budget(1 << 20);
   const auto buffers = EarlyBuffers::Create(&budget);
+  const auto job = std::make_shared<JobMemory>(&budget, 0);
   for (const DType dtype : {DType::kFloat32, DType::kFloat16}) {
     // As float32 2^24 + 1 is 2^24; as float16 8192 + 1 would be 8192, but it accumulates in
     // float32.
@@ -193,7 +194,7 @@ TEST(PartitionTest, WhatWasKeptIsSummedInItsOrder) {
           if (node % 2 == 0) {
             early = std::make_unique<EarlyContribution>(Payload(bytes(node), [] {}), false);
           } else {
-            early = EarlyContribution::TakeBuffer(buffers.get(), bytes(node).size());
+            early = EarlyContribution::TakeBuffer(buffers.get(), bytes(node).size(), job);
             std::memcpy(early->room().data(), bytes(node).data(), bytes(node).size());
           }
           sum.partition->KeepEarly(NodeId(node), std::move(early));
@@ -221,16 +222,17 @@ TEST(EarlyBuffersTest, ABufferIsTakenFromTheBudgetInWholePagesAndGivenBack) {
   constexpr size_t kPage = 4096;
   MemoryBudget budget(3 * kPage);
   const auto buffers = EarlyBuffers::Create(&budget);
+  const auto job = std::make_shared<JobMemory>(&budget, 0);
   {
-    const auto buffer = buffers->Take(kPage + 1);
+    const auto buffer = buffers->Take(kPage + 1, job);
     EXPECT_EQ(buffer.memory().size(), kPage + 1);
     EXPECT_EQ(budget.used(), 2 * kPage);
-    EXPECT_TRUE(buffers->Take(kPage + 1).memory().empty()) << "there is no room";
+    EXPECT_TRUE(buffers->Take(kPage + 1, job).memory().empty()) << "there is no room";
   }
   EXPECT_EQ(budget.used(), 2 * kPage) << "kept for the next one";
-  const auto same = buffers->Take(2 * kPage);
+  const auto same = buffers->Take(2 * kPage, job);
   EXPECT_EQ(budget.used(), 2 * kPage);
-  const auto other = buffers->Take(1);
+  const auto other = buffers->Take(1, job);
   EXPECT_EQ(budget.used(), 3 * kPage);
 }
 
@@ -238,14 +240,15 @@ TEST(EarlyBuffersTest, WhatIsUnusedMakesRoomForOtherSizesAndForAccumulators) {
   constexpr size_t kPage = 4096;
   MemoryBudget budget(3 * kPage);
   const auto buffers = EarlyBuffers::Create(&budget);
-  buffers->Take(2 * kPage);
+  const auto job = std::make_shared<JobMemory>(&budget, 0);
+  buffers->Take(2 * kPage, job);
   {
-    const auto larger = buffers->Take(3 * kPage);
+    const auto larger = buffers->Take(3 * kPage, job);
     EXPECT_FALSE(larger.memory().empty());
     ASSERT_TRUE(budget.TryReserve(kPage));
   }
   EXPECT_EQ(budget.used(), kPage) << "over the limit nothing is kept";
-  buffers->Take(kPage);
+  buffers->Take(kPage, job);
   buffers->DropUnused();
   EXPECT_EQ(budget.used(), kPage);
   EXPECT_EQ(budget.peak(), 3 * kPage);
@@ -254,8 +257,10 @@ TEST(EarlyBuffersTest, WhatIsUnusedMakesRoomForOtherSizesAndForAccumulators) {
 TEST(EarlyBuffersTest, OnlySoMuchIsKeptUnused) {
   MemoryBudget budget(0);
   const auto buffers = EarlyBuffers::Create(&budget);
+  const auto job = std::make_shared<JobMemory>(&budget, 0);
   std::vector<EarlyBuffers::Buffer> taken;
-  for (int i = 0; i < 5; ++i) taken.push_back(buffers->Take(EarlyBuffers::kUnusedBytesMax / 2));
+  for (int i = 0; i < 5; ++i)
+    taken.push_back(buffers->Take(EarlyBuffers::kUnusedBytesMax / 2, job));
   taken.clear();
   EXPECT_LE(budget.used(), EarlyBuffers::kUnusedBytesMax);
   EXPECT_GT(budget.used(), 0u);
@@ -264,13 +269,14 @@ TEST(EarlyBuffersTest, OnlySoMuchIsKeptUnused) {
 TEST(EarlyContributionTest, AccumulatorsTakeThePlaceOfEarlyContributions) {
   MemoryBudget budget(5000);
   const auto buffers = EarlyBuffers::Create(&budget);
+  const auto job = std::make_shared<JobMemory>(&budget, 0);
   Summing sum(DType::kFloat32, ReduceOp::kSum, 10, 3);
   Collector& collector = sum.partition->collector();
-  sum.partition->KeepEarly(NodeId(1), EarlyContribution::TakeBuffer(buffers.get(), 40));
+  sum.partition->KeepEarly(NodeId(1), EarlyContribution::TakeBuffer(buffers.get(), 40, job));
   ASSERT_TRUE(budget.TryReserve(4980));
   EXPECT_FALSE(budget.TryReserve(21));
   EXPECT_TRUE(budget.over_limit());
-  EXPECT_EQ(EarlyContribution::TakeBuffer(buffers.get(), 1), nullptr);
+  EXPECT_EQ(EarlyContribution::TakeBuffer(buffers.get(), 1, job), nullptr);
 
   EXPECT_EQ(sum.partition->DropEarly(), 1u);
   EXPECT_FALSE(budget.over_limit());
@@ -315,9 +321,10 @@ TEST(PartitionTest, ABroadcastWithoutItsRootCannotEnd) {
 TEST(PartitionTest, WhatIsKeptOfALostNodeIsNotGivenUpForWantOfMemory) {
   MemoryBudget budget(1 << 20);
   const auto buffers = EarlyBuffers::Create(&budget);
+  const auto job = std::make_shared<JobMemory>(&budget, 0);
   Summing sum(DType::kFloat32, ReduceOp::kSum, 1, 3);
   for (const uint32_t node : {1, 2}) {
-    auto early = EarlyContribution::TakeBuffer(buffers.get(), sizeof(float));
+    auto early = EarlyContribution::TakeBuffer(buffers.get(), sizeof(float), job);
     ASSERT_NE(early, nullptr);
     sum.partition->KeepEarly(NodeId(node), std::move(early));
   }
