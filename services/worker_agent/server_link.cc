@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "lib/base/exit_codes.h"
+#include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "lib/transport/rdma/signals.h"
 

@@ -58,7 +58,7 @@ def test_a_byte_that_was_changed_closes_the_link_and_costs_no_bit(tmp_path):
         before, passed = passed, passed + len(data)
         if before // (1 << 20) == passed // (1 << 20):
             return data
-        return bytes([data[0] ^ 1]) + data[1:]
+        return data[:-1] + bytes([data[-1] ^ 1])
 
     with Cluster(tmp_path, nodes=0, agent_flags=["--colocated-summation=false", "--encrypt-data"]) as cluster:
         server = cluster.start_summation("--advertise=127.0.0.2")
