@@ -71,8 +71,8 @@ class Link:
     What it claims to be is `job`, `generation`, `node`; what it signs with is `secret`, or the token of all that.
     """
 
-    def __init__(self, port, job, node=0, generation=None, expires=None, secret=None, shard=0, incarnation=77):
-        self.connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+    def __init__(self, port, job, node=0, generation=None, expires=None, secret=None, shard=0, incarnation=77, host="127.0.0.1"):
+        self.connection = socket.create_connection((host, port), timeout=30)
         self.job, self.node, self.shard, self.incarnation = job.id, node, shard, incarnation
         self.generation = job.generation if generation is None else generation
         self.expires = int(time.time()) + 600 if expires is None else expires
