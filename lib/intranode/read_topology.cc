@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -33,7 +34,12 @@ std::string BusId(const hwloc_obj_attr_u::hwloc_pcidev_attr_s& pci) {
 }
 std::string BusId(hwloc_obj_t device) { return BusId(device->attr->pcidev); }
 
-double Bps(float gigabytes_per_second) { return gigabytes_per_second * 8e9; }
+// 0 where a file says what is no speed.
+double Bps(float gigabytes_per_second) {
+  return gigabytes_per_second > 0 && std::isfinite(gigabytes_per_second)
+             ? gigabytes_per_second * 8e9
+             : 0;
+}
 
 bool IsGpu(hwloc_obj_t device) {
   return device->attr->pcidev.vendor_id == kNvidia &&
@@ -154,6 +160,7 @@ class Reader {
     for (hwloc_obj_t device = nullptr; (device = hwloc_get_next_osdev(tree, device)) != nullptr;) {
       const auto type = device->attr->osdev.type;
       if (type != HWLOC_OBJ_OSDEV_NETWORK && type != HWLOC_OBJ_OSDEV_OPENFABRICS) continue;
+      if (device->name == nullptr) continue;  // in a file
       if (hwloc_obj_t pci = PciDeviceOf(device)) {
         nics_[BusId(pci)] = pci;
         names_[BusId(pci)].emplace_back(device->name);

@@ -37,11 +37,21 @@ absl::StatusOr<TensorSpec> ToTensorSpec(const v1::TensorReservation& tensor) {
   TensorSpec spec;
   spec.id = TensorId(tensor.tensor_id());
   spec.name = descriptor.name();
+  if (!v1::DType_IsValid(descriptor.dtype()) || !v1::ReduceOp_IsValid(descriptor.op())) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the element type or operation of tensor '%s' is not known to this server",
+                        descriptor.name()));
+  }
   spec.dtype = static_cast<DType>(descriptor.dtype());
   spec.op = static_cast<ReduceOp>(descriptor.op());
   spec.elements = 1;
-  for (const int64_t dimension : descriptor.shape())
-    spec.elements *= static_cast<uint64_t>(dimension);
+  for (const int64_t dimension : descriptor.shape()) {
+    if (dimension < 0 ||
+        __builtin_mul_overflow(spec.elements, static_cast<uint64_t>(dimension), &spec.elements)) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("tensor '%s' has no shape that can be summed", descriptor.name()));
+    }
+  }
   spec.partition_elements = tensor.partition_elements();
   spec.partitions.assign(tensor.partitions().begin(), tensor.partitions().end());
   spec.shards.assign(tensor.shards().begin(), tensor.shards().end());
@@ -78,6 +88,44 @@ v1::Traffic ToProto(const EngineStats& stats) {
   return traffic;
 }
 
+v1::AckReservationRequest CarryOut(const v1::ServerUpdate& update, Engine* engine) {
+  v1::AckReservationRequest ack;
+  Engine::Holdings wanted;
+  for (const v1::JobReservation& job : update.jobs()) {
+    const JobId id(job.job_id());
+    if (job.release_all()) {
+      engine->ReleaseJob(id);
+      continue;
+    }
+    const JobSpec spec = ToJobSpec(job);
+    const absl::Status fits = engine->CheckJob(spec);
+    if (fits.ok()) engine->SetJob(spec);
+    for (const uint32_t tensor : job.release_tensors()) engine->Release(id, TensorId(tensor));
+    for (const v1::PartitionSet& set : job.release_partitions()) {
+      engine->Release(id, TensorId(set.tensor_id()), IndicesOf(set));
+    }
+    auto& tensors = wanted[id];
+    for (const v1::TensorReservation& tensor : job.reserve()) {
+      tensors[TensorId(tensor.tensor_id())].insert(tensor.partitions().begin(),
+                                                   tensor.partitions().end());
+      const absl::Status status = fits.ok() ? Reserve(engine, id, tensor) : fits;
+      if (status.ok()) continue;
+      spdlog::warn("refused: {}", Message(status));
+      v1::RefusedTensor* refused = ack.add_refused();
+      refused->set_job_id(job.job_id());
+      refused->set_tensor_id(tensor.tensor_id());
+      refused->set_reason(Message(status));
+    }
+    for (const v1::HandOver& order : job.hand_over()) {
+      engine->HandOver(id, TensorId(order.partitions().tensor_id()), IndicesOf(order.partitions()),
+                       PlanVersion(order.version()));
+    }
+  }
+  if (update.full()) engine->RetainOnly(wanted);
+  ack.set_free_bytes(engine->free_bytes());
+  return ack;
+}
+
 absl::StatusOr<std::unique_ptr<SummationMember>> SummationMember::Join(
     const MemberOptions& options, v1::RegisterServerRequest request, Engine* engine) {
   request.set_protocol_version(kProtocolVersion);
@@ -95,39 +143,8 @@ absl::StatusOr<std::unique_ptr<SummationMember>> SummationMember::Join(
 }
 
 v1::AckReservationRequest SummationMember::OnUpdate(const v1::ServerUpdate& update) {
-  v1::AckReservationRequest ack;
-  Engine::Holdings wanted;
-  for (const v1::JobReservation& job : update.jobs()) {
-    const JobId id(job.job_id());
-    if (job.release_all()) {
-      engine_->ReleaseJob(id);
-      continue;
-    }
-    engine_->SetJob(ToJobSpec(job));
-    for (const uint32_t tensor : job.release_tensors()) engine_->Release(id, TensorId(tensor));
-    for (const v1::PartitionSet& set : job.release_partitions()) {
-      engine_->Release(id, TensorId(set.tensor_id()), IndicesOf(set));
-    }
-    auto& tensors = wanted[id];
-    for (const v1::TensorReservation& tensor : job.reserve()) {
-      tensors[TensorId(tensor.tensor_id())].insert(tensor.partitions().begin(),
-                                                   tensor.partitions().end());
-      const absl::Status status = Reserve(engine_, id, tensor);
-      if (status.ok()) continue;
-      spdlog::warn("refused: {}", Message(status));
-      v1::RefusedTensor* refused = ack.add_refused();
-      refused->set_job_id(job.job_id());
-      refused->set_tensor_id(tensor.tensor_id());
-      refused->set_reason(Message(status));
-    }
-    for (const v1::HandOver& order : job.hand_over()) {
-      engine_->HandOver(id, TensorId(order.partitions().tensor_id()), IndicesOf(order.partitions()),
-                        PlanVersion(order.version()));
-    }
-  }
-  if (update.full()) engine_->RetainOnly(wanted);
+  v1::AckReservationRequest ack = CarryOut(update, engine_);
   Remember(update);
-  ack.set_free_bytes(engine_->free_bytes());
   return ack;
 }
 

@@ -17,6 +17,9 @@ namespace addend {
 
 v1::Traffic ToProto(const EngineStats& stats);
 
+// Carries out what the scheduler reserves and releases. What is left to be said: who answers.
+v1::AckReservationRequest CarryOut(const v1::ServerUpdate& update, Engine* engine);
+
 class SummationMember {
  public:
   // `request` with everything but the engine's own facts (incarnation, shards). `engine` must

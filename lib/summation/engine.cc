@@ -152,25 +152,6 @@ void Engine::SetJob(const JobSpec& spec) {
   OnShards([&](Shard* shard) { shard->SetJob(spec, held.memory); });
 }
 
-absl::Status Engine::CheckTensor(const TensorSpec& tensor) const {
-  if (tensor.partitions.size() != tensor.shards.size() ||
-      tensor.partitions.size() != tensor.versions.size() ||
-      tensor.partitions.size() != tensor.handed_over.size() || tensor.partition_elements == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("the reservation of '%s' is malformed", tensor.name));
-  }
-  for (size_t i = 0; i < tensor.partitions.size(); ++i) {
-    if (tensor.shards[i] >= shards_.size() ||
-        tensor.FirstElement(tensor.partitions[i]) >= tensor.elements ||
-        tensor.ElementsOf(tensor.partitions[i]) * SizeOf(tensor.dtype) > kMaxPayloadBytes) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "partition %d of '%s' does not exist, is too large or names shard %d of %d",
-          tensor.partitions[i], tensor.name, tensor.shards[i], shards_.size()));
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(
     const HeldJob& job, const TensorSpec& tensor, HeldTensor* held) {
   std::optional<ExternalSlots> external;

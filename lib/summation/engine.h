@@ -68,6 +68,9 @@ class Engine {
   Incarnation incarnation() const { return identity_.incarnation; }
   void SetServerId(ServerId id) { identity_.id = id.value(); }
 
+  // INVALID_ARGUMENT: SetJob() must not be called with it: a number is 0 or too large, a lost node
+  // is none of the job's, or the generation that is held has other nodes.
+  absl::Status CheckJob(const JobSpec& spec) const;
   // Makes the job known, or moves it to a larger generation, which forgets all tensors of the
   // former one.
   void SetJob(const JobSpec& spec);

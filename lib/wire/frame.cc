@@ -76,6 +76,9 @@ absl::Status CheckFields(std::span<const std::byte, kFrameHeaderBytes> bytes) {
         absl::StrFormat("a payload of %d bytes is over the limit of %d",
                         Get<uint32_t>(bytes, kPayloadBytes), kMaxPayloadBytes));
   }
+  if (Get<uint64_t>(bytes, kReserved) != 0) {
+    return absl::InvalidArgumentError("reserved bytes of a header are not 0");
+  }
   return absl::OkStatus();
 }
 

@@ -347,6 +347,7 @@ class Membership {
   // membership_restore.cc
   Lease RestoredLease() const;
   absl::Status RestoreOne(const StoreEntry& entry);
+  absl::Status RestoreServer(const v1::ServerRecord& record);
   absl::Status RestoreJob(const v1::JobRecord& record);
   absl::Status RestoreNode(const v1::NodeRecord& record);
   absl::Status RestoreAgreement(const v1::AgreementRecord& record);

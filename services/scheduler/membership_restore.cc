@@ -57,45 +57,80 @@ Lease Membership::RestoredLease() const {
 absl::Status Membership::RestoreOne(const StoreEntry& entry) {
   const std::string& key = entry.first;
   const std::string& value = entry.second;
-  const auto restore = [&](auto record, auto take) {
-    if (!record.ParseFromString(value)) return Damaged(key);
+  // `true_key`: under which the scheduler stores such a record.
+  const auto restore = [&](auto record, auto true_key, auto take) {
+    if (!record.ParseFromString(value) || key != true_key(record)) return Damaged(key);
     return take(record).ok() ? absl::OkStatus() : Damaged(key);
   };
-  if (key == records::kIds) {
-    return restore(v1::IdsRecord(), [this](const v1::IdsRecord& record) {
-      next_server_ = record.next_server_id();
-      next_job_ = record.next_job_id();
-      return absl::OkStatus();
-    });
+  if (key.starts_with(records::kIds)) {
+    return restore(
+        v1::IdsRecord(), [](const auto&) { return records::kIds; },
+        [this](const v1::IdsRecord& record) {
+          ADDEND_RETURN_IF_ERROR(CheckRecord(record));
+          next_server_ = record.next_server_id();
+          next_job_ = record.next_job_id();
+          return absl::OkStatus();
+        });
   }
   if (key.starts_with(records::kServerPrefix)) {
-    return restore(v1::ServerRecord(), [this](const v1::ServerRecord& record) {
-      Server server;
-      server.id = ServerId(record.server_id());
-      server.info = record.registration();
-      server.lease = RestoredLease();
-      const uint64_t limit = server.info.memory_limit_bytes();
-      if (limit != 0) server.free_bytes = limit;
-      server.draining = record.draining();
-      server.secret_digest = record.secret_digest();
-      AddServer(std::move(server));
-      return absl::OkStatus();
-    });
+    return restore(
+        v1::ServerRecord(),
+        [](const auto& record) { return records::ServerKey(record.server_id()); },
+        [this](const auto& record) { return RestoreServer(record); });
   }
   if (key.starts_with(records::kJobPrefix)) {
-    return restore(v1::JobRecord(), [this](const auto& record) { return RestoreJob(record); });
+    return restore(
+        v1::JobRecord(), [](const auto& record) { return records::JobKey(record.job_id()); },
+        [this](const auto& record) { return RestoreJob(record); });
   }
   if (key.starts_with(records::kNodePrefix)) {
-    return restore(v1::NodeRecord(), [this](const auto& record) { return RestoreNode(record); });
+    return restore(
+        v1::NodeRecord(),
+        [](const auto& record) {
+          return records::NodeKey(record.job_id(), record.registration().node_rank());
+        },
+        [this](const auto& record) { return RestoreNode(record); });
   }
   if (key.starts_with(records::kAgreementPrefix)) {
-    return restore(v1::AgreementRecord(),
-                   [this](const auto& record) { return RestoreAgreement(record); });
+    return restore(
+        v1::AgreementRecord(),
+        [](const auto& record) {
+          return records::AgreementKey(record.job_id(), record.agreement());
+        },
+        [this](const auto& record) { return RestoreAgreement(record); });
   }
-  return restore(v1::PlanRecord(), [this](const auto& record) { return RestorePlan(record); });
+  return restore(
+      v1::PlanRecord(),
+      [](const auto& record) { return records::PlanKey(record.job_id(), record.agreement()); },
+      [this](const auto& record) { return RestorePlan(record); });
+}
+
+absl::Status Membership::RestoreServer(const v1::ServerRecord& record) {
+  ADDEND_RETURN_IF_ERROR(CheckServer(record.registration()));
+  Server server;
+  server.id = ServerId(record.server_id());
+  server.info = record.registration();
+  server.lease = RestoredLease();
+  if (server.id == ServerId() || record.server_id() >= next_server_) {
+    return absl::DataLossError("a server whose number was never given");
+  }
+  if (server.colocated() &&
+      colocated_.contains({server.info.colocated_job(), NodeId(server.info.colocated_node())})) {
+    return absl::DataLossError("a second server of one node");
+  }
+  const uint64_t limit = server.info.memory_limit_bytes();
+  if (limit != 0) server.free_bytes = limit;
+  server.draining = record.draining();
+  server.secret_digest = record.secret_digest();
+  AddServer(std::move(server));
+  return absl::OkStatus();
 }
 
 absl::Status Membership::RestoreJob(const v1::JobRecord& record) {
+  ADDEND_RETURN_IF_ERROR(CheckRecord(record));
+  if (record.job_id() >= next_job_ || job_by_name_.contains(record.name())) {
+    return absl::DataLossError("a job whose number was never given, or a second of one name");
+  }
   Job& job = jobs_[JobId(record.job_id())];
   job.id = JobId(record.job_id());
   job.name = record.name();
@@ -124,6 +159,7 @@ absl::Status Membership::RestoreJob(const v1::JobRecord& record) {
 absl::Status Membership::RestoreNode(const v1::NodeRecord& record) {
   const auto job = jobs_.find(JobId(record.job_id()));
   if (job == jobs_.end()) return absl::DataLossError("no such job");
+  ADDEND_RETURN_IF_ERROR(CheckRecord(record, job->second));
   const NodeId rank(record.registration().node_rank());
   Node& node = job->second.nodes[rank];
   node.rank = rank;
@@ -137,6 +173,7 @@ absl::Status Membership::RestoreNode(const v1::NodeRecord& record) {
 absl::Status Membership::RestoreAgreement(const v1::AgreementRecord& record) {
   const auto job = jobs_.find(JobId(record.job_id()));
   if (job == jobs_.end()) return absl::DataLossError("no such job");
+  ADDEND_RETURN_IF_ERROR(CheckRecord(record, job->second));
   Tensor tensor;
   tensor.agreement = record.agreement();
   tensor.stage = record.stage();
@@ -157,11 +194,9 @@ absl::Status Membership::RestorePlan(const v1::PlanRecord& record) {
   const auto job = jobs_.find(JobId(record.job_id()));
   if (job == jobs_.end()) return absl::DataLossError("no such job");
   const auto found = job->second.tensors.find(record.agreement());
-  if (found == job->second.tensors.end() ||
-      record.plan().servers_size() != record.plan().shards_size()) {
-    return absl::DataLossError("no such tensor");
-  }
+  if (found == job->second.tensors.end()) return absl::DataLossError("no such tensor");
   Tensor& tensor = found->second;
+  ADDEND_RETURN_IF_ERROR(CheckRecord(record, job->second, tensor));
   tensor.plan = record.plan();
   job->second.by_tensor_id[tensor.plan.tensor_id()] = tensor.agreement;
   TakeLoad(job->second, tensor);

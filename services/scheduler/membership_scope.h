@@ -58,6 +58,11 @@ std::map<uint32_t, v1::PartitionMove> MovesOf(const Tensor& tensor);
 // Fields that every server or job of this version has to fill in, checked where they arrive.
 absl::Status CheckServerRequest(const v1::RegisterServerRequest& request);
 absl::Status CheckNodeRequest(const v1::RegisterNodeRequest& request);
+// The same of whatever version: of a member that a former scheduler has taken in.
+absl::Status CheckServer(const v1::RegisterServerRequest& request);
+absl::Status CheckNode(const v1::RegisterNodeRequest& request);
+// Of one server.
+inline constexpr uint32_t kMaxShards = 1024;
 // A member of the job that has brought its secret; `digest`: of the proof, empty if there is none.
 // PERMISSION_DENIED says what it has brought instead.
 absl::Status CheckSecret(const Job& job, uint32_t rank, const std::string& host,
@@ -65,5 +70,13 @@ absl::Status CheckSecret(const Job& job, uint32_t rank, const std::string& host,
 // A member whose settings are those of the job's other nodes; FAILED_PRECONDITION names the first
 // that differs.
 absl::Status CheckSettings(const Job& job, const v1::RegisterNodeRequest& request);
+
+// Whether a record of the store is one that a scheduler writes, beside those that were read before.
+// DATA_LOSS says in a few words what is wrong.
+absl::Status CheckRecord(const v1::IdsRecord& record);
+absl::Status CheckRecord(const v1::JobRecord& record);
+absl::Status CheckRecord(const v1::NodeRecord& record, const Job& job);
+absl::Status CheckRecord(const v1::AgreementRecord& record, const Job& job);
+absl::Status CheckRecord(const v1::PlanRecord& record, const Job& job, const Tensor& tensor);
 
 }  // namespace addend

@@ -14,7 +14,6 @@ namespace {
 
 constexpr size_t kMaxJobNameBytes = 253;  // as a Kubernetes object's name
 constexpr uint32_t kMaxNodes = 1 << 16;
-constexpr uint32_t kMaxShards = 1024;
 
 absl::Status CheckVersion(std::string_view program, std::string_view host, uint32_t version) {
   if (version == kProtocolVersion) return absl::OkStatus();
@@ -49,6 +48,10 @@ std::vector<Setting> SettingsOf(const v1::JobSettings& s) {
 absl::Status CheckServerRequest(const v1::RegisterServerRequest& request) {
   ADDEND_RETURN_IF_ERROR(
       CheckVersion("the summation server", request.hostname(), request.protocol_version()));
+  return CheckServer(request);
+}
+
+absl::Status CheckServer(const v1::RegisterServerRequest& request) {
   if (request.incarnation() == 0) {
     return absl::InvalidArgumentError("a summation server registered without an incarnation");
   }
@@ -67,6 +70,10 @@ absl::Status CheckServerRequest(const v1::RegisterServerRequest& request) {
 
 absl::Status CheckNodeRequest(const v1::RegisterNodeRequest& request) {
   ADDEND_RETURN_IF_ERROR(CheckVersion("the agent", request.hostname(), request.protocol_version()));
+  return CheckNode(request);
+}
+
+absl::Status CheckNode(const v1::RegisterNodeRequest& request) {
   const v1::JobSettings& settings = request.settings();
   if (request.incarnation() == 0) {
     return absl::InvalidArgumentError("an agent registered without an incarnation");

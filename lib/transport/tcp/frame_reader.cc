@@ -170,8 +170,12 @@ absl::Status FrameReader::AddFrame(const FrameHeader& header) {
 
 absl::Status FrameReader::OnBundle(const FrameHeader& header) {
   const size_t index_bytes = size_t{header.detail} * kFrameHeaderBytes;
-  if (header.detail == 0 || header.detail > kMaxBundleFrames ||
-      header.payload_bytes < index_bytes ||
+#ifdef ADDEND_FAULT_BUNDLE_FRAMES
+  constexpr size_t kFramesMost = 1000;
+#else
+  constexpr size_t kFramesMost = kMaxBundleFrames;
+#endif
+  if (header.detail == 0 || header.detail > kFramesMost || header.payload_bytes < index_bytes ||
       header.payload_bytes - index_bytes > kMaxBundlePayloadBytes) {
     return absl::InvalidArgumentError(absl::StrFormat("a bundle of %d frames cannot have %d bytes",
                                                       header.detail, header.payload_bytes));

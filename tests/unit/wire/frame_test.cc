@@ -105,6 +105,7 @@ TEST(FrameTest, UnknownValuesAreRefusedWithAValidChecksum) {
   EXPECT_TRUE(refuse(9, 1)) << "encoding";
   EXPECT_TRUE(refuse(11, 0x80)) << "flags";
   EXPECT_TRUE(refuse(71, 0x7f)) << "payload length";
+  EXPECT_TRUE(refuse(84, 1)) << "reserved bytes";
 }
 
 TEST(FrameTest, RandomBytesNeverDecode) {

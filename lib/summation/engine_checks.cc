@@ -1,0 +1,55 @@
+// What a job and a reservation have to fulfil before the engine works with them.
+#include <set>
+
+#include "absl/strings/str_format.h"
+#include "lib/summation/engine.h"
+
+namespace addend {
+namespace {
+
+// More than any job or tensor has, and little enough to reckon with.
+constexpr uint32_t kMaxNodes = 1 << 16;
+constexpr uint64_t kMaxElements = uint64_t{1} << 50;
+
+}  // namespace
+
+absl::Status Engine::CheckJob(const JobSpec& spec) const {
+  MutexLock lock(&mu_);
+  const auto held = jobs_.find(spec.id);
+  const bool same_nodes = held == jobs_.end() || held->second.spec.generation != spec.generation ||
+                          (held->second.spec.num_nodes == spec.num_nodes &&
+                           held->second.spec.local_size == spec.local_size);
+  const bool lost_exist = spec.lost.empty() || spec.lost.rbegin()->value() < spec.num_nodes;
+  if (spec.num_nodes > 0 && spec.num_nodes <= kMaxNodes && spec.local_size > 0 && same_nodes &&
+      lost_exist) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "job %d cannot have %d nodes of %d ranks, and lost those that it is said to have lost",
+      spec.id.value(), spec.num_nodes, spec.local_size));
+}
+
+absl::Status Engine::CheckTensor(const TensorSpec& tensor) const {
+  if (tensor.partitions.size() != tensor.shards.size() ||
+      tensor.partitions.size() != tensor.versions.size() ||
+      tensor.partitions.size() != tensor.handed_over.size() || tensor.partition_elements == 0 ||
+      static_cast<int>(tensor.dtype) >= kDTypes || static_cast<int>(tensor.op) >= kReduceOps ||
+      tensor.elements > kMaxElements ||
+      std::set(tensor.partitions.begin(), tensor.partitions.end()).size() !=
+          tensor.partitions.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the reservation of '%s' is malformed", tensor.name));
+  }
+  for (size_t i = 0; i < tensor.partitions.size(); ++i) {
+    if (tensor.shards[i] >= shards_.size() || tensor.elements == 0 ||
+        tensor.partitions[i] > (tensor.elements - 1) / tensor.partition_elements ||
+        tensor.ElementsOf(tensor.partitions[i]) * SizeOf(tensor.dtype) > kMaxPayloadBytes) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "partition %d of '%s' does not exist, is too large or names shard %d of %d",
+          tensor.partitions[i], tensor.name, tensor.shards[i], shards_.size()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace addend
