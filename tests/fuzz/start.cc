@@ -1,0 +1,23 @@
+// Before the first input: what is logged is formatted, and goes nowhere.
+#include <spdlog/sinks/null_sink.h>
+#include <spdlog/spdlog.h>
+
+#include <csignal>
+#include <memory>
+
+// Vectors that packaged libraries fill are not marked as AddressSanitizer expects; and gRPC frees
+// some of its globals only at the end of its own shutdown thread.
+extern "C" const char* __asan_default_options() {
+  return "detect_container_overflow=0:malloc_context_size=8";
+}
+extern "C" const char* __ubsan_default_options() { return "print_stacktrace=1"; }
+extern "C" const char* __lsan_default_suppressions() { return "leak:libgrpc"; }
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  auto logger =
+      std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::null_sink_mt>());
+  logger->set_level(spdlog::level::debug);
+  spdlog::set_default_logger(std::move(logger));
+  std::signal(SIGPIPE, SIG_IGN);
+  return 0;
+}
