@@ -63,7 +63,7 @@ def test_the_policy_gives_the_sidecar_that_the_file_describes():
     text = (chart.CHART / "files" / "sidecar.yaml").read_text()
     values = {"image": "ghcr.io/addend/addend-agent:0.1.0", "pullPolicy": "IfNotPresent", "numNodes": "2", "localSize": "1",
               "scheduler": "rel-addend-scheduler.addend-system.svc:7070", "job": "team-a.j", "nodeRank": 'value: "1"', "cpu": "2",
-              "memory": str(3 * 1340000000 + 128 * MIB)}
+              "memory": str(3 * 1340000000 + 128 * MIB), "insecure": "true"}
     for name, value in values.items():
         text = text.replace("{{ .%s }}" % name, value)
     described, = chart.load(text)
