@@ -159,7 +159,7 @@ def test_the_sidecar_is_the_charts(inject):
     """There is one definition: what addendctl prints is the file of the chart with its placeholders filled in."""
     text = (ROOT / "deploy" / "helm" / "addend" / "files" / "sidecar.yaml").read_text()
     values = {"image": "me/agent:7", "pullPolicy": "IfNotPresent", "scheduler": "sched:7070", "job": "digits", "numNodes": "4",
-              "localSize": "8", "cpu": "3", "memory": "1024Mi",
+              "localSize": "8", "cpu": "3", "memory": "1024Mi", "insecure": "true",
               "nodeRank": "valueFrom: {fieldRef: {fieldPath: \"" + COMPLETION_INDEX["fieldRef"]["fieldPath"] + "\"}}"}
     for name, value in values.items():
         text = text.replace("{{ ." + name + " }}", value)

@@ -144,7 +144,7 @@ def test_processes_with_other_clocks_are_brought_onto_one(tmp_path):
     with Cluster(tmp_path, nodes=2, cpu_servers=0) as cluster:
         flags = [f"--scheduler={cluster.scheduler_address}", "--listen=127.0.0.1:0", "--data-listen=127.0.0.1:0", "--advertise=127.0.0.1",
                  "--http=127.0.0.1:0", "--health-listen=127.0.0.1:0", f"--port-file={tmp_path / 'ahead.ports'}"]
-        ahead = cluster.start("ahead", ["unshare", "--time", "--fork", "--monotonic", "3600", cluster.bin_dir / "addend-summation", *flags])
+        ahead = cluster.start("ahead", ["unshare", "--time", "--fork", "--monotonic", "3600", cluster.bin_dir / "addend-summation", "--insecure", *flags])
         eventually(lambda: len(cluster.addendctl("status")["servers"]) == 3, 10 * PATIENCE, "the server with a clock of its own")
         with after_rounds(cluster, QUICK):
             trace, _ = trace_of(cluster)

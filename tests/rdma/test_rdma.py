@@ -121,7 +121,7 @@ def test_auto_uses_rdma_between_nics_sleeps_when_idle_and_leaves_a_port_that_goe
 
 def summation(*flags, hide=(), user=None, memlock=None):
     """Starts a server that has nothing to do but say what its data path is, where the folders `hide` are empty."""
-    command = [BIN_DIR / "addend-summation", "--scheduler=127.0.0.1:1", "--connect-timeout=1s", "--listen=127.0.0.1:0",
+    command = [BIN_DIR / "addend-summation", "--insecure", "--scheduler=127.0.0.1:1", "--connect-timeout=1s", "--listen=127.0.0.1:0",
                "--data-listen=127.0.0.1:0", "--http=127.0.0.1:0", "--health-listen=off", "--advertise=127.0.0.1", *flags]
     if hide:
         mounts = " && ".join(f"mount -t tmpfs none {folder}" for folder in hide)
