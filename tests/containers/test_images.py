@@ -135,9 +135,9 @@ def test_the_same_input_makes_the_same_layers(podman, build, images):
 @pytest.mark.parametrize("name,arguments,status,says", [
     ("agent", [], 64, "--job is missing"),
     ("agent", ["--job=train", "--num-nodes=2", "--node-rank=7"], 64, "--node-rank"),
-    ("agent", ["--job=train"], 64, "--socket=/run/addend/agent.sock: Read-only file system"),
-    ("scheduler", [], 77, "/var/lib/addend/scheduler.db"),
-    ("summation", ["--scheduler=127.0.0.1:9", "--connect-timeout=1s"], 76, "127.0.0.1:9"),
+    ("agent", ["--job=train", "--insecure"], 64, "--socket=/run/addend/agent.sock: Read-only file system"),
+    ("scheduler", ["--insecure"], 77, "/var/lib/addend/scheduler.db"),
+    ("summation", ["--insecure", "--scheduler=127.0.0.1:9", "--connect-timeout=1s"], 76, "127.0.0.1:9"),
 ], ids=["without a job", "no such node", "no volume for the socket", "no volume for the store", "no scheduler"])
 def test_a_container_that_cannot_start_says_why_and_ends_with_its_status(podman, images, name, arguments, status, says):
     done = run_alone(podman, images[name], *arguments)
