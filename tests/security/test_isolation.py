@@ -12,6 +12,7 @@ from tests.support.rounds import finish, goes_on, running
 
 MIB = 1 << 20
 SHARED = ["--colocated-summation=false"]
+LEASE = ["--lease=30s"]  # the hostile job's one process beats for many nodes
 
 
 @contextlib.contextmanager
@@ -36,7 +37,7 @@ def flooding(cluster, kind, *flags):
 
 
 def test_a_job_above_its_memory_limit_is_refused_in_one_sentence_and_the_other_goes_on(tmp_path):
-    with Cluster(tmp_path, nodes=2, cpu_servers=1, agent_flags=SHARED, summation_flags=["--memory-limit=64MiB", "--job-memory-limit=8MiB"]) as cluster:
+    with Cluster(tmp_path, nodes=2, cpu_servers=1, scheduler_flags=LEASE, agent_flags=SHARED, summation_flags=["--memory-limit=64MiB", "--job-memory-limit=8MiB"]) as cluster:
         ranks = running(cluster)
         goes_on(ranks)
         with hostile_job(cluster, "refused", f"--bytes={16 * MIB}") as program:
@@ -49,7 +50,7 @@ def test_a_job_above_its_memory_limit_is_refused_in_one_sentence_and_the_other_g
 
 
 def test_the_refusal_reaches_the_trainers(tmp_path):
-    with Cluster(tmp_path, nodes=2, cpu_servers=1, agent_flags=SHARED, summation_flags=["--job-memory-limit=100KiB"]) as cluster:
+    with Cluster(tmp_path, nodes=2, cpu_servers=1, scheduler_flags=LEASE, agent_flags=SHARED, summation_flags=["--job-memory-limit=100KiB"]) as cluster:
         for outcome in cluster.start_ranks("rounds.py").join(60):
             assert "left for this job; raise --job-memory-limit" in outcome.result["text"], outcome.result
 
@@ -57,7 +58,7 @@ def test_the_refusal_reaches_the_trainers(tmp_path):
 @pytest.mark.parametrize("kind", ["rounds", "early", "unread", "amplify", "tiny"])
 def test_a_flood_keeps_nobody_out(tmp_path, kind):
     """Sixteen links against two, into one thread; the sums stay right."""
-    with Cluster(tmp_path, nodes=2, cpu_servers=1, agent_flags=SHARED, summation_flags=["--memory-limit=64MiB", "--job-memory-limit=48MiB"]) as cluster:
+    with Cluster(tmp_path, nodes=2, cpu_servers=1, scheduler_flags=LEASE, agent_flags=SHARED, summation_flags=["--memory-limit=64MiB", "--job-memory-limit=48MiB"]) as cluster:
         server = cluster.servers[0]
         ranks = running(cluster)
         with flooding(cluster, kind, "--nodes=16", f"--bytes={4 * MIB}"):
@@ -68,7 +69,7 @@ def test_a_flood_keeps_nobody_out(tmp_path, kind):
 
 
 def test_a_job_that_does_not_read_its_results_is_told_so(tmp_path):
-    with Cluster(tmp_path, nodes=2, cpu_servers=1, agent_flags=SHARED) as cluster:
+    with Cluster(tmp_path, nodes=2, cpu_servers=1, scheduler_flags=LEASE, agent_flags=SHARED) as cluster:
         server = cluster.servers[0]
         with flooding(cluster, "amplify", f"--bytes={MIB}"):
             eventually(lambda: "asks for more than it reads" in server.text(), 30 * PATIENCE, "the reason in the server's log")
@@ -76,7 +77,7 @@ def test_a_job_that_does_not_read_its_results_is_told_so(tmp_path):
 
 def test_contributions_whose_turn_never_comes_leave_room_for_those_of_others(tmp_path):
     """The flood keeps as much as it may when the other job begins: that one's early contributions are kept all the same."""
-    with Cluster(tmp_path, nodes=2, cpu_servers=1, agent_flags=SHARED, summation_flags=["--memory-limit=24MiB"]) as cluster:
+    with Cluster(tmp_path, nodes=2, cpu_servers=1, scheduler_flags=LEASE, agent_flags=SHARED, summation_flags=["--memory-limit=24MiB"]) as cluster:
         server = cluster.servers[0]
         with flooding(cluster, "early", "--nodes=8", f"--bytes={4 * MIB}"):
             eventually(lambda: scrape.value(server, "addend_summation_memory_bytes", state="used") > 20 * MIB, 30 * PATIENCE, "a full server")

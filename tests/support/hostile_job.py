@@ -14,6 +14,7 @@ KIND is what it does, without end, as fast as the server reads, from all nodes a
 Prints "flooding" when all have begun. A link that the server closes is made anew.
 """
 import argparse
+import contextlib
 import importlib
 import itertools
 import pathlib
@@ -92,7 +93,8 @@ class Job:
     def _keep_leases(self):
         while True:
             for member in self.members:
-                self._say("Heartbeat", member=member, generation=self.generation)
+                with contextlib.suppress(Exception):  # it goes on as long as it can
+                    self._say("Heartbeat", member=member, generation=self.generation)
             time.sleep(1)
 
     def _wait_for_plan(self, updates):
