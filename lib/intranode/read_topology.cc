@@ -1,11 +1,17 @@
 // ReadTopology() and ExportTopology(): from hwloc's tree of objects to what competes for a link.
 #include <hwloc.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <type_traits>
@@ -23,6 +29,7 @@ namespace {
 constexpr char kNvlinkMatrix[] = "NVLinkBandwidth";  // hwloc's name for it
 constexpr unsigned kNvidia = 0x10de;
 constexpr unsigned kDisplayClass = 0x03;
+constexpr size_t kMaxFileBytes = 64 << 20;  // a hundred times what a large machine's takes
 
 struct Destroy {
   void operator()(hwloc_topology* tree) const { hwloc_topology_destroy(tree); }
@@ -39,6 +46,12 @@ double Bps(float gigabytes_per_second) {
   return gigabytes_per_second > 0 && std::isfinite(gigabytes_per_second)
              ? gigabytes_per_second * 8e9
              : 0;
+}
+
+// hwloc takes any number of a file for one of its enumerations, where C++ may not read it as one.
+template <typename Enum>
+bool Is(const Enum& value, Enum expected) {
+  return std::memcmp(&value, &expected, sizeof(Enum)) == 0;
 }
 
 bool IsGpu(hwloc_obj_t device) {
@@ -117,14 +130,48 @@ absl::StatusOr<Tree> NewTree() {
   return tree;
 }
 
+// null if hwloc cannot make anything of it.
+Tree LoadXml(const std::string& xml) {
+  absl::StatusOr<Tree> tree = NewTree();
+  // The size includes the 0 at the end.
+  if (!tree.ok() ||
+      hwloc_topology_set_xmlbuffer(tree->get(), xml.c_str(), static_cast<int>(xml.size() + 1)) !=
+          0 ||
+      hwloc_topology_load(tree->get()) != 0) {
+    return nullptr;
+  }
+  return *std::move(tree);
+}
+
+// hwloc trusts a file: one that lacks what it expects can crash it, or keep it busy for ever. So a
+// process of its own reads it first, which takes a few milliseconds.
+bool SurvivesLoading(const std::string& xml) {
+  constexpr rlimit kSeconds{.rlim_cur = 10, .rlim_max = 10};
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (const int fatal : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL}) {
+      std::signal(fatal, SIG_DFL);
+    }
+    ::prctl(PR_SET_DUMPABLE, 0);  // such an end is no news
+    ::setrlimit(RLIMIT_CPU, &kSeconds);
+    ::close(STDERR_FILENO);
+    ::_exit(LoadXml(xml) == nullptr ? 1 : 0);
+  }
+  int status = 1;
+  while (child > 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return child > 0 && status == 0;
+}
+
 absl::StatusOr<Tree> LoadFile(const std::string& file) {
-  if (!std::ifstream(file)) {
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) {
     return absl::InvalidArgumentError(
         absl::StrFormat("'%s' cannot be read: %s", file, std::strerror(errno)));
   }
-  ADDEND_ASSIGN_OR_RETURN(Tree tree, NewTree());
-  if (hwloc_topology_set_xml(tree.get(), file.c_str()) != 0 ||
-      hwloc_topology_load(tree.get()) != 0) {
+  const std::string xml{std::istreambuf_iterator<char>(stream), {}};
+  Tree tree = xml.size() <= kMaxFileBytes && SurvivesLoading(xml) ? LoadXml(xml) : nullptr;
+  if (tree == nullptr) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "'%s' is not a topology: expected XML as `addendctl topology --export` or `lstopo` of "
         "hwloc 2 writes it",
@@ -158,8 +205,8 @@ class Reader {
  public:
   explicit Reader(hwloc_topology_t tree) : tree_(tree), gpus_(GpusByBusId(tree)) {
     for (hwloc_obj_t device = nullptr; (device = hwloc_get_next_osdev(tree, device)) != nullptr;) {
-      const auto type = device->attr->osdev.type;
-      if (type != HWLOC_OBJ_OSDEV_NETWORK && type != HWLOC_OBJ_OSDEV_OPENFABRICS) continue;
+      const auto& type = device->attr->osdev.type;
+      if (!Is(type, HWLOC_OBJ_OSDEV_NETWORK) && !Is(type, HWLOC_OBJ_OSDEV_OPENFABRICS)) continue;
       if (device->name == nullptr) continue;  // in a file
       if (hwloc_obj_t pci = PciDeviceOf(device)) {
         nics_[BusId(pci)] = pci;
@@ -206,7 +253,7 @@ class Reader {
     hwloc_obj_t top = device;
     for (hwloc_obj_t above = device->parent; above != nullptr && above->type == HWLOC_OBJ_BRIDGE;
          above = above->parent) {
-      if (above->attr->bridge.upstream_type == HWLOC_OBJ_BRIDGE_PCI) top = above;
+      if (Is(above->attr->bridge.upstream_type, HWLOC_OBJ_BRIDGE_PCI)) top = above;
     }
     // A bridge has the attributes of a PCI device upstream.
     const auto& pci = top == device ? device->attr->pcidev : top->attr->bridge.upstream.pci;

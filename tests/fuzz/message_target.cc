@@ -31,8 +31,7 @@ std::string WriteInput(const google::protobuf::Message& input) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto input = addend::fuzz::NewInput();
-  if (addend::fuzz::ReadInput({reinterpret_cast<const char*>(data), size}, input.get())) {
-    addend::fuzz::TakeInput(*input);
-  }
+  if (!addend::fuzz::ReadInput({reinterpret_cast<const char*>(data), size}, input.get())) return -1;
+  addend::fuzz::TakeInput(*input);
   return 0;
 }

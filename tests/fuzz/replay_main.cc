@@ -31,7 +31,9 @@ int main(int argc, char** argv) {
     if (!stream) return std::fprintf(stderr, "%s cannot be read\n", file.c_str()), 66;
     // So that a crash is that of the last file named.
     std::fprintf(stderr, "%s\n", file.c_str());
-    LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
+    if (LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size()) != 0) {
+      return std::fprintf(stderr, "it is no input of this target any more\n"), 65;
+    }
   }
   std::fprintf(stderr, "%zu inputs\n", files.size());
   return files.empty() ? 66 : 0;

@@ -8,7 +8,7 @@
 // Vectors that packaged libraries fill are not marked as AddressSanitizer expects; and gRPC frees
 // some of its globals only at the end of its own shutdown thread.
 extern "C" const char* __asan_default_options() {
-  return "detect_container_overflow=0:malloc_context_size=8";
+  return "detect_container_overflow=0:malloc_context_size=8:quarantine_size_mb=16";
 }
 extern "C" const char* __ubsan_default_options() { return "print_stacktrace=1"; }
 extern "C" const char* __lsan_default_suppressions() { return "leak:libgrpc"; }

@@ -122,6 +122,20 @@ TEST(TopologyTest, AFileThatIsNoTopologyIsRefused) {
   }
 }
 
+// hwloc 2.9 does not survive it.
+TEST(TopologyTest, AFileThatCrashesHwlocIsRefused) {
+  std::ifstream machine(ADDEND_FIXTURES "/paper-pcie.xml");
+  std::string text{std::istreambuf_iterator<char>(machine), {}};
+  const std::string set = " complete_cpuset=\"0x00000001\"";
+  const size_t of_the_machine = text.find(set);
+  ASSERT_NE(of_the_machine, std::string::npos);
+  const std::string file = testing::TempDir() + "/crashes.xml";
+  std::ofstream(file) << text.erase(of_the_machine, set.size());
+  const absl::Status status = ReadTopology(file).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(Message(status), HasSubstr("is not a topology"));
+}
+
 TEST(TopologyTest, AFolderThatCannotBeWrittenIsNamed) {
   EXPECT_THAT(Message(ExportTopology("/nowhere/machine.xml")),
               HasSubstr("'/nowhere/machine.xml' cannot be written"));
