@@ -16,6 +16,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "lib/auth/link_proof.h"
+#include "lib/base/line_pace.h"
 #include "lib/shard/event_loop.h"
 #include "lib/summation/auditor.h"
 #include "lib/summation/node_link.h"
@@ -231,8 +232,7 @@ class Shard {
   ShardJournal journal_;
   Auditor auditor_;
   StallLog stalls_;
-  absl::Time refusal_said_ = absl::InfinitePast();
-  uint64_t refusals_unsaid_ = 0;
+  LinePace refusals_;
 
   absl::flat_hash_map<JobId, std::unique_ptr<ShardJob>> jobs_;
   std::list<std::unique_ptr<NodeLink>> links_;

@@ -14,9 +14,6 @@ namespace {
 // From the first byte of a HELLO to the last of the proof.
 constexpr absl::Duration kHandshakePatience = absl::Seconds(10);
 
-// Of refusals: who makes thousands of connections must not fill the disk of this machine.
-constexpr absl::Duration kBetweenLines = absl::Seconds(1);
-
 }  // namespace
 
 Sink* Shard::Accept(Link* link, const Transport& transport) {
@@ -42,15 +39,9 @@ void Shard::HangUp() {
 
 absl::Status Shard::Refuse(const std::string& peer, Refusal reason, absl::Status why) {
   stats_.links_refused[static_cast<size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
-  const absl::Time now = absl::Now();
-  if (now - refusal_said_ < kBetweenLines) {
-    ++refusals_unsaid_;
-    return why;
+  if (const auto others = refusals_.Next(absl::Now())) {
+    spdlog::warn("refused a link from {}: {}{}", peer, Message(why), *others);
   }
-  refusal_said_ = now;
-  const uint64_t unsaid = std::exchange(refusals_unsaid_, 0);
-  spdlog::warn("refused a link from {}: {}{}", peer, Message(why),
-               unsaid == 0 ? "" : absl::StrFormat(" (and %d others since the last line)", unsaid));
   return why;
 }
 

@@ -1,6 +1,9 @@
 #include "lib/transport/link_status.h"
 
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "lib/base/log.h"
+#include "lib/base/strings.h"
 #include "lib/wire/crc32c.h"
 
 namespace addend {
@@ -8,6 +11,15 @@ namespace addend {
 bool IsMalformed(const absl::Status& status) {
   return absl::IsDataLoss(status) || absl::IsInvalidArgument(status) ||
          absl::IsFailedPrecondition(status);
+}
+
+void BlamePeer(const std::string& peer, const absl::Status& why, TransportStats* stats,
+               LinePace* pace) {
+  if (!IsMalformed(why)) return;
+  stats->links_malformed.fetch_add(1, std::memory_order_relaxed);
+  if (const auto others = pace->Next(absl::Now())) {
+    spdlog::warn("closing the link to {}: {}{}", peer, Message(why), *others);
+  }
 }
 
 absl::Status CheckChecksum(const FrameHeader& header, Bytes payload, const std::string& peer) {

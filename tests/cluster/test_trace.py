@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from tests.support import netns
-from tests.support.cluster import PATIENCE, Cluster
+from tests.support.cluster import PATIENCE, SANITIZED, Cluster
 from tests.support.processes import eventually
 
 ELEMENTS = 1_000_000  # 4 MB
@@ -89,6 +89,7 @@ def test_a_node_whose_link_is_slow_is_named(tmp_path, network):
         assert "the link of node 1" in found["sentence"]
 
 
+@pytest.mark.skipif(SANITIZED == "asan", reason="the address sanitizer's sums are so slow that the server with the larger part does stand out")
 def test_nobody_is_named_where_nobody_stands_out(tmp_path, network):
     with Cluster(tmp_path, nodes=3, cpu_servers=2, network=network, agent_flags=["--bandwidth=200Mbps"],
                  summation_flags=["--bandwidth=200Mbps"]) as cluster:

@@ -1,6 +1,6 @@
 """Each fuzz target for a while, from its corpus on; and the proof that a target would find something.
 
-Needs the targets: cmake --preset fuzz && cmake --build --preset fuzz. CONTRIBUTING.md tells what to do with a finding.
+Needs the targets: cmake --preset asan && cmake --build --preset asan --target fuzz_targets. CONTRIBUTING.md tells what to do with a finding.
 """
 import os
 import pathlib
@@ -12,8 +12,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = ROOT / "tests/fuzz"
-BUILD = ROOT / "build-fuzz"
-PLANTED = ROOT / "build-fuzz-faults"
+BUILD = ROOT / "build-asan"
+PLANTED = ROOT / "build-asan-faults"
 JOBS = os.environ.get("ADDEND_JOBS", str(os.cpu_count()))
 TARGETS = sorted(path.name.removesuffix("_fuzz.cc") for path in HERE.glob("*_fuzz.cc"))
 # Bytes of an input, at most: enough for what a target can take in, and little enough to be fast.
@@ -57,7 +57,7 @@ def test_nothing_is_found(target, tmp_path, fuzz_seconds, fuzz_seed):
 
 def test_a_missing_bounds_check_is_found(tmp_path, fuzz_seconds, fuzz_seed):
     """Without it a bundle of too many frames is read to an array that has no room for them."""
-    for command in (["cmake", "--preset", "fuzz", "-B", PLANTED, "-DADDEND_PLANTED_FAULT=bundle_frames"],
+    for command in (["cmake", "--preset", "asan", "-B", PLANTED, "-DADDEND_PLANTED_FAULT=bundle_frames"],
                     ["cmake", "--build", PLANTED, "-j", JOBS, "--target", "frame_decoder_fuzz"]):
         result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         assert result.returncode == 0, result.stdout[-3000:] + result.stderr

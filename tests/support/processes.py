@@ -1,4 +1,5 @@
 """Child processes of the tests: each leads a process group, dies with the test, and keeps its output in a file."""
+import contextlib
 import os
 import pathlib
 import signal
@@ -7,6 +8,14 @@ import time
 
 # Not preexec_fn: where that is given Python forks, and runs code in a copy of a process that may have threads.
 DIES_WITH_THE_TEST = ["/usr/bin/setpriv", "--pdeathsig=KILL", "--"]
+
+
+def lowest_priority(pid):
+    """Lets the process `pid`, which leads its session, and all of its threads yield to everything else."""
+    os.setpriority(os.PRIO_PGRP, pid, 19)
+    # Where the kernel groups processes by session that counts only within the session, which has a value of its own.
+    with contextlib.suppress(FileNotFoundError):
+        pathlib.Path(f"/proc/{pid}/autogroup").write_text("19")
 
 
 class Process:

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "lib/transport/link_status.h"
@@ -341,10 +340,7 @@ absl::Status RdmaLink::SendMessage(MessageHead head, const FrameHeader* header, 
 void RdmaLink::Fail(absl::Status why, bool tell) {
   if (closing_) return;
   closing_ = true;
-  if (tell && IsMalformed(why)) {
-    shared_->stats.links_malformed.fetch_add(1, std::memory_order_relaxed);
-    spdlog::warn("closing the link to {}: {}", peer_, Message(why));
-  }
+  if (tell) BlamePeer(peer_, why, &shared_->stats, &shared_->blamed);
   shared_->table.Remove(owner_);
   shared_->turns.Leave(&taker_);
   lanes_.clear();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "lib/base/line_pace.h"
 #include "lib/memory/arena.h"
 #include "lib/shard/end_of_turn.h"
 #include "lib/shard/event_loop.h"
@@ -31,6 +32,7 @@ class RdmaLink final : public Link, private CompletionTaker, private FrameHost {
     EventLoop* loop;
     CompletionTable table;
     TransportStats stats;
+    LinePace blamed{};
     uint32_t in_flight_max;
     LinkTurns turns{loop};
   };

@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_format.h"
 #include "lib/base/exit_codes.h"
-#include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "lib/transport/link_status.h"
@@ -233,10 +232,7 @@ absl::Status TcpLink::Take(const FrameHeader& header, MutableBytes payload) {
 void TcpLink::Fail(absl::Status why) {
   if (closing_) return;
   closing_ = true;
-  if (IsMalformed(why)) {
-    shared_->stats.links_malformed.fetch_add(1, std::memory_order_relaxed);
-    spdlog::warn("closing the link to {}: {}", peer_, Message(why));
-  }
+  BlamePeer(peer_, why, &shared_->stats, &shared_->blamed);
   why_ = std::move(why);
   shared_->loop->Unwatch(fd_.get());
   shared_->turns.Leave(&reader_);

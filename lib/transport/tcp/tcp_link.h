@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/base/fd.h"
+#include "lib/base/line_pace.h"
 #include "lib/shard/end_of_turn.h"
 #include "lib/shard/event_loop.h"
 #include "lib/transport/link_turns.h"
@@ -25,6 +26,7 @@ class TcpLink final : public Link, private FdHandler, private FrameTaker {
     EventLoop* const loop;
     Traits traits;
     TransportStats stats;
+    LinePace blamed;
     LinkTurns turns;
   };
   // Begins in `group`. `gone` is called last, after the sink's OnClosed, and deletes the link.
