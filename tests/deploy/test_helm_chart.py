@@ -316,6 +316,30 @@ def test_an_existing_secret_serves_all_components_and_nothing_is_issued():
     assert secrets == {"addend-certificates"}
 
 
+# ---- secrets ----
+
+def test_scheduler_and_servers_have_the_servers_secret_and_sidecars_their_jobs():
+    assert "SECRET" not in json.dumps(chart.render("default"))
+    objects = chart.render("secrets")
+    found = {}
+    for name, _, spec, container in ours(objects):
+        env = chart.environment(container)
+        if "ADDEND_SERVER_SECRET_FILE" not in env and "ADDEND_JOB_SECRET_FILE" not in env:
+            continue
+        volume, = [v for v in spec["volumes"] if v["name"] == "addend-secret"]
+        mount, = [m for m in container["volumeMounts"] if m["name"] == "addend-secret"]
+        found[container["name"]] = (env.get("ADDEND_SERVER_SECRET_FILE"), env.get("ADDEND_JOB_SECRET_FILE"), volume["secret"]["secretName"])
+        assert mount["readOnly"] and mount["mountPath"] == "/etc/addend/secret"
+    file = "/etc/addend/secret/secret"
+    assert found == {"scheduler": (file, None, "addend-servers"), "summation": (file, None, "addend-servers"),
+                     "addend-agent": (None, file, "addend-jobs")}
+
+
+def test_the_helm_test_brings_no_secret_for_its_own_job_has_none():
+    pod = chart.find(chart.render("secrets"), "Pod", "test")
+    assert "addend-secret" not in json.dumps(pod) and "SECRET" not in json.dumps(pod)
+
+
 # ---- the scheduler ----
 
 def test_one_scheduler_with_sqlite_never_overlaps_with_the_next():

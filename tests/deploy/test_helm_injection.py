@@ -181,13 +181,22 @@ def test_memory_of_the_values_holds_unless_the_pod_says_its_model():
     assert sidecar_of(said)["resources"]["limits"]["memory"] == str(3 * 1000 + 128 * MIB)
 
 
-# ---- TLS and RDMA ----
+# ---- TLS, secrets and RDMA ----
 
 def test_with_tls_the_sidecar_has_a_certificate_from_its_own_namespace():
     admitted = inject(by=policy("tls-cert-manager"))
     assert {"name": "addend-tls", "secret": {"secretName": "addend-agent-tls", "defaultMode": 0o440}} in admitted["spec"]["volumes"]
     assert "/etc/addend/tls" in [m["mountPath"] for m in sidecar_of(admitted)["volumeMounts"]]
     assert chart.environment(sidecar_of(admitted))["ADDEND_TLS_CERT"] == "/etc/addend/tls/tls.crt"
+
+
+def test_the_jobs_secret_comes_from_the_pods_own_namespace():
+    admitted = inject(by=policy("secrets"))
+    assert {"name": "addend-secret", "secret": {"secretName": "addend-jobs", "defaultMode": 0o440}} in admitted["spec"]["volumes"]
+    assert "/etc/addend/secret" in [m["mountPath"] for m in sidecar_of(admitted)["volumeMounts"]]
+    environment = chart.environment(sidecar_of(admitted))
+    assert environment["ADDEND_JOB_SECRET_FILE"] == "/etc/addend/secret/secret"
+    assert environment["ADDEND_ENCRYPT_DATA"] == "true"
 
 
 def test_with_rdma_the_sidecar_has_the_nic_and_may_lock_memory():

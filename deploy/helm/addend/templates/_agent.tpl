@@ -1,10 +1,11 @@
 {{/*
 The agent's sidecar as a container, from files/sidecar.yaml, which `addendctl inject` fills in too.
 Arguments: root, job, numNodes, localSize, nodeRank (what follows `name: ADDEND_NODE_RANK,`), memory; optional env: a list
-that comes before the file's, so that its values may refer to it.
+that comes before the file's, so that its values may refer to it; component: whose credentials it has, if not an agent's.
 */}}
 {{- define "addend.agentSidecar" -}}
 {{- $values := .root.Values -}}
+{{- $whose := dict "root" .root "component" (default "agent" .component) -}}
 {{- $text := .root.Files.Get "files/sidecar.yaml" -}}
 {{- $fill := dict
       "image" (include "addend.image" (dict "root" .root "image" $values.agent.image)) "pullPolicy" $values.agent.image.pullPolicy
@@ -15,11 +16,10 @@ that comes before the file's, so that its values may refer to it.
 {{- $text = replace (printf "{{ .%s }}" $key) (toString $value) $text -}}
 {{- end -}}
 {{- $agent := fromYaml $text -}}
-{{- $env := concat (.env | default list) $agent.env (include "addend.agentEnv" .root | fromYamlArray) $values.agent.extraEnv -}}
+{{- $env := concat (.env | default list) $agent.env (include "addend.agentEnv" .root | fromYamlArray)
+      (include "addend.secretEnv" $whose | fromYamlArray) $values.agent.extraEnv -}}
 {{- $_ := set $agent "env" (include "addend.uniqueEnv" $env | fromYamlArray) -}}
-{{- if $values.tls.enabled -}}
-{{- $_ := set $agent "volumeMounts" (concat $agent.volumeMounts (include "addend.tlsMount" .root | fromYamlArray)) -}}
-{{- end -}}
+{{- $_ := set $agent "volumeMounts" (concat $agent.volumeMounts (include "addend.credentialMounts" $whose | fromYamlArray)) -}}
 {{- if $values.rdma.enabled -}}
 {{- range list $agent.resources.requests $agent.resources.limits -}}
 {{- $_ := set . $values.rdma.resource ($values.rdma.count | toString) -}}
@@ -38,17 +38,18 @@ that comes before the file's, so that its values may refer to it.
 {{- with .Values.agent.bandwidth }}
 - {name: ADDEND_BANDWIDTH, value: {{ . | quote }}}
 {{- end }}
+{{- if .Values.agent.encryptData }}
+- {name: ADDEND_ENCRYPT_DATA, value: "true"}
+{{- end }}
 {{- if .Values.rdma.enabled }}
 {{- include "addend.rdmaEnv" . }}
 {{- end }}
 {{- end -}}
 
-{{/* Volumes that a pod with the sidecar needs: (dict "root" $ "component" whose certificate). */}}
+{{/* Volumes that a pod with the sidecar needs: (dict "root" $ "component" whose credentials). */}}
 {{- define "addend.agentVolumes" -}}
 - {name: addend-run, emptyDir: {}}
-{{- if .root.Values.tls.enabled }}
-{{ include "addend.tlsVolume" . }}
-{{- end }}
+{{- include "addend.credentialVolumes" . }}
 {{- end -}}
 
 {{/*

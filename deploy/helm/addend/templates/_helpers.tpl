@@ -142,6 +142,37 @@ seccompProfile: {type: RuntimeDefault}
   secret: {secretName: {{ include "addend.tlsSecretName" . }}, defaultMode: 0440}
 {{- end -}}
 
+{{/* The Secret by which a component shows that it may take part; empty: none. (dict "root" $ "component" "agent"). */}}
+{{- define "addend.secretName" -}}
+{{- get (dict "agent" .root.Values.secrets.jobs "scheduler" .root.Values.secrets.servers "summation" .root.Values.secrets.servers) .component -}}
+{{- end -}}
+
+{{- define "addend.secretEnv" -}}
+{{- if include "addend.secretName" . }}
+- {name: {{ eq .component "agent" | ternary "ADDEND_JOB_SECRET_FILE" "ADDEND_SERVER_SECRET_FILE" }}, value: /etc/addend/secret/secret}
+{{- end }}
+{{- end -}}
+
+{{/* Files of a container, and volumes of its pod, that TLS and the secret need, as lists. */}}
+{{- define "addend.credentialMounts" -}}
+{{- if .root.Values.tls.enabled }}
+{{ include "addend.tlsMount" .root }}
+{{- end }}
+{{- if include "addend.secretName" . }}
+- {name: addend-secret, mountPath: /etc/addend/secret, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- define "addend.credentialVolumes" -}}
+{{- if .root.Values.tls.enabled }}
+{{ include "addend.tlsVolume" . }}
+{{- end }}
+{{- with include "addend.secretName" . }}
+- name: addend-secret
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- end -}}
+
 {{/* Environment of every service; a component's own comes after it, so that the user's extraEnv wins. */}}
 {{- define "addend.commonEnv" -}}
 - {name: ADDEND_LOG_FORMAT, value: {{ .Values.logFormat }}}
