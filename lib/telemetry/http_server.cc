@@ -8,9 +8,8 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
+#include <functional>
 #include <iterator>
 #include <thread>
 #include <utility>
@@ -20,6 +19,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "lib/telemetry/process_metrics.h"
+#include "lib/telemetry/slow_clients.h"
 
 namespace addend {
 namespace {
@@ -28,7 +28,8 @@ constexpr char kText[] = "text/plain; charset=utf-8";
 // Browsers open connections ahead of need, and each has a thread until it times out.
 constexpr int kThreads = 4;
 constexpr std::chrono::milliseconds kBetweenEndings(10);
-constexpr int kClientTimeoutS = 2;  // a client that reads or writes slower than that loses its turn
+constexpr int kClientTimeoutS = 2;        // for each part that a client reads or writes
+constexpr std::chrono::seconds kMost(3);  // for all of it, so that others have their turn
 
 std::string SerializeAll(const prometheus::Registry& registry,
                          const std::vector<const prometheus::Collectable*>& also) {
@@ -95,29 +96,26 @@ std::string AddRoutes(std::vector<HttpRoute> routes, httplib::Server* server) {
   return paths + "/metrics, /healthz and /readyz";
 }
 
-// Ends the connections that this process has accepted on `port`: httplib keeps them to itself, and
-// would wait for each to send its request.
-void EndConnections(uint16_t port) {
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", ignored)) {
-    const int fd = std::atoi(entry.path().filename().c_str());
-    sockaddr_storage address{};
-    socklen_t length = sizeof(address);
-    auto* const any = reinterpret_cast<sockaddr*>(&address);
-    if (::getsockname(fd, any, &length) != 0) continue;
-    const in_port_t own = any->sa_family == AF_INET6
-                              ? reinterpret_cast<sockaddr_in6*>(any)->sin6_port
-                              : reinterpret_cast<sockaddr_in*>(any)->sin_port;
-    const bool internet = any->sa_family == AF_INET || any->sa_family == AF_INET6;
-    if (!internet || ntohs(own) != port) continue;
-    length = sizeof(address);
-    if (::getpeername(fd, any, &length) == 0) ::shutdown(fd, SHUT_RDWR);
+// The threads that serve, and who waits for them.
+class Pool final : public httplib::ThreadPool {
+ public:
+  explicit Pool(SlowClients* clients) : ThreadPool(kThreads), clients_(clients) {}
+  void enqueue(std::function<void()> serve) override {
+    clients_->Came();
+    ThreadPool::enqueue([this, serve = std::move(serve)] {
+      serve();
+      clients_->Went();
+    });
   }
-}
+
+ private:
+  SlowClients* const clients_;
+};
 
 }  // namespace
 
 struct HttpServer::Impl {
+  SlowClients clients{kMost};
   httplib::Server server;
   std::thread thread;
   uint16_t port = 0;
@@ -133,9 +131,9 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
     std::vector<const prometheus::Collectable*> also, std::vector<HttpRoute> routes) {
   auto impl = std::make_unique<Impl>();
   httplib::Server& server = impl->server;
-  server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
+  server.new_task_queue = [raw = impl.get()] { return new Pool(&raw->clients); };
   server.set_socket_options(SetSocketOptions);
-  // One request per connection: an idle one would hold one of the two threads.
+  // One request per connection: an idle one would hold a thread.
   server.set_keep_alive_max_count(1);
   server.set_read_timeout(kClientTimeoutS);
   server.set_write_timeout(kClientTimeoutS);
@@ -169,6 +167,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
         "cannot listen on %s:%d for HTTP: %s", ipv6 ? "[" + host + "]" : host, port, reason));
   }
   impl->port = static_cast<uint16_t>(bound);
+  impl->clients.Watch(impl->port);
   impl->thread = std::thread([raw = impl.get()] {
     raw->server.listen_after_bind();
     MutexLock lock(&raw->mu);
@@ -183,7 +182,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
 HttpServer::~HttpServer() {
   impl_->server.stop();
   while (true) {
-    EndConnections(impl_->port);
+    EndConnections(impl_->port, [](int, const std::string&) { return false; });
     MutexLock lock(&impl_->mu);
     // One may have been accepted just now.
     impl_->changed.WaitUntil(&impl_->mu, std::chrono::steady_clock::now() + kBetweenEndings);

@@ -28,7 +28,8 @@ struct HttpRoute {
   std::function<HttpAnswer()> answer;
 };
 
-// Serves until it is destroyed, on threads of its own (one that accepts, four that answer).
+// Serves until it is destroyed, on threads of its own (one that accepts, four that answer, one that
+// ends connections of clients that take more than 3 s).
 // /metrics adds to the registry what is true of every process: addend_build_info and the process_*
 // values (memory, CPU time, descriptors). Browsers are told to load nothing but what this server
 // has, to run no script that is written into a page, and to keep nothing.

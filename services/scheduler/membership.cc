@@ -37,6 +37,10 @@ absl::Status NotTheSame(const std::string& host) {
       "somebody on %s registers under the number of a member without that member's key", host));
 }
 
+bool BesideTheSameNode(const v1::RegisterServerRequest& a, const v1::RegisterServerRequest& b) {
+  return a.colocated_job() == b.colocated_job() && a.colocated_node() == b.colocated_node();
+}
+
 // Of one heartbeat.
 constexpr int kMaxIncidents = 100;
 constexpr double kOldestIncidentS = 86'400;
@@ -67,6 +71,11 @@ absl::StatusOr<v1::RegisterServerResponse> Membership::RegisterServer(
   for (auto& [id, server] : servers_) {
     if (server.info.incarnation() != request.incarnation()) continue;
     if (server.info.member_key() != request.member_key()) return NotTheSame(request.hostname());
+    if (!BesideTheSameNode(server.info, request)) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s registers again, beside another node than before: a process stays where it is",
+          NameOf(server)));
+    }
     server.info = request;
     server.info.clear_join_proof();
     server.lease.last_seen = now;

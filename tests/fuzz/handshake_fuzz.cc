@@ -353,7 +353,12 @@ void Run::NoteContribution(const FrameHeader& header, std::string_view payload) 
 void Run::WriteFrame(Peer* peer, bool whole) {
   std::string payload;
   const FrameHeader header = AnyHeader(&payload);
-  if (!whole) payload.resize(payload.size() - std::min<size_t>(payload.size(), input_.Take()));
+  if (!whole) {
+    const size_t missing = std::min<size_t>(payload.size(), input_.Take());
+    payload.resize(payload.size() - missing);
+    // The next frame's bytes take their place.
+    if (missing > 0 && !strangers_) trusted_ = false;
+  }
   NoteContribution(header, payload);
   peer->Write(header, payload);
 }

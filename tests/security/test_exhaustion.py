@@ -2,6 +2,7 @@
 import os
 import pathlib
 import resource
+import urllib.request
 
 import pytest
 
@@ -57,6 +58,16 @@ def test_silent_clients_of_grpc_keep_nobody_out(tmp_path, service):
             assert cluster.addendctl("why", "job")["job"] == "job", "everybody answers"
             finish(ranks)
         assert process.returncode is None
+
+
+def test_slow_clients_of_http_keep_nobody_out(tmp_path):
+    """Those that never finish their request lose their turn, so that the next one is served."""
+    with Cluster(tmp_path, nodes=1, cpu_servers=1) as cluster:
+        port = cluster.servers[0].ports["http"]
+        with flood(port, MANY // 20, "slow"):
+            for _ in range(3):
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20 * PATIENCE) as answer:
+                    assert b"addend_summation_" in answer.read()
 
 
 def test_a_server_without_descriptors_left_lets_members_in(tmp_path):

@@ -43,6 +43,10 @@ class TrustTest : public ClusterTest {
     return TryServer(job, rank, secret.empty() ? "" : auth::JoinProof(secret, auth::OfJob(job)));
   }
   absl::Status TryServer(const std::string& job, uint32_t rank, const std::string& proof) {
+    return RegisterOnce(ServerRequest(job, rank, proof));
+  }
+  v1::RegisterServerRequest ServerRequest(const std::string& job, uint32_t rank,
+                                          const std::string& proof) {
     v1::RegisterServerRequest request;
     request.set_protocol_version(1);
     request.set_incarnation(next_++);
@@ -52,6 +56,9 @@ class TrustTest : public ClusterTest {
     request.set_colocated_node(rank);
     request.add_endpoints()->set_port(7073);
     request.set_join_proof(proof);
+    return request;
+  }
+  absl::Status RegisterOnce(const v1::RegisterServerRequest& request) {
     Decision decision;
     const absl::Status status = membership_->RegisterServer(now_, request, &decision).status();
     Apply(std::move(decision));
@@ -159,6 +166,17 @@ TEST_F(TrustTest, CpuServersBringTheSecretThatTheSchedulerAsksFor) {
 }
 
 // The status shows everybody's incarnation.
+TEST_F(TrustTest, AServerStaysWhereItIs) {
+  v1::RegisterServerRequest server = ServerRequest("", 0, "");
+  ASSERT_TRUE(RegisterOnce(server).ok());
+  EXPECT_TRUE(RegisterOnce(server).ok());  // its scheduler was away
+  server.set_colocated_job("j");
+  server.set_colocated_node(1);
+  const absl::Status moved = RegisterOnce(server);
+  EXPECT_EQ(moved.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(moved.message(), HasSubstr("beside another node than before"));
+}
+
 TEST_F(TrustTest, OnlyAMemberItselfSpeaksForIt) {
   v1::RegisterNodeRequest request = NodeRequest("a", 0, 1);
   request.set_member_key("known to this node alone");
