@@ -108,6 +108,8 @@ absl::Status CheckRecord(const v1::PlanRecord& record, const Job& job, const Ten
           plan.shards_size() == plan.servers_size() &&
           (plan.versions_size() == 0 || plan.versions_size() == plan.servers_size()),
       "partitions"));
+  ADDEND_RETURN_IF_ERROR(CheckThat(tensor.stage == Stages::PLANNED || plan.moves().empty(),
+                                   "moves of a tensor that was not published"));
   std::set<uint32_t> moved;
   for (const v1::PartitionMove& move : plan.moves()) {
     ADDEND_RETURN_IF_ERROR(CheckThat(move.partition() < count && shard_fits(move.shard()) &&

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -87,6 +88,7 @@ class Cluster {
   grpc::CallbackServerContext context_;
   std::vector<std::pair<v1::MemberId, std::unique_ptr<Watch<v1::ServerUpdate>>>> servers_;
   std::vector<std::pair<v1::MemberId, std::unique_ptr<Watch<v1::NodeUpdate>>>> nodes_;
+  std::set<std::pair<const void*, uint32_t>> reported_;  // by stream and generation
   bool engine_used_ = false;
 };
 
@@ -133,7 +135,11 @@ void Cluster::Follow() {
       *trainers.mutable_member() = member;
       trainers.set_generation(update.generation());
       trainers.set_initialised(1);
-      if (update.state() == v1::FORMING) Tell(&SchedulerService::ReportTrainers, trainers);
+      // Once: each report is told to all of the job.
+      if (update.state() == v1::FORMING &&
+          reported_.emplace(watch.get(), update.generation()).second) {
+        Tell(&SchedulerService::ReportTrainers, trainers);
+      }
       if (update.change() == 0) continue;
       v1::AckChangeRequest ack;
       *ack.mutable_member() = member;

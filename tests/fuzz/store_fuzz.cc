@@ -119,6 +119,7 @@ class Scheduler {
   std::map<WatchId, v1::MemberId> members_;
   std::vector<ServerSend> to_servers_;
   std::vector<NodeSend> to_nodes_;
+  std::set<std::pair<WatchId, uint32_t>> reported_;  // with the generation
 };
 
 void Scheduler::Take(const v1::Call& call) {
@@ -201,7 +202,11 @@ void Scheduler::Follow() {
       *trainers.mutable_member() = members_[send.watch];
       trainers.set_generation(send.update->generation());
       trainers.set_initialised(1);
-      if (send.update->state() == v1::FORMING) Tell(&Membership::ReportTrainers, trainers);
+      // Once: each report is told to all of the job.
+      if (send.update->state() == v1::FORMING &&
+          reported_.emplace(send.watch, send.update->generation()).second) {
+        Tell(&Membership::ReportTrainers, trainers);
+      }
       if (send.update->change() == 0 || !members_.contains(send.watch)) continue;
       v1::AckChangeRequest ack;
       *ack.mutable_member() = members_[send.watch];

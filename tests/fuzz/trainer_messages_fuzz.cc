@@ -38,6 +38,7 @@ struct Declared {
   ipc::Message said;
   uint64_t elements = 0;
   uint64_t round = 0;  // pushed last
+  uint64_t done = 0;   // the last one whose result has come
   UniqueFd contribution;
   UniqueFd results;
 };
@@ -194,6 +195,8 @@ void Run::Push(Trainer* trainer) {
   const auto found = trainer->tensors.find(number);
   if (found == trainer->tensors.end()) return trainer->Send(push);
   Declared& declared = found->second;
+  // Of a round before this one: writing what it sums changes it.
+  if (declared.round != declared.done) trusted_ = false;
   if (push.round == 0) push.round = ++declared.round;
   const auto value = static_cast<float>(input_.Take<int8_t>());
   const uint64_t bytes = declared.elements * sizeof(value);
@@ -329,7 +332,11 @@ void Run::Listen(Trainer* trainer) {
     asked.mapped().results = std::move(fds[1]);
     trainer->tensors[message->tensor] = std::move(asked.mapped());
   }
-  for (const ipc::Message& result : results) CheckResult(trainer, result);
+  for (const ipc::Message& result : results) {
+    const auto of = trainer->tensors.find(result.tensor);
+    if (of != trainer->tensors.end()) of->second.done = std::max(of->second.done, result.round);
+    CheckResult(trainer, result);
+  }
 }
 
 // Of the latest round of a sum of floats, while it is there.
