@@ -95,6 +95,7 @@ absl::Status CheckRecord(const v1::PlanRecord& record, const Job& job, const Ten
   const v1::TensorPlan& plan = record.plan();
   const auto count = static_cast<uint64_t>(plan.servers_size());
   const auto shard_fits = [](uint32_t shard) { return shard < kMaxShards; };
+  const auto was_planned = [&job](uint64_t version) { return version <= job.plan_version.value(); };
   ADDEND_RETURN_IF_ERROR(CheckThat(plan.tensor_id() != 0 && plan.tensor_id() < job.next_tensor &&
                                        !job.by_tensor_id.contains(plan.tensor_id()),
                                    "the tensor's number"));
@@ -113,10 +114,13 @@ absl::Status CheckRecord(const v1::PlanRecord& record, const Job& job, const Ten
   std::set<uint32_t> moved;
   for (const v1::PartitionMove& move : plan.moves()) {
     ADDEND_RETURN_IF_ERROR(CheckThat(move.partition() < count && shard_fits(move.shard()) &&
+                                         move.version() != 0 && was_planned(move.version()) &&
                                          moved.insert(move.partition()).second,
                                      "a move"));
   }
-  return CheckThat(std::all_of(plan.shards().begin(), plan.shards().end(), shard_fits), "a shard");
+  return CheckThat(std::all_of(plan.shards().begin(), plan.shards().end(), shard_fits) &&
+                       std::all_of(plan.versions().begin(), plan.versions().end(), was_planned),
+                   "an owner");
 }
 
 }  // namespace addend
