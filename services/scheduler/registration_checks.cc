@@ -7,6 +7,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/units.h"
 #include "lib/base/version.h"
+#include "lib/wire/frame.h"
 #include "services/scheduler/membership_scope.h"
 
 namespace addend {
@@ -94,6 +95,11 @@ absl::Status CheckNode(const v1::RegisterNodeRequest& request) {
   }
   if (settings.local_size() == 0) {
     return absl::InvalidArgumentError("--local-size=0 must be at least 1");
+  }
+  if (settings.partition_bytes() > kMaxPayloadBytes) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--partition-bytes=%d of the agent on %s must be at most %d: a partition is one payload",
+        settings.partition_bytes(), request.hostname(), kMaxPayloadBytes));
   }
   if (const std::string& policy = settings.on_node_loss();
       !policy.empty() && policy != "fail" && policy != "shrink") {

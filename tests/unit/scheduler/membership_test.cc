@@ -69,6 +69,16 @@ TEST_F(MembershipTest, SettingsThatDifferNameBothNodesAndValues) {
                                      HasSubstr("8192"), HasSubstr("gpu0"), HasSubstr("gpu1")));
 }
 
+TEST_F(MembershipTest, PartitionsThatNoFrameHoldsAreRefused) {
+  FakeNode node;
+  node.info = NodeRequest("a", 0, 2);
+  node.info.mutable_settings()->set_partition_bytes(uint64_t{1} << 31);
+  const absl::Status status = Register(&node);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(Message(status), AllOf(HasSubstr("--partition-bytes=2147483648"), HasSubstr("gpu0"),
+                                     HasSubstr("at most 1073741824")));
+}
+
 TEST_F(MembershipTest, SecondAgentWithLiveRankIsRefused) {
   FakeNode& first = AddNode("a", 1, 2);
   FakeNode second;
