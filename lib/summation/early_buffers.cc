@@ -13,14 +13,14 @@ size_t WholePages(size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes *
 EarlyBuffers::Buffer::~Buffer() {
   if (arena_ == nullptr) return;
   job_->LetGo(arena_->memory().size());
-  owner_->TakeBack(std::move(arena_));
+  owner_->TakeBack(std::move(arena_), job_);
 }
 
 EarlyBuffers::Buffer EarlyBuffers::Take(size_t bytes, std::shared_ptr<JobMemory> job) {
   Buffer buffer;
   const size_t size = WholePages(bytes);
   if (!job->TryKeep(size)) return buffer;
-  buffer.arena_ = TakeArena(size);
+  buffer.arena_ = TakeArena(size, job);
   if (buffer.arena_ == nullptr) {
     job->LetGo(size);
     return buffer;
@@ -31,8 +31,8 @@ EarlyBuffers::Buffer EarlyBuffers::Take(size_t bytes, std::shared_ptr<JobMemory>
   return buffer;
 }
 
-std::shared_ptr<Arena> EarlyBuffers::TakeArena(size_t size) {
-  if (auto& same = unused_[size]; !same.empty()) {
+std::shared_ptr<Arena> EarlyBuffers::TakeArena(size_t size, const std::shared_ptr<JobMemory>& job) {
+  if (auto& same = unused_[job][size]; !same.empty()) {
     std::shared_ptr<Arena> arena = std::move(same.back());
     same.pop_back();
     unused_bytes_ -= size;
@@ -48,13 +48,13 @@ std::shared_ptr<Arena> EarlyBuffers::TakeArena(size_t size) {
   return nullptr;
 }
 
-void EarlyBuffers::TakeBack(std::shared_ptr<Arena> arena) {
+void EarlyBuffers::TakeBack(std::shared_ptr<Arena> arena, const std::shared_ptr<JobMemory>& job) {
   const size_t size = arena->memory().size();
   // Mostly of sizes that are not wanted any more, or it would not be so much.
   if (unused_bytes_ + size > kUnusedBytesMax) DropUnused();
   if (budget_->over_limit() || size > kUnusedBytesMax) return budget_->Give(size);
   unused_bytes_ += size;
-  unused_[size].push_back(std::move(arena));
+  unused_[job][size].push_back(std::move(arena));
 }
 
 void EarlyBuffers::DropUnused() {

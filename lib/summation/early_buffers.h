@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -53,11 +54,15 @@ class EarlyBuffers : public std::enable_shared_from_this<EarlyBuffers> {
 
  private:
   explicit EarlyBuffers(MemoryBudget* budget) : budget_(budget) {}
-  std::shared_ptr<Arena> TakeArena(size_t size);
-  void TakeBack(std::shared_ptr<Arena> arena);
+  // By size.
+  using Arenas = absl::flat_hash_map<size_t, std::vector<std::shared_ptr<Arena>>>;
+
+  std::shared_ptr<Arena> TakeArena(size_t size, const std::shared_ptr<JobMemory>& job);
+  void TakeBack(std::shared_ptr<Arena> arena, const std::shared_ptr<JobMemory>& job);
 
   MemoryBudget* const budget_;
-  absl::flat_hash_map<size_t, std::vector<std::shared_ptr<Arena>>> unused_;  // by size
+  // Never another job's: nodes may still have the keys to write there over RDMA.
+  std::map<std::weak_ptr<JobMemory>, Arenas, std::owner_less<>> unused_;
   size_t unused_bytes_ = 0;
 };
 

@@ -28,7 +28,9 @@ void Shard::AnswerRdma(const RdmaCall& call, std::unique_ptr<rdma::Signals> sign
   } else {
     refusal = TokenOf(call.peer, call.terms, auth::BytesOf(call.proof)).status();
   }
-  if (refusal.ok()) return rdma_->Answer(call.peer, call.offer, std::move(signals));
+  if (refusal.ok()) {
+    return rdma_->Answer(call.peer, call.terms.claim.job.value(), call.offer, std::move(signals));
+  }
   signals->Say({.ends = std::nullopt, .goodbye = std::move(refusal)});
 }
 

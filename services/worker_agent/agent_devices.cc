@@ -113,7 +113,7 @@ absl::Status Agent::OnDirect(TrainerLink* trainer, const ipc::Message& offer, Un
   // All of them: any may be chosen for a payload.
   for (const auto& device : options_.rdma_devices) {
     if (!status.ok()) break;
-    status = device->Register((*range)->memory(), rdma::Device::Access::kSend).status();
+    status = device->Register((*range)->memory(), rdma::Access::kSend).status();
   }
   if (status.ok()) {
     tensor.direct_range = *std::move(range);

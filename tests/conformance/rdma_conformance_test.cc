@@ -1,11 +1,15 @@
 // Needs an RDMA device: tests/rdma runs it in a virtual machine.
 #include <cstdio>
+#include <cstring>
 #include <deque>
 #include <filesystem>
+#include <optional>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "lib/memory/arena.h"
 #include "lib/transport/rdma/rdma_transport.h"
 #include "tests/conformance/conformance.h"
@@ -92,7 +96,7 @@ class RdmaWorld : public World {
       world_->loops_[1]
           ->Post([world = world_, ends = *signal.ends, there = std::move(there_)]() mutable {
             if (auto server = world->transports_[1].lock()) {
-              server->Answer("client", ends, std::move(there));
+              server->Answer("client", /*owner=*/1, ends, std::move(there));
             }
           })
           .IgnoreError();
@@ -193,13 +197,88 @@ TEST_P(RdmaLinks, AThousandOfThemLeaveNothingBehind) {
 TEST_P(RdmaLinks, MemoryOfAnArenaIsRegisteredOnceAndForgottenWithIt) {
   auto device = AllDevices().front();
   auto arena = *Arena::Create(8 << 20);
-  using Access = rdma::Device::Access;
+  using rdma::Access;
   const auto first = *device->Register(arena->memory().first(4096), Access::kPeerWrites);
   const auto other = *device->Register(arena->memory().last(100), Access::kSend);
   EXPECT_EQ(first.remote_key, other.remote_key);
   EXPECT_EQ(device->registered_bytes(), 8u << 20);
   arena.reset();
   EXPECT_EQ(device->registered_bytes(), 0u);
+}
+
+// Both ends of a link, as bare queue pairs. The near end writes.
+class RdmaDomains : public testing::TestWithParam<WorldFactory>, private rdma::CompletionTaker {
+ protected:
+  void SetUp() override {
+    device_ = AllDevices().front();
+    loop_ = *EventLoop::Start("domains");
+    source_ = *Arena::Create(4096);
+    std::memset(source_->memory().data(), 'x', 4096);
+  }
+  void TearDown() override {
+    if (loop_ != nullptr) loop_->Stop();
+  }
+  // How a write to `target` ends, through a queue pair whose far end is in the domain of `owner`.
+  ibv_wc_status Write(uint64_t owner, MutableBytes target, uint32_t key) {
+    loop_->Run([&] {
+      const uint32_t me = table_.Add(this);
+      queue_ = *rdma::CompletionQueue::Create(loop_.get(), device_, &table_, absl::Seconds(1));
+      near_ = *rdma::QueuePair::Create(queue_.get(), *device_->DomainOf(rdma::Device::kSelf), 4, 4);
+      far_ = *rdma::QueuePair::Create(queue_.get(), *device_->DomainOf(owner), 4, 4);
+      EXPECT_TRUE(near_->Connect(far_->address()).ok() && far_->Connect(near_->address()).ok());
+      EXPECT_TRUE(far_->PostReceive({me, rdma::WorkId::Kind::kReceive, 0}, {}, 0).ok());
+      const auto memory = *near_->domain()->Register(source_->memory(), rdma::Access::kSend);
+      EXPECT_TRUE(near_
+                      ->PostWrite({me, rdma::WorkId::Kind::kWrite, 0}, source_->memory(),
+                                  memory.local_key,
+                                  {reinterpret_cast<uint64_t>(target.data()), key, 7})
+                      .ok());
+      const absl::Time deadline = absl::Now() + absl::Seconds(20);
+      while (!ended_.has_value() && absl::Now() < deadline) queue_->Poll();
+      near_.reset();
+      far_.reset();
+      queue_.reset();
+    });
+    return std::exchange(ended_, std::nullopt).value_or(IBV_WC_GENERAL_ERR);
+  }
+  void OnCompletion(const rdma::WorkId& id, const ibv_wc& completion) override {
+    if (id.kind == rdma::WorkId::Kind::kWrite) ended_ = completion.status;
+  }
+
+  std::shared_ptr<rdma::Device> device_;
+  std::unique_ptr<EventLoop> loop_;
+  std::shared_ptr<Arena> source_;
+  rdma::CompletionTable table_;
+  std::unique_ptr<rdma::CompletionQueue> queue_;
+  std::unique_ptr<rdma::QueuePair> near_, far_;
+  std::optional<ibv_wc_status> ended_;
+};
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(RdmaDomains);
+INSTANTIATE_TEST_SUITE_P(Rdma, RdmaDomains,
+                         testing::ValuesIn(If(RdmaWorld::HasDevice(), OneNicEach)));
+
+TEST_P(RdmaDomains, AKeyOpensNothingToLinksOfAnotherOwner) {
+  const auto arena = *Arena::Create(4096);
+  const auto domain = *device_->DomainOf(1);
+  const auto memory = *domain->Register(arena->memory(), rdma::Access::kPeerWrites);
+  const std::vector<std::byte> untouched(arena->memory().begin(), arena->memory().end());
+  EXPECT_EQ(Write(/*owner=*/2, arena->memory(), memory.remote_key), IBV_WC_REM_ACCESS_ERR);
+  EXPECT_EQ(std::memcmp(arena->memory().data(), untouched.data(), 4096), 0);
+  EXPECT_EQ(Write(/*owner=*/1, arena->memory(), memory.remote_key), IBV_WC_SUCCESS);
+  EXPECT_EQ(std::memcmp(arena->memory().data(), source_->memory().data(), 4096), 0);
+}
+
+TEST_P(RdmaDomains, ADomainGoesWithTheLastOfItsMemory) {
+  const auto other = *device_->DomainOf(2);
+  auto arena = *Arena::Create(4096);
+  std::weak_ptr<rdma::Domain> domain = *device_->DomainOf(1);
+  ASSERT_TRUE(domain.lock()->Register(arena->memory(), rdma::Access::kReceive).ok());
+  EXPECT_EQ(*device_->DomainOf(2), other);
+  EXPECT_FALSE(domain.expired()) << "something is registered in it";
+  arena.reset();
+  EXPECT_EQ(*device_->DomainOf(2), other);
+  EXPECT_TRUE(domain.expired());
 }
 
 }  // namespace

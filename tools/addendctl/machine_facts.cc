@@ -60,9 +60,8 @@ std::string RegistrationError(rdma::Device* device) {
   if (memory == MAP_FAILED) return std::strerror(errno);
   std::string error;
   {
-    const auto registered =
-        device->Register(Bytes(static_cast<const std::byte*>(memory), kRegistered),
-                         rdma::Device::Access::kPeerWrites);
+    const auto registered = device->Register(
+        Bytes(static_cast<const std::byte*>(memory), kRegistered), rdma::Access::kPeerWrites);
     if (!registered.ok()) error = Message(registered.status());
   }
   ::munmap(memory, kRegistered);

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,7 +17,6 @@
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
-#include "lib/base/units.h"
 #include "lib/memory/arena.h"
 
 namespace addend::rdma {
@@ -29,23 +27,6 @@ constexpr size_t kProbeBytes = 1 << 20;
 constexpr int kProbeCompletions = 1024;
 // That are in use, on all ports of a device. The kernel takes no more than 64 KiB for them.
 constexpr size_t kGidEntriesMax = 1024;
-
-std::string LockedMemoryLimit() {
-  rlimit limit{};
-  ::getrlimit(RLIMIT_MEMLOCK, &limit);
-  return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : FormatByteSize(limit.rlim_cur);
-}
-
-absl::Status RegistrationError(const std::string& device, size_t bytes, int error) {
-  if (error != ENOMEM && error != EPERM) {
-    return absl::InternalError(absl::StrFormat("%s cannot register %s of memory: %s", device,
-                                               FormatByteSize(bytes), std::strerror(error)));
-  }
-  return absl::ResourceExhaustedError(absl::StrFormat(
-      "%s cannot register %s of memory: the limit of locked memory is %s; raise it (ulimit -l "
-      "unlimited) or give the container the capability IPC_LOCK",
-      device, FormatByteSize(bytes), LockedMemoryLimit()));
-}
 
 // The order in which entries of the GID table are preferred.
 int Preference(const ibv_gid_entry& entry) {
@@ -220,11 +201,6 @@ absl::Status Device::ChooseGid(int wanted) {
 }
 
 absl::Status Device::Begin() {
-  domain_.reset(ibv_alloc_pd(context_.get()));
-  if (domain_ == nullptr) {
-    return absl::InternalError(
-        absl::StrFormat("%s has no protection domain left: %s", name(), std::strerror(errno)));
-  }
   ADDEND_RETURN_IF_ERROR(Probe());
   const int fd = context_->async_fd;
   ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
@@ -235,9 +211,9 @@ absl::Status Device::Begin() {
 }
 
 // Whether links could be made: what is not allowed or not there is better known at the start.
-absl::Status Device::Probe() const {
+absl::Status Device::Probe() {
   ADDEND_ASSIGN_OR_RETURN(const auto memory, Arena::Create(kProbeBytes));
-  ADDEND_RETURN_IF_ERROR(RegisterRegion(memory->memory(), IBV_ACCESS_LOCAL_WRITE).status());
+  ADDEND_RETURN_IF_ERROR(Register(memory->memory(), Access::kReceive).status());
   const Owned<ibv_comp_channel> channel(ibv_create_comp_channel(context_.get()));
   Owned<ibv_cq> queue;
   if (channel != nullptr) {
@@ -251,59 +227,31 @@ absl::Status Device::Probe() const {
 
 Device::~Device() {
   if (loop_ != nullptr) loop_->Stop();
-  regions_.clear();
 }
 
-absl::StatusOr<Owned<ibv_mr>> Device::RegisterRegion(Bytes memory, int access) const {
-  Owned<ibv_mr> region(
-      ibv_reg_mr(domain_.get(), const_cast<std::byte*>(memory.data()), memory.size(), access));
-  if (region == nullptr) return RegistrationError(name(), memory.size(), errno);
-  return region;
-}
-
-absl::StatusOr<Owned<ibv_mr>> Device::RegisterMapping(const Mapping& mapping, int access) const {
-  const Bytes memory = mapping.memory;
-  if (mapping.dmabuf < 0) return RegisterRegion(memory, access);
-  Owned<ibv_mr> region(ibv_reg_dmabuf_mr(domain_.get(), /*offset=*/0, memory.size(),
-                                         /*iova=*/reinterpret_cast<uint64_t>(memory.data()),
-                                         mapping.dmabuf, access));
-  if (region == nullptr) {
-    return absl::UnimplementedError(absl::StrFormat("%s cannot read a GPU's memory by dma-buf: %s",
-                                                    name(), std::strerror(errno)));
+absl::StatusOr<std::shared_ptr<Domain>> Device::DomainOf(uint64_t owner) {
+  MutexLock lock(&mu_);
+  std::erase_if(domains_, [owner](const auto& entry) {
+    return entry.first != owner && entry.second.use_count() == 1 && entry.second->empty();
+  });
+  std::shared_ptr<Domain>& domain = domains_[owner];
+  if (domain != nullptr) return domain;
+  auto made = Domain::Create(context_.get(), name(), &registered_bytes_);
+  if (!made.ok()) {
+    domains_.erase(owner);
+    return made.status();
   }
-  return region;
+  return domain = *std::move(made);
 }
 
 absl::StatusOr<Registered> Device::Register(Bytes memory, Access access) {
-  const Mapping mapping = FindMapping(memory);
-  if (mapping.memory.empty()) {
-    int flags = 0;
-    if (access != Access::kSend) flags |= IBV_ACCESS_LOCAL_WRITE;
-    if (access == Access::kPeerWrites) flags |= IBV_ACCESS_REMOTE_WRITE;
-    ADDEND_ASSIGN_OR_RETURN(Owned<ibv_mr> region, RegisterRegion(memory, flags));
-    const uint32_t local = region->lkey, remote = region->rkey;
-    return Registered{local, remote, std::shared_ptr<ibv_mr>(std::move(region))};
-  }
-  MutexLock lock(&mu_);
-  Regions& regions = regions_[mapping.memory.data()];
-  const bool remote = access == Access::kPeerWrites;
-  Owned<ibv_mr>& region = remote || regions.remote != nullptr ? regions.remote : regions.local;
-  if (region == nullptr) {
-    ADDEND_ASSIGN_OR_RETURN(
-        region,
-        RegisterMapping(mapping, IBV_ACCESS_LOCAL_WRITE | (remote ? IBV_ACCESS_REMOTE_WRITE : 0)));
-    registered_bytes_ += mapping.memory.size();
-  }
-  return Registered{region->lkey, region->rkey, nullptr};
+  ADDEND_ASSIGN_OR_RETURN(const auto domain, DomainOf(kSelf));
+  return domain->Register(memory, access);
 }
 
 void Device::BeforeUnmap(Bytes mapping) {
   MutexLock lock(&mu_);
-  const auto regions = regions_.find(mapping.data());
-  if (regions == regions_.end()) return;
-  if (regions->second.local != nullptr) registered_bytes_ -= mapping.size();
-  if (regions->second.remote != nullptr) registered_bytes_ -= mapping.size();
-  regions_.erase(regions);
+  for (auto& [owner, domain] : domains_) domain->Forget(mapping);
 }
 
 std::shared_ptr<Device::FailureListener> Device::OnFailure(TellFn tell) {

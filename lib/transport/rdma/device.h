@@ -1,5 +1,5 @@
-// A port of an RDMA NIC, with what all shards of the process share of it: the protection domain and
-// the registered memory. Thread-safe.
+// A port of an RDMA NIC, with what all shards of the process share of it: its protection domains
+// and the memory registered in them. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -16,6 +16,7 @@
 #include "lib/memory/mappings.h"
 #include "lib/shard/event_loop.h"
 #include "lib/transport/rdma/address.h"
+#include "lib/transport/rdma/domain.h"
 #include "lib/transport/rdma/verbs.h"
 
 namespace addend::rdma {
@@ -33,19 +34,8 @@ using Devices = std::vector<std::shared_ptr<Device>>;
 // PERMISSION_DENIED: there is one, and this process may not use it.
 absl::StatusOr<Devices> OpenDevices(const DeviceOptions& options);
 
-// Memory that the NIC may read and write.
-struct Registered {
-  uint32_t local_key = 0;
-  uint32_t remote_key = 0;
-  // Memory outside of all mappings is registered as long as this lives.
-  std::shared_ptr<void> keep;
-};
-
 class Device final : public UnmapObserver, private FdHandler {
  public:
-  // What memory is for.
-  enum class Access : uint8_t { kSend, kReceive, kPeerWrites };
-
   static absl::StatusOr<std::shared_ptr<Device>> Open(ibv_device* device, uint8_t port,
                                                       const DeviceOptions& options);
   ~Device() override;
@@ -57,15 +47,17 @@ class Device final : public UnmapObserver, private FdHandler {
   uint8_t traffic_class() const { return traffic_class_; }
   ibv_mtu mtu() const { return mtu_; }
   ibv_context* context() const { return context_.get(); }
-  ibv_pd* domain() const { return domain_.get(); }
   // Bytes of a payload.
   uint32_t largest_write() const { return largest_write_; }
   bool active() const { return active_.load(); }
 
-  // The keys of `memory`. All of the mapping that it lies in is registered, once, until it is
-  // unmapped; other memory for this use alone. RESOURCE_EXHAUSTED: the limit of locked memory.
-  // UNIMPLEMENTED: it is a GPU's, which this NIC cannot read.
+  // Made when it is asked for first, and gone when nobody has it and nothing is registered in it.
+  absl::StatusOr<std::shared_ptr<Domain>> DomainOf(uint64_t owner);
+  // The process itself: of the links that it makes.
+  static constexpr uint64_t kSelf = 0;
+  // In the domain of the process itself, as Domain::Register().
   absl::StatusOr<Registered> Register(Bytes memory, Access access);
+  // Of all domains.
   uint64_t registered_bytes() const { return registered_bytes_.load(); }
 
   // Who hears, on a thread of the device's, that it or a queue pair (0: all of them) has failed.
@@ -91,27 +83,18 @@ class Device final : public UnmapObserver, private FdHandler {
   std::shared_ptr<FailureListener> OnFailure(TellFn tell);
 
  private:
-  // Of one mapping: `local` until peers are to write there.
-  struct Regions {
-    Owned<ibv_mr> local;
-    Owned<ibv_mr> remote;
-  };
-
   Device(ibv_context* context, uint8_t port, uint8_t traffic_class)
       : context_(context), port_(port), traffic_class_(traffic_class) {}
   absl::Status ReadPort(const ibv_port_attr& attributes);
   absl::Status ChooseGid(int wanted);
   absl::Status Begin();
-  absl::Status Probe() const;
-  absl::StatusOr<Owned<ibv_mr>> RegisterRegion(Bytes memory, int access) const;
-  absl::StatusOr<Owned<ibv_mr>> RegisterMapping(const Mapping& mapping, int access) const;
+  absl::Status Probe();
   void BeforeUnmap(Bytes mapping) override;
   void OnReady(uint32_t events) override;
   void OnEvent(const ibv_async_event& event);
 
   // Constant after Open().
   const Owned<ibv_context> context_;
-  Owned<ibv_pd> domain_;
   const uint8_t port_;
   const uint8_t traffic_class_;
   PortAddress address_;
@@ -123,7 +106,7 @@ class Device final : public UnmapObserver, private FdHandler {
   std::atomic<bool> active_{true};
   std::atomic<uint64_t> registered_bytes_{0};
   Mutex mu_;
-  std::map<const std::byte*, Regions> regions_ ABSL_GUARDED_BY(mu_);  // by where mappings begin
+  std::map<uint64_t, std::shared_ptr<Domain>> domains_ ABSL_GUARDED_BY(mu_);  // by owner
   std::vector<std::weak_ptr<FailureListener>> listeners_ ABSL_GUARDED_BY(mu_);
 };
 

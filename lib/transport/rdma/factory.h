@@ -15,6 +15,9 @@ namespace addend {
 struct RdmaOptions {
   // How long a completion queue is polled on after its last completion, before the thread sleeps.
   absl::Duration spin = absl::Microseconds(50);
+  // Links that are answered reach the memory of one owner alone. Off where all are of one owner, as
+  // in an agent: memory that two kinds of links use would be registered twice.
+  bool domain_per_owner = false;
 };
 
 // The transport of one shard: an RdmaTransport (rdma_transport.h) on all of `devices`, at least

@@ -38,9 +38,10 @@ ibv_mtu MtuOf(uint32_t bytes) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<QueuePair>> QueuePair::Create(CompletionQueue* completions,
+                                                             std::shared_ptr<Domain> domain,
                                                              int sends, int receives) {
   ADDEND_RETURN_IF_ERROR(completions->Reserve(sends + receives));
-  std::unique_ptr<QueuePair> made(new QueuePair(completions, sends + receives));
+  std::unique_ptr<QueuePair> made(new QueuePair(completions, std::move(domain), sends + receives));
   ibv_qp_init_attr attributes{};
   attributes.send_cq = attributes.recv_cq = completions->get();
   attributes.cap.max_send_wr = static_cast<uint32_t>(sends);
@@ -48,7 +49,7 @@ absl::StatusOr<std::unique_ptr<QueuePair>> QueuePair::Create(CompletionQueue* co
   attributes.cap.max_send_sge = attributes.cap.max_recv_sge = 1;
   attributes.qp_type = IBV_QPT_RC;
   attributes.sq_sig_all = 1;
-  made->queue_pair_.reset(ibv_create_qp(completions->device()->domain(), &attributes));
+  made->queue_pair_.reset(ibv_create_qp(made->domain_->get(), &attributes));
   if (made->queue_pair_ == nullptr) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "%s has no queue pair left: %s", completions->device()->name(), std::strerror(errno)));

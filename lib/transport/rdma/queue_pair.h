@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "lib/base/bytes.h"
@@ -13,9 +14,11 @@ namespace addend::rdma {
 
 class QueuePair {
  public:
-  // `completions` outlives it. The queue holds so many sends and receives at a time.
-  static absl::StatusOr<std::unique_ptr<QueuePair>> Create(CompletionQueue* completions, int sends,
-                                                           int receives);
+  // Of a domain of the device of `completions`, which outlives it. The queue holds so many sends
+  // and receives at a time.
+  static absl::StatusOr<std::unique_ptr<QueuePair>> Create(CompletionQueue* completions,
+                                                           std::shared_ptr<Domain> domain,
+                                                           int sends, int receives);
   // From then on no peer writes through it, and nothing is read of what was posted.
   ~QueuePair();
   QueuePair(const QueuePair&) = delete;
@@ -24,6 +27,7 @@ class QueuePair {
   LaneAddress address() const;
   const std::shared_ptr<Device>& device() const { return completions_->device(); }
   CompletionQueue* completions() const { return completions_; }
+  Domain* domain() const { return domain_.get(); }
   uint32_t number() const { return queue_pair_->qp_num; }
   // Once the peer's end is known. May wait for the address to be resolved.
   absl::Status Connect(const LaneAddress& peer);
@@ -40,7 +44,8 @@ class QueuePair {
   absl::Status PostWrite(const WorkId& id, Bytes payload, uint32_t local_key, const Target& target);
 
  private:
-  QueuePair(CompletionQueue* completions, int room) : completions_(completions), room_(room) {}
+  QueuePair(CompletionQueue* completions, std::shared_ptr<Domain> domain, int room)
+      : completions_(completions), domain_(std::move(domain)), room_(room) {}
   absl::Status Initialise();
   absl::Status ReadyToReceive(const LaneAddress& peer);
   absl::Status ReadyToSend();
@@ -48,6 +53,7 @@ class QueuePair {
   absl::Status Post(const WorkId& id, Bytes memory, uint32_t local_key, ibv_send_wr* request);
 
   CompletionQueue* const completions_;
+  const std::shared_ptr<Domain> domain_;
   const int room_;  // reserved of the completion queue
   Owned<ibv_qp> queue_pair_;
   uint32_t first_psn_ = 0;

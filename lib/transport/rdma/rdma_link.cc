@@ -28,10 +28,11 @@ int BufferOf(const WorkId& receive) { return static_cast<int>(receive.index & 0x
 }  // namespace
 
 RdmaLink::RdmaLink(Shared* shared, std::string peer, std::unique_ptr<Signals> signals,
-                   FairTurns::GroupId group, DecideFn decide, GoneFn gone)
+                   FairTurns::GroupId group, uint64_t domain, DecideFn decide, GoneFn gone)
     : shared_(shared),
       owner_(shared->table.Add(this)),
       peer_(std::move(peer)),
+      domain_(domain),
       signals_(std::move(signals)),
       decide_(std::move(decide)),
       gone_(std::move(gone)) {
@@ -44,8 +45,9 @@ RdmaLink::~RdmaLink() {
 }
 
 absl::StatusOr<LaneAddress> RdmaLink::AddLane(CompletionQueue* completions) {
-  ADDEND_ASSIGN_OR_RETURN(auto lane,
-                          QueuePair::Create(completions, kSends + kAnnouncedMax, kReceives));
+  ADDEND_ASSIGN_OR_RETURN(auto domain, completions->device()->DomainOf(domain_));
+  ADDEND_ASSIGN_OR_RETURN(auto lane, QueuePair::Create(completions, std::move(domain),
+                                                       kSends + kAnnouncedMax, kReceives));
   lanes_.push_back(std::move(lane));
   return lanes_.back()->address();
 }
@@ -62,7 +64,7 @@ absl::Status RdmaLink::Connect(const std::vector<std::optional<LaneAddress>>& pe
   if (lanes_.empty() || lanes_.size() > kMaxLanes) {
     return absl::UnavailableError("none of the NICs of the two ends can reach each other");
   }
-  ADDEND_RETURN_IF_ERROR(MakeBuffers(lanes_.front()->device().get()));
+  ADDEND_RETURN_IF_ERROR(MakeBuffers());
   for (size_t lane = 1; lane < lanes_.size(); ++lane) {
     for (int i = 0; i < kAnnouncedMax; ++i) {
       ADDEND_RETURN_IF_ERROR(lanes_[lane]->PostReceive(
@@ -75,10 +77,10 @@ absl::Status RdmaLink::Connect(const std::vector<std::optional<LaneAddress>>& pe
   return absl::OkStatus();
 }
 
-absl::Status RdmaLink::MakeBuffers(Device* device) {
+absl::Status RdmaLink::MakeBuffers() {
   ADDEND_ASSIGN_OR_RETURN(buffers_, Arena::Create((kReceives + kSends) * kBufferBytes));
   ADDEND_ASSIGN_OR_RETURN(const Registered memory,
-                          device->Register(buffers_->memory(), Device::Access::kReceive));
+                          lanes_.front()->domain()->Register(buffers_->memory(), Access::kReceive));
   buffers_key_ = memory.local_key;
   for (int buffer = 0; buffer < kReceives; ++buffer) {
     ADDEND_RETURN_IF_ERROR(PostMessageReceive(buffer));
@@ -253,7 +255,7 @@ absl::Status RdmaLink::OnGrant(const MessageHead& head) {
         "--partition-bytes",
         frame->payload.size(), lane->device()->name(), lane->device()->largest_write())));
   }
-  auto memory = lane->device()->Register(frame->payload, Device::Access::kSend);
+  auto memory = lane->domain()->Register(frame->payload, Access::kSend);
   if (!memory.ok()) return PathFailure(memory.status());
   frame->memory = *std::move(memory);
   shared_->stats.bytes_sent.fetch_add(frame->payload.size(), std::memory_order_relaxed);
@@ -267,7 +269,7 @@ absl::Status RdmaLink::Grant(uint32_t number, MutableBytes room, Registered* mem
   if (!room.empty()) {
     head.kind = MessageKind::kGrant;
     head.lane = static_cast<uint8_t>(next_lane_++ % lanes_.size());
-    auto registered = lanes_[head.lane]->device()->Register(room, Device::Access::kPeerWrites);
+    auto registered = lanes_[head.lane]->domain()->Register(room, Access::kPeerWrites);
     if (!registered.ok()) return PathFailure(registered.status());
     *memory = *std::move(registered);
     head.address = reinterpret_cast<uint64_t>(room.data());

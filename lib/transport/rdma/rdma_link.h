@@ -42,9 +42,9 @@ class RdmaLink final : public Link, private CompletionTaker, private FrameHost {
   // The link is gone when it has been called.
   using GoneFn = absl::AnyInvocable<void(RdmaLink*)>;
 
-  // Begins in `group`.
+  // Begins in `group`. Reaches the memory of `domain` (Device::DomainOf) alone.
   RdmaLink(Shared* shared, std::string peer, std::unique_ptr<Signals> signals,
-           FairTurns::GroupId group, DecideFn decide, GoneFn gone);
+           FairTurns::GroupId group, uint64_t domain, DecideFn decide, GoneFn gone);
   ~RdmaLink() override;
 
   // ---- making it ----
@@ -84,7 +84,7 @@ class RdmaLink final : public Link, private CompletionTaker, private FrameHost {
     RdmaLink* const link;
   };
   FairTurns::Waiter::Work TakeSome(size_t most);
-  absl::Status MakeBuffers(Device* device);
+  absl::Status MakeBuffers();
   absl::Status PostMessageReceive(int buffer);
   void OnCompletion(const WorkId& id, const ibv_wc& completion) override;
   absl::Status OnReceived(const WorkId& id, const ibv_wc& completion);
@@ -110,6 +110,7 @@ class RdmaLink final : public Link, private CompletionTaker, private FrameHost {
   Shared* const shared_;
   const uint32_t owner_;  // in the completion table
   const std::string peer_;
+  const uint64_t domain_;
   std::unique_ptr<Signals> signals_;
   DecideFn decide_;  // null once decided
   GoneFn gone_;

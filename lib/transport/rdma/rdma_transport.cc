@@ -43,6 +43,7 @@ RdmaTransport::~RdmaTransport() {
 }
 
 absl::Status RdmaTransport::Begin(const rdma::Devices& devices, const RdmaOptions& options) {
+  domain_per_owner_ = options.domain_per_owner;
   for (const auto& device : devices) {
     ADDEND_ASSIGN_OR_RETURN(
         auto nic, rdma::CompletionQueue::Create(loop_, device, &shared_.table, options.spin));
@@ -77,7 +78,7 @@ void RdmaTransport::Connect(const Address& peer, uint32_t shard, Sink* sink, abs
   const std::string name = absl::StrFormat("%s:%d", peer.host, peer.port);
   const uint64_t number = last_number_ + 1;
   rdma::RdmaLink* const link = NewLink(
-      name, dial_(peer), LinkTurns::kMade,
+      name, dial_(peer), LinkTurns::kMade, rdma::Device::kSelf,
       [this, number, sink, connected = std::move(connected)](const absl::Status& status) mutable {
         rdma::RdmaLink* const made = Find(number);
         if (!status.ok()) return connected(status);
@@ -139,10 +140,11 @@ void RdmaTransport::OnSignal(uint64_t number, absl::StatusOr<rdma::Signal> signa
   if (!taken.ok()) link->Close(rdma::PathFailure(std::move(taken)));
 }
 
-void RdmaTransport::Answer(const std::string& peer, const rdma::Signal::Ends& offer,
+void RdmaTransport::Answer(const std::string& peer, uint64_t owner, const rdma::Signal::Ends& offer,
                            std::unique_ptr<rdma::Signals> signals) {
   const uint64_t number = last_number_ + 1;
   rdma::RdmaLink* const link = NewLink(peer, std::move(signals), LinkTurns::kStrangers,
+                                       domain_per_owner_ ? owner : rdma::Device::kSelf,
                                        [this, number](const absl::Status& status) {
                                          rdma::RdmaLink* const made = Find(number);
                                          if (status.ok()) made->Open(accept_(made));
@@ -202,9 +204,10 @@ rdma::CompletionQueue* RdmaTransport::NicTowards(const rdma::PortAddress& peer,
 }
 
 rdma::RdmaLink* RdmaTransport::NewLink(std::string peer, std::unique_ptr<rdma::Signals> signals,
-                                       FairTurns::GroupId group, rdma::RdmaLink::DecideFn decide) {
+                                       FairTurns::GroupId group, uint64_t domain,
+                                       rdma::RdmaLink::DecideFn decide) {
   auto link = std::make_unique<rdma::RdmaLink>(&shared_, std::move(peer), std::move(signals), group,
-                                               std::move(decide),
+                                               domain, std::move(decide),
                                                [this](rdma::RdmaLink* gone) { Drop(gone); });
   return (links_[++last_number_] = std::move(link)).get();
 }

@@ -30,15 +30,17 @@ class RdmaTransport final : public Transport {
   absl::StatusOr<Address> Listen(const Address& bind, AcceptFn accept) override;
   void Connect(const Address& peer, uint32_t shard, Sink* sink, absl::Duration timeout,
                ConnectFn connected) override;
-  // Somebody who may has begun a conversation with this shard, and offers these ends.
-  void Answer(const std::string& peer, const rdma::Signal::Ends& offer,
+  // Somebody who may has begun a conversation with this shard, and offers these ends. `owner`: of
+  // the memory that the link is to reach, not 0.
+  void Answer(const std::string& peer, uint64_t owner, const rdma::Signal::Ends& offer,
               std::unique_ptr<rdma::Signals> signals);
   // Every link is closed on purpose.
   void CloseAll(const absl::Status& why);
 
  private:
   rdma::RdmaLink* NewLink(std::string peer, std::unique_ptr<rdma::Signals> signals,
-                          FairTurns::GroupId group, rdma::RdmaLink::DecideFn decide);
+                          FairTurns::GroupId group, uint64_t domain,
+                          rdma::RdmaLink::DecideFn decide);
   rdma::RdmaLink* Find(uint64_t number) const;
   void ListenTo(uint64_t number, rdma::Signals* signals);
   void OnSignal(uint64_t number, absl::StatusOr<rdma::Signal> signal);
@@ -56,6 +58,7 @@ class RdmaTransport final : public Transport {
   const Traits traits_;
   rdma::RdmaLink::Shared shared_;
   AcceptFn accept_;
+  bool domain_per_owner_ = false;
   std::vector<std::unique_ptr<rdma::CompletionQueue>> nics_;
   std::vector<std::shared_ptr<rdma::Device::FailureListener>> failures_;
   uint64_t last_number_ = 0;
