@@ -77,6 +77,17 @@ TEST(JobMemory, EarlyContributionsCountAgainstTheJobsOwnLimit) {
   EXPECT_FALSE(job.TryKeep(1));
 }
 
+// Its nodes may still have the keys by which they wrote there.
+TEST(JobMemory, ABufferOfAnotherJobIsNotUsedAgain) {
+  MemoryBudget budget(8 * kPage);
+  const auto buffers = EarlyBuffers::Create(&budget);
+  const auto one = std::make_shared<JobMemory>(&budget, 0);
+  const auto other = std::make_shared<JobMemory>(&budget, 0);
+  const std::byte* const first = buffers->Take(kPage, one).memory().data();
+  EXPECT_NE(buffers->Take(kPage, other).memory().data(), first);
+  EXPECT_EQ(buffers->Take(kPage, one).memory().data(), first);
+}
+
 TEST(JobMemory, ABufferIsTheJobsUntilItIsGivenBack) {
   MemoryBudget budget(4 * kPage);
   const auto buffers = EarlyBuffers::Create(&budget);
