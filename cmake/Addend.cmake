@@ -35,10 +35,8 @@ if(ADDEND_SANITIZE)
   endif()
 endif()
 if(ADDEND_FUZZ)
-  # What is undefined ends the process, as everything else that a fuzzer finds. What makes compiling take twice as long, and is
-  # looked for by AddressSanitizer or in the unit tests of the sanitizer builds, is left out.
-  add_compile_options(-fsanitize=fuzzer-no-link -fno-sanitize-recover=all
-                      -fno-sanitize=alignment,builtin,function,null,nonnull-attribute,object-size,pointer-overflow,return,returns-nonnull-attribute,vptr)
+  # What is undefined ends the process, as everything else that a fuzzer finds.
+  add_compile_options(-fsanitize=fuzzer-no-link -fno-sanitize-recover=all)
 endif()
 # Only the sources that mention the fault are compiled with it, so that another fault costs seconds to build.
 function(addend_plant_fault)

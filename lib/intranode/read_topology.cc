@@ -145,7 +145,7 @@ Tree LoadXml(const std::string& xml) {
 
 // hwloc trusts a file: one that lacks what it expects can crash it, or keep it busy for ever. So a
 // process of its own reads it first, which takes a few milliseconds.
-bool SurvivesLoading(const std::string& xml) {
+absl::StatusOr<bool> SurvivesLoading(const std::string& xml) {
   constexpr rlimit kSeconds{.rlim_cur = 10, .rlim_max = 10};
   const pid_t child = ::fork();
   if (child == 0) {
@@ -157,10 +157,14 @@ bool SurvivesLoading(const std::string& xml) {
     ::close(STDERR_FILENO);
     ::_exit(LoadXml(xml) == nullptr ? 1 : 0);
   }
-  int status = 1;
-  while (child > 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  if (child < 0) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "no process can be started to read a topology file: %s", std::strerror(errno)));
   }
-  return child > 0 && status == 0;
+  int status = 1;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return status == 0;
 }
 
 absl::StatusOr<Tree> LoadFile(const std::string& file) {
@@ -170,7 +174,11 @@ absl::StatusOr<Tree> LoadFile(const std::string& file) {
         absl::StrFormat("'%s' cannot be read: %s", file, std::strerror(errno)));
   }
   const std::string xml{std::istreambuf_iterator<char>(stream), {}};
-  Tree tree = xml.size() <= kMaxFileBytes && SurvivesLoading(xml) ? LoadXml(xml) : nullptr;
+  Tree tree;
+  if (xml.size() <= kMaxFileBytes) {
+    ADDEND_ASSIGN_OR_RETURN(const bool safe, SurvivesLoading(xml));
+    if (safe) tree = LoadXml(xml);
+  }
   if (tree == nullptr) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "'%s' is not a topology: expected XML as `addendctl topology --export` or `lstopo` of "

@@ -32,7 +32,9 @@ EarlyBuffers::Buffer EarlyBuffers::Take(size_t bytes, std::shared_ptr<JobMemory>
 }
 
 std::shared_ptr<Arena> EarlyBuffers::TakeArena(size_t size, const std::shared_ptr<JobMemory>& job) {
-  if (auto& same = unused_[job][size]; !same.empty()) {
+  const auto [its, first] = unused_.try_emplace(job);
+  if (first) DropOfGoneJobs();
+  if (auto& same = its->second[size]; !same.empty()) {
     std::shared_ptr<Arena> arena = std::move(same.back());
     same.pop_back();
     unused_bytes_ -= size;
@@ -55,6 +57,17 @@ void EarlyBuffers::TakeBack(std::shared_ptr<Arena> arena, const std::shared_ptr<
   if (budget_->over_limit() || size > kUnusedBytesMax) return budget_->Give(size);
   unused_bytes_ += size;
   unused_[job][size].push_back(std::move(arena));
+}
+
+void EarlyBuffers::DropOfGoneJobs() {
+  std::erase_if(unused_, [this](const auto& entry) {
+    if (!entry.first.expired()) return false;
+    for (const auto& [size, arenas] : entry.second) {
+      unused_bytes_ -= size * arenas.size();
+      budget_->Give(size * arenas.size());
+    }
+    return true;
+  });
 }
 
 void EarlyBuffers::DropUnused() {

@@ -59,6 +59,7 @@ class EarlyBuffers : public std::enable_shared_from_this<EarlyBuffers> {
 
   std::shared_ptr<Arena> TakeArena(size_t size, const std::shared_ptr<JobMemory>& job);
   void TakeBack(std::shared_ptr<Arena> arena, const std::shared_ptr<JobMemory>& job);
+  void DropOfGoneJobs();
 
   MemoryBudget* const budget_;
   // Never another job's: nodes may still have the keys to write there over RDMA.

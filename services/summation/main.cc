@@ -48,18 +48,19 @@ absl::Status Serve() {
   ADDEND_ASSIGN_OR_RETURN(const auto tls, StartTls(PlainText::kIfAskedFor));
 
   ADDEND_ASSIGN_OR_RETURN(const RdmaHere rdma, OpenRdma(options.machine.transport));
+  RdmaOptions rdma_options = options.machine.transport.rdma;
+  rdma_options.domain_per_owner = true;  // jobs of teams that need not trust each other
   ADDEND_ASSIGN_OR_RETURN(
       const auto engine,
-      Engine::Create(
-          {.shards = options.shards,
-           .memory_limit_bytes = options.memory_limit_bytes,
-           .job_memory_limit_bytes = options.job_memory_limit_bytes,
-           .incarnation = NewIncarnation(),
-           .send_limits = SendLimitsFor(options.machine.bandwidth_bps),
-           .network = nullptr,
-           .rdma_devices = rdma.devices,
-           .rdma_options = {.spin = options.machine.transport.rdma.spin, .domain_per_owner = true},
-           .external_slots = nullptr}));
+      Engine::Create({.shards = options.shards,
+                      .memory_limit_bytes = options.memory_limit_bytes,
+                      .job_memory_limit_bytes = options.job_memory_limit_bytes,
+                      .incarnation = NewIncarnation(),
+                      .send_limits = SendLimitsFor(options.machine.bandwidth_bps),
+                      .network = nullptr,
+                      .rdma_devices = rdma.devices,
+                      .rdma_options = rdma_options,
+                      .external_slots = nullptr}));
   ADDEND_ASSIGN_OR_RETURN(const uint16_t data_port,
                           engine->ListenTcp({options.data_listen.host, options.data_listen.port}));
   SummationService service(engine.get());

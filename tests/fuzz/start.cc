@@ -11,6 +11,7 @@ extern "C" const char* __asan_default_options() {
   return "detect_container_overflow=0:malloc_context_size=8:quarantine_size_mb=16";
 }
 extern "C" const char* __ubsan_default_options() { return "print_stacktrace=1"; }
+extern "C" const char* __ubsan_default_suppressions() { return "vptr:libgrpc"; }
 extern "C" const char* __lsan_default_suppressions() { return "leak:libgrpc"; }
 
 extern "C" int LLVMFuzzerInitialize(int*, char***) {

@@ -88,6 +88,18 @@ TEST(JobMemory, ABufferOfAnotherJobIsNotUsedAgain) {
   EXPECT_EQ(buffers->Take(kPage, one).memory().data(), first);
 }
 
+TEST(JobMemory, WhatAJobHasLeftUnusedGoesWhenItIsGoneAndAnotherComes) {
+  MemoryBudget budget(8 * kPage);
+  const auto buffers = EarlyBuffers::Create(&budget);
+  auto gone = std::make_shared<JobMemory>(&budget, 0);
+  buffers->Take(kPage, gone);
+  EXPECT_EQ(budget.used(), kPage) << "it is kept for the job's next one";
+  gone.reset();
+  const auto next = std::make_shared<JobMemory>(&budget, 0);
+  const auto buffer = buffers->Take(kPage, next);
+  EXPECT_EQ(budget.used(), kPage);
+}
+
 TEST(JobMemory, ABufferIsTheJobsUntilItIsGivenBack) {
   MemoryBudget budget(4 * kPage);
   const auto buffers = EarlyBuffers::Create(&budget);
