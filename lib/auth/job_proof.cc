@@ -46,7 +46,7 @@ std::string DigestOf(std::string_view proof) {
   const int made =
       EVP_Digest(proof.data(), proof.size(), reinterpret_cast<unsigned char*>(digest.data()), &size,
                  EVP_sha256(), nullptr);
-  ADDEND_CHECK(made == 1 && size == digest.size(), "SHA-256 is not to be had");
+  ADDEND_CHECK(made == 1 && size == digest.size(), "SHA-256 is not available");
   return std::string(TextOf(digest));
 }
 

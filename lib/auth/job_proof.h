@@ -1,6 +1,6 @@
-// A job's secret: a file that its members have and others do not. The first member creates the job
-// with it. What travels is a proof made from it, over gRPC alone, and what the scheduler keeps is
-// the proof's digest.
+// A job's secret: a file that only the job's members have. The first member creates the job with
+// it. Members send a proof made from the secret, over gRPC alone, and the scheduler keeps only the
+// proof's digest.
 #pragma once
 
 #include <string>
@@ -10,19 +10,20 @@
 
 namespace addend::auth {
 
-// Shorter ones can be guessed.
+// Shorter secrets can be guessed.
 inline constexpr size_t kLeastSecretBytes = 16;
 
-// The file's contents without white space at their end. NOT_FOUND, INVALID_ARGUMENT (too short):
-// one sentence that names the file.
+// Reads the file without trailing white space. NOT_FOUND, INVALID_ARGUMENT (too short): a sentence
+// that names the file.
 absl::StatusOr<std::string> ReadSecretFile(const std::string& path);
 
-// What a secret lets into: a job, or, of the secret that CPU servers have, the cluster.
+// The subjects of a proof: a job, or the cluster, which CPU servers join with a secret of their
+// own.
 inline std::string OfJob(std::string_view job) { return std::string("job ").append(job); }
 inline constexpr std::string_view kOfServers = "servers";
 // HMAC-SHA256(secret, "addend join 1" | what): 32 bytes.
 std::string JoinProof(std::string_view secret, std::string_view what);
-// SHA-256; empty of an empty one: no secret was given.
+// SHA-256. An empty proof has an empty digest: no secret was given.
 std::string DigestOf(std::string_view proof);
 
 }  // namespace addend::auth

@@ -1,6 +1,6 @@
-// How both ends of a link prove that they know the node's token, without sending it. Each sends a
-// number that the other has never seen, and signs both: what was heard on one link is worth nothing
-// on another. docs/wire-format.md has the frames. Pure.
+// The handshake in which both ends of a link prove that they know the node's token, without sending
+// it. Each end sends a fresh random number, and signs both numbers: a proof recorded on a link is
+// worthless on another link. docs/wire-format.md has the frames. Pure.
 #pragma once
 
 #include <array>
@@ -13,24 +13,24 @@
 
 namespace addend::auth {
 
-// What a HELLO carries: when the node's token expires, and the node's number.
+// The payload of a HELLO: the expiry of the node's token, and the node's nonce.
 struct Opening {
   int64_t expires_unix_s = 0;
   Secret nonce{};
 };
 inline constexpr size_t kOpeningBytes = 8 + kSecretBytes;
 std::array<std::byte, kOpeningBytes> Encode(const Opening& opening);
-// Nothing: not so many bytes.
+// nullopt: the wrong number of bytes.
 std::optional<Opening> DecodeOpening(Bytes bytes);
 
-// What the two ends agree on.
+// The terms of a link, which both ends sign.
 struct LinkTerms {
   Claim claim;
-  Incarnation node;    // as the node says
-  Incarnation server;  // as the server says
+  Incarnation node;    // as the node claims
+  Incarnation server;  // as the server claims
   uint32_t shard = 0;
-  bool encrypt = false;  // the link from here on, as the node wishes
-  Secret node_nonce{};   // zeros where only the node proves itself
+  bool encrypt = false;  // the node asks to encrypt the link from here on
+  Secret node_nonce{};   // zeros if only the node proves itself
   Secret server_nonce{};
 };
 
@@ -38,7 +38,7 @@ enum class Side { kNode, kServer };
 // HMAC-SHA256(token, "addend node 1" or "addend server 1" | terms in the order of the struct).
 Secret ProofOf(Side side, const Secret& token, const LinkTerms& terms);
 
-// With which this side's words on this link are encrypted: HMAC-SHA256(token, "addend node key 1"
+// The key that encrypts this side's direction of the link: HMAC-SHA256(token, "addend node key 1"
 // or "addend server key 1" | the same terms).
 Secret KeyOf(Side side, const Secret& token, const LinkTerms& terms);
 

@@ -23,7 +23,7 @@ Secret Sign(Bytes key, Bytes message) {
       HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
            reinterpret_cast<const unsigned char*>(message.data()), message.size(),
            reinterpret_cast<unsigned char*>(signature.data()), &size);
-  ADDEND_CHECK(done != nullptr && size == signature.size(), "HMAC-SHA256 is not to be had");
+  ADDEND_CHECK(done != nullptr && size == signature.size(), "HMAC-SHA256 is not available");
   return signature;
 }
 

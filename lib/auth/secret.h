@@ -1,5 +1,4 @@
-// Bytes that prove something: what is random, what is compared, and what is signed. OpenSSL does
-// the cryptography.
+// Random, comparable and signed bytes for proofs. OpenSSL does the cryptography.
 #pragma once
 
 #include <array>
@@ -10,7 +9,7 @@
 
 namespace addend::auth {
 
-// Of HMAC-SHA256, and of everything that is as hard to guess.
+// The size of HMAC-SHA256, and of all values that must be as hard to guess.
 inline constexpr size_t kSecretBytes = 32;
 using Secret = std::array<std::byte, kSecretBytes>;
 
@@ -21,11 +20,12 @@ inline std::string_view TextOf(Bytes bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// From the kernel's generator. Ends the process where there is none: what can be guessed is worse.
+// From the kernel's generator. Ends the process if the generator fails: a guessable secret is
+// worse.
 Secret NewSecret();
 // HMAC-SHA256.
 Secret Sign(Bytes key, Bytes message);
-// Takes the same time wherever the first difference is.
+// Compares in constant time, wherever the first difference is.
 bool Same(Bytes a, Bytes b);
 
 }  // namespace addend::auth

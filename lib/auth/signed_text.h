@@ -1,5 +1,5 @@
-// What a signature is of: a label that no other use has, then fields of fixed size, so that no two
-// meanings have the same bytes. Internal to lib/auth.
+// The text that a signature covers: a label unique to its use, then fields of fixed size, so that
+// texts of different meaning differ in their bytes. Internal to lib/auth.
 #pragma once
 
 #include <cstdint>

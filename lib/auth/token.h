@@ -1,6 +1,7 @@
-// A node's token: for a while it proves to the job's summation servers that the scheduler has let
-// the node in. The scheduler makes it from the job's key, which it shares with the servers alone;
-// a server makes the same from what the node claims, so nothing has to be looked up or sent. Pure.
+// A node's token: for a limited time it proves to the job's summation servers that the scheduler
+// has admitted the node. The scheduler makes it from the job's key, which only the scheduler and
+// the servers share. A server computes the same token from the node's claim, without a look-up or a
+// message. Pure.
 #pragma once
 
 #include "absl/time/time.h"
@@ -9,7 +10,7 @@
 
 namespace addend::auth {
 
-// What a token is of.
+// The claim that a token proves.
 struct Claim {
   JobId job;
   Generation generation;
@@ -19,17 +20,17 @@ struct Claim {
 
 struct Token {
   int64_t expires_unix_s = 0;
-  Secret secret{};  // of the node and its servers; it never travels on the data path
+  Secret secret{};  // known to the node and its servers; never sent on the data path
 };
 
-// The clocks of two machines may differ by so much.
+// The tolerated error of the scheduler's time as a server knows it.
 inline constexpr absl::Duration kClockSkew = absl::Minutes(5);
 
-// HMAC-SHA256(key, "addend token 1" | job | generation | node | expiry), numbers as little-endian
-// ones of 64 bits.
+// HMAC-SHA256(key, "addend token 1" | job | generation | node | expiry), numbers little-endian and
+// of 64 bits.
 Secret TokenSecret(Bytes job_key, const Claim& claim);
 
-// By a server's clock.
+// By the scheduler's clock, as a server knows it (ClusterNow()).
 inline bool HasExpired(int64_t expires_unix_s, absl::Time now) {
   return absl::ToUnixSeconds(now - kClockSkew) > expires_unix_s;
 }

@@ -1,4 +1,5 @@
-// Views of raw memory. A view never owns; whoever hands one out says how long it stays valid.
+// Views of raw memory. A view never owns; the function that returns a view documents how long it
+// stays valid.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Distinct types for the numbers that name things, so that one cannot be passed for another.
+// Distinct types for ids, so that an id of a kind cannot be passed for an id of another kind.
 #pragma once
 
 #include <compare>
@@ -32,9 +32,9 @@ using ServerId = StrongId<struct ServerTag, uint32_t>;          // given by the 
 using Incarnation = StrongId<struct IncarnationTag, uint64_t>;  // new at every start of a process
 using PlanVersion = StrongId<struct PlanVersionTag, uint64_t>;  // only grows
 using TensorId = StrongId<struct TensorTag, uint32_t>;          // given by the scheduler, from 1
-using Round = StrongId<struct RoundTag, uint64_t>;              // push-pulls of one tensor, from 1
+using Round = StrongId<struct RoundTag, uint64_t>;              // push-pulls of a tensor, from 1
 
-// One piece of one tensor: the tensor's id in the upper half, the piece's index in the lower.
+// A piece of a tensor: the tensor's id in the upper half, the piece's index in the lower.
 class PartitionId {
  public:
   constexpr PartitionId() = default;
@@ -55,7 +55,7 @@ class PartitionId {
 };
 
 constexpr Round Next(Round round) { return Round(round.value() + 1); }
-// Results alternate between two slots; this names the slot of a round.
+// The slot of a round: results alternate between two slots.
 constexpr uint32_t Parity(Round round) { return round.value() & 1; }
 
 // A number that no earlier start of any process has used (64 random bits, never 0).

@@ -6,15 +6,19 @@
 
 namespace addend {
 namespace {
-constexpr absl::Duration kBetweenLines = absl::Seconds(1);
+constexpr absl::Duration kPeriod = absl::Seconds(1);
 }  // namespace
 
 std::optional<std::string> LinePace::Next(absl::Time now) {
-  if (now - said_ < kBetweenLines) {
+  if (now - since_ >= kPeriod) {
+    since_ = now;
+    said_ = 0;
+  }
+  if (said_ >= most_) {
     ++unsaid_;
     return std::nullopt;
   }
-  said_ = now;
+  ++said_;
   const uint64_t unsaid = std::exchange(unsaid_, 0);
   return unsaid == 0 ? "" : absl::StrFormat(" (and %d others since the last line)", unsaid);
 }

@@ -1,4 +1,5 @@
-// How often the log hears what strangers cause: they must not fill the disk of this machine.
+// Limits the rate of log lines that strangers can cause, so that they cannot fill this machine's
+// disk.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +10,20 @@
 
 namespace addend {
 
-// One line a second. On one thread.
+// Allows `most` lines a second. Used on a single thread.
 class LinePace {
  public:
-  // nullopt: the line is left out. Otherwise what it ends with: nothing, or how many were left out
-  // since the last one.
+  explicit LinePace(uint64_t most = 1) : most_(most) {}
+
+  // nullopt: the line is dropped. Otherwise the line's suffix: empty, or the number of lines
+  // dropped since the last line.
   std::optional<std::string> Next(absl::Time now);
 
  private:
-  absl::Time said_ = absl::InfinitePast();
-  uint64_t unsaid_ = 0;
+  const uint64_t most_;
+  absl::Time since_ = absl::InfinitePast();
+  uint64_t said_ = 0;    // since since_
+  uint64_t unsaid_ = 0;  // since the last line
 };
 
 }  // namespace addend

@@ -1,6 +1,7 @@
 #include "lib/base/log.h"
 
 #include <spdlog/formatter.h>
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
 #include <cstdio>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/utf8.h"
 
 namespace addend {
 namespace {
@@ -34,7 +36,7 @@ class JsonLines final : public spdlog::formatter {
     object["node"] = nullptr;
     if (options_.node) object["node"] = *options_.node;
     object["message"] = std::string(line.payload.data(), line.payload.size());
-    // Names that others have chosen may hold any bytes.
+    // Names chosen by peers may hold any bytes.
     const std::string text =
         object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
     out.append(text.data(), text.data() + text.size());
@@ -47,11 +49,28 @@ class JsonLines final : public spdlog::formatter {
   const LogOptions options_;
 };
 
+// Names and reasons chosen by peers may hold line feeds and escape sequences.
+class TextLines final : public spdlog::formatter {
+ public:
+  void format(const spdlog::details::log_msg& line, spdlog::memory_buf_t& out) override {
+    const std::string message = OneLine({line.payload.data(), line.payload.size()});
+    spdlog::details::log_msg shown = line;
+    shown.payload = spdlog::string_view_t(message.data(), message.size());
+    lines_.format(shown, out);
+  }
+  std::unique_ptr<spdlog::formatter> clone() const override {
+    return std::make_unique<TextLines>();
+  }
+
+ private:
+  spdlog::pattern_formatter lines_{"%Y-%m-%dT%H:%M:%S.%e %l [%n] %v"};
+};
+
 std::string NameOf(const LogOptions& options) {
   std::string name = options.process;
   if (options.node) name += absl::StrFormat(" %d", *options.node);
   if (!options.job.empty()) name += absl::StrFormat(" of %s", options.job);
-  return name;
+  return OneLine(name);
 }
 
 }  // namespace
@@ -73,7 +92,7 @@ absl::Status InitLogging(const LogOptions& options) {
   if (is_json) {
     logger->set_formatter(std::make_unique<JsonLines>(options));
   } else {
-    logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %l [%n] %v");
+    logger->set_formatter(std::make_unique<TextLines>());
   }
   logger->set_level(level);
   logger->flush_on(spdlog::level::warn);
@@ -85,13 +104,13 @@ void PrintLine(std::string_view program, spdlog::level::level_enum level,
                std::string_view sentence) {
   if (!is_json) {
     absl::FPrintF(stderr, "%s: %s%s\n", program, level == spdlog::level::warn ? "warning: " : "",
-                  sentence);
+                  OneLine(sentence));
     return;
   }
   const auto logger = spdlog::default_logger();
   const spdlog::details::log_msg line(logger->name(), level,
                                       spdlog::string_view_t(sentence.data(), sentence.size()));
-  for (const auto& sink : logger->sinks()) {  // past the logger, which knows a level
+  for (const auto& sink : logger->sinks()) {  // bypasses the logger, which applies its level
     sink->log(line);
     sink->flush();
   }

@@ -1,5 +1,5 @@
-// A well-mixed function of one number: Steele, Lea and Flood's splitmix64. Needs no state, so the
-// same number gives the same bits on every machine. Not for secrets.
+// A well-mixed function of a number: Steele, Lea and Flood's splitmix64. Stateless, so the same
+// number gives the same bits on every machine. Not for secrets.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // An annotated mutex over std::mutex. absl::Mutex of the packaged (uninstrumented) Abseil makes
-// ThreadSanitizer report races that are none, so this is the project's only mutex.
+// ThreadSanitizer report false races, so this is the project's only mutex.
 #pragma once
 
 #include <chrono>

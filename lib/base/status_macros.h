@@ -20,7 +20,7 @@
   if (!tmp.ok()) return std::move(tmp).status();     \
   lhs = *std::move(tmp)
 
-// A programmer's error: says where and why, then aborts.
+// Checks for a programmer's error: prints the place and the reason, then aborts.
 #define ADDEND_CHECK(condition, reason) \
   ((condition) ? void(0) : ::addend::CheckFailed(__FILE__, __LINE__, #condition, reason))
 

@@ -19,7 +19,8 @@ enum class DType : uint8_t {
 inline constexpr int kDTypes = 6;
 
 // kBroadcast copies the only contribution that is not empty, byte by byte. kAccumulate is
-// asynchronous: a contribution is added to the latest value when it comes, and answered with that.
+// asynchronous: a contribution is added to the latest value when it arrives, and the answer is the
+// new value.
 enum class ReduceOp : uint8_t {
   kSum = 0,
   kAverage = 1,
@@ -43,7 +44,7 @@ constexpr size_t SizeOf(DType dtype) {
   }
 }
 
-// Bytes an element takes while it is being summed: fp16 and bf16 accumulate in fp32.
+// Bytes of an element while it is being summed: fp16 and bf16 accumulate in fp32.
 constexpr size_t AccumulatorSizeOf(DType dtype) {
   return dtype == DType::kFloat16 || dtype == DType::kBFloat16 ? 4 : SizeOf(dtype);
 }

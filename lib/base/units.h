@@ -26,7 +26,7 @@ struct ByteSize {
 bool AbslParseFlag(absl::string_view text, ByteSize* size, std::string* error);
 std::string AbslUnparseFlag(ByteSize size);
 
-// The same, or `auto`, which is 0.
+// A flag's value: a size as above, or `auto`, which is 0.
 struct AutoByteSize {
   uint64_t bytes = 0;
 };

@@ -13,13 +13,14 @@ constexpr double kPaperLinkBps = 13.1e9 * 8;
 
 double Bits(uint64_t bytes) { return static_cast<double>(bytes) * 8; }
 
-// A bandwidth of 0 is not known.
+// The smaller bandwidth; 0 stands for an unknown bandwidth.
 double Slower(double a, double b) {
   if (a == 0 || b == 0) return std::max(a, b);
   return std::min(a, b);
 }
 
-// What one group's members add to the links of their switches. `pcie_switch`: of every rank.
+// Adds the traffic of a group's members to the links of their switches. `pcie_switch`: of every
+// rank.
 void AddGroup(const std::vector<uint32_t>& group, const std::vector<uint32_t>& pcie_switch,
               const Layout& layout, bool nvlink, std::vector<SwitchLoad>* loads) {
   const auto size = static_cast<double>(group.size());
@@ -56,9 +57,9 @@ double CopySeconds(const PcieTree& tree, uint64_t bytes, double x) {
 
 double BestCopyPart(const PcieTree& tree) {
   const double n = tree.gpus_per_switch;
-  if (n < 2) return 0;  // one GPU copies all it has in either way
-  // More x takes from the GPUs' links, (2n - 1 - (n - 1) x) / n, and adds to the switch's, which
-  // has 1 + (n - 1) x: the least is where they cross.
+  if (n < 2) return 0;  // a single GPU copies all its data in either way
+  // More x takes from the GPUs' links, (2n - 1 - (n - 1) x) / n, and adds to the switch's link,
+  // which carries 1 + (n - 1) x: the least is at the crossing.
   const double crossing = ((2 * n - 1) / n * tree.switch_cpu_bps - tree.gpu_switch_bps) /
                           ((n - 1) * (tree.gpu_switch_bps + tree.switch_cpu_bps / n));
   return std::clamp(crossing, 0.0, 1.0);

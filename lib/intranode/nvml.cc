@@ -10,7 +10,7 @@
 namespace addend {
 namespace {
 
-// The part of NVML's ABI that is used; it has no header in CUDA's runtime.
+// The part of NVML's ABI in use; CUDA's runtime has no header for it.
 using Device = void*;
 struct PciInfo {
   char bus_id_legacy[16];

@@ -1,4 +1,5 @@
-// ReadTopology() and ExportTopology(): from hwloc's tree of objects to what competes for a link.
+// ReadTopology() and ExportTopology(): from hwloc's tree of objects to the devices that compete for
+// a link.
 #include <hwloc.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -29,7 +30,7 @@ namespace {
 constexpr char kNvlinkMatrix[] = "NVLinkBandwidth";  // hwloc's name for it
 constexpr unsigned kNvidia = 0x10de;
 constexpr unsigned kDisplayClass = 0x03;
-constexpr size_t kMaxFileBytes = 64 << 20;  // a hundred times what a large machine's takes
+constexpr size_t kMaxFileBytes = 64 << 20;  // a hundred times a large machine's file
 
 struct Destroy {
   void operator()(hwloc_topology* tree) const { hwloc_topology_destroy(tree); }
@@ -41,14 +42,15 @@ std::string BusId(const hwloc_obj_attr_u::hwloc_pcidev_attr_s& pci) {
 }
 std::string BusId(hwloc_obj_t device) { return BusId(device->attr->pcidev); }
 
-// 0 where a file says what is no speed.
+// 0 if a file has an invalid speed.
 double Bps(float gigabytes_per_second) {
   return gigabytes_per_second > 0 && std::isfinite(gigabytes_per_second)
              ? gigabytes_per_second * 8e9
              : 0;
 }
 
-// hwloc takes any number of a file for one of its enumerations, where C++ may not read it as one.
+// Compares the bytes: hwloc stores any number of a file in its enumerations, and C++ may not read a
+// value outside of an enumeration.
 template <typename Enum>
 bool Is(const Enum& value, Enum expected) {
   return std::memcmp(&value, &expected, sizeof(Enum)) == 0;
@@ -59,7 +61,7 @@ bool IsGpu(hwloc_obj_t device) {
          device->attr->pcidev.class_id >> 8 == kDisplayClass;
 }
 
-// The PCI device that an object of the operating system belongs to; null for virtual ones.
+// The PCI device that an object of the operating system belongs to; null for virtual objects.
 hwloc_obj_t PciDeviceOf(hwloc_obj_t object) {
   while (object != nullptr && object->type != HWLOC_OBJ_PCI_DEVICE) object = object->parent;
   return object;
@@ -73,8 +75,8 @@ std::map<std::string, hwloc_obj_t> GpusByBusId(hwloc_topology_t tree) {
   return gpus;
 }
 
-// From each GPU to each other one in MB/s, right up to the generation of the links: what counts is
-// which are not 0. `place`: of a GPU in the matrix, by its bus id.
+// Bandwidths from each GPU to every other GPU in MB/s, right up to the generation of the links:
+// only zero or not zero matters. `place`: a GPU's index in the matrix, by its bus id.
 std::vector<hwloc_uint64_t> NvlinkValues(const std::map<std::string, size_t>& place,
                                          const std::vector<NvlinkEnd>& ends) {
   constexpr hwloc_uint64_t kOneLink = 25'000;
@@ -94,7 +96,7 @@ std::vector<hwloc_uint64_t> NvlinkValues(const std::map<std::string, size_t>& pl
   return values;
 }
 
-// Adds the matrix that hwloc itself adds where it was built with NVML.
+// Adds the matrix that hwloc itself adds if it is built with NVML.
 absl::Status AddNvlinkMatrix(hwloc_topology_t tree) {
   ADDEND_ASSIGN_OR_RETURN(const std::vector<NvlinkEnd> ends, ReadNvlinks());
   std::map<std::string, size_t> place;
@@ -130,7 +132,7 @@ absl::StatusOr<Tree> NewTree() {
   return tree;
 }
 
-// null if hwloc cannot make anything of it.
+// Null if hwloc cannot parse it.
 Tree LoadXml(const std::string& xml) {
   absl::StatusOr<Tree> tree = NewTree();
   // The size includes the 0 at the end.
@@ -143,8 +145,8 @@ Tree LoadXml(const std::string& xml) {
   return *std::move(tree);
 }
 
-// hwloc trusts a file: one that lacks what it expects can crash it, or keep it busy for ever. So a
-// process of its own reads it first, which takes a few milliseconds.
+// hwloc trusts a file: a malformed file can crash it, or keep it busy for ever. So a separate
+// process reads the file first, which takes a few milliseconds.
 absl::StatusOr<bool> SurvivesLoading(const std::string& xml) {
   constexpr rlimit kSeconds{.rlim_cur = 10, .rlim_max = 10};
   const pid_t child = ::fork();
@@ -152,7 +154,7 @@ absl::StatusOr<bool> SurvivesLoading(const std::string& xml) {
     for (const int fatal : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL}) {
       std::signal(fatal, SIG_DFL);
     }
-    ::prctl(PR_SET_DUMPABLE, 0);  // such an end is no news
+    ::prctl(PR_SET_DUMPABLE, 0);  // a crash here is expected, and leaves no core dump
     ::setrlimit(RLIMIT_CPU, &kSeconds);
     ::close(STDERR_FILENO);
     ::_exit(LoadXml(xml) == nullptr ? 1 : 0);
@@ -188,10 +190,10 @@ absl::StatusOr<Tree> LoadFile(const std::string& file) {
   return tree;
 }
 
-// `note`: why nothing is known of NVLink; empty if it is.
+// `note`: why NVLink is unknown; empty if it is known.
 absl::StatusOr<Tree> LoadThisMachine(std::string* note) {
   ADDEND_ASSIGN_OR_RETURN(Tree tree, NewTree());
-  // Plugins that may be there or not. sysfs has what matters; `pci` leaks memory and is blind to
+  // Excludes optional plugins. sysfs has the necessary data; `pci` leaks memory and cannot read
   // link speeds without privileges, `opencl` would start the GPUs' drivers.
   for (const char* plugin : {"pci", "opencl", "gl"}) {
     hwloc_topology_set_components(tree.get(), HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, plugin);
@@ -208,14 +210,14 @@ absl::StatusOr<Tree> LoadThisMachine(std::string* note) {
   return tree;
 }
 
-// From hwloc's tree to a Topology.
+// Converts hwloc's tree to a Topology.
 class Reader {
  public:
   explicit Reader(hwloc_topology_t tree) : tree_(tree), gpus_(GpusByBusId(tree)) {
     for (hwloc_obj_t device = nullptr; (device = hwloc_get_next_osdev(tree, device)) != nullptr;) {
       const auto& type = device->attr->osdev.type;
       if (!Is(type, HWLOC_OBJ_OSDEV_NETWORK) && !Is(type, HWLOC_OBJ_OSDEV_OPENFABRICS)) continue;
-      if (device->name == nullptr) continue;  // in a file
+      if (device->name == nullptr) continue;  // possible in a file
       if (hwloc_obj_t pci = PciDeviceOf(device)) {
         nics_[BusId(pci)] = pci;
         names_[BusId(pci)].emplace_back(device->name);
@@ -276,8 +278,8 @@ class Reader {
     return s;
   }
 
-  // The matrix has GPUs, told by their PCI devices or by objects of the driver below these, and
-  // NVSwitches. A GPU that has links to NVSwitches reaches all others that have.
+  // The matrix has GPUs, named by their PCI devices or by driver objects below these, and
+  // NVSwitches. GPUs with links to NVSwitches reach each other.
   void ReadNvlinkMatrix() {
     hwloc_distances_s* matrix = nullptr;
     unsigned count = 1;

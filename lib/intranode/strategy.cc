@@ -23,7 +23,7 @@ constexpr std::pair<Strategy, const char*> kNames[] = {
 
 // The ranks of a node on their GPUs.
 struct Node {
-  Topology topology;          // of these GPUs alone
+  Topology topology;          // reduced to these GPUs
   std::vector<uint32_t> gpu;  // of every rank
 
   const PcieSwitch& SwitchOf(size_t rank) const {
@@ -58,9 +58,9 @@ Choice ChooseWithNvlink(const SwitchCount& switches) {
           "its part, which loads all links equally."};
 }
 
-// Without NVLink a reduction to a root would pass the very links that it is to spare. So the
-// paper's first principle decides (no copies from GPU to GPU across switches), also where its rule
-// 1 (S_n > 0 and S_g > 0) by the letter asks for reduce and broadcast.
+// Without NVLink a reduction to a root would use the very links that it is to spare. So the paper's
+// first principle decides (no copies from GPU to GPU across switches), also where its rule 1, taken
+// literally, asks for reduce and broadcast (S_n > 0 and S_g > 0).
 Choice ChooseWithoutNvlink(const Topology& topology) {
   if (topology.HidesSwitches()) {
     return {Strategy::kCopy,
@@ -83,7 +83,7 @@ Choice Choose(const Node& node) {
                                         : ChooseWithoutNvlink(node.topology);
 }
 
-// One group for each value of `key`.
+// A group for each value of `key`.
 template <typename Key>
 std::vector<std::vector<uint32_t>> GroupBy(const Node& node, Key key) {
   std::vector<std::vector<uint32_t>> groups;
@@ -101,7 +101,7 @@ std::vector<std::vector<uint32_t>> GroupsOf(Strategy strategy, const Node& node)
     case Strategy::kCopy:
       return GroupBy(node, [](uint32_t rank) { return rank; });
     case Strategy::kCpuAssisted:
-      // Where switches are hidden, the CPU is what can still be told.
+      // Where switches are hidden, the NUMA node is still known.
       if (node.topology.HidesSwitches()) {
         return GroupBy(node, [&](uint32_t rank) { return node.SwitchOf(rank).numa_node; });
       }
@@ -113,7 +113,7 @@ std::vector<std::vector<uint32_t>> GroupsOf(Strategy strategy, const Node& node)
   return {};
 }
 
-// Those that compete with no NIC; all if each does.
+// The ranks whose switch has no NIC; all ranks if every switch has a NIC.
 std::vector<uint32_t> RootsOf(const Node& node) {
   std::vector<uint32_t> roots;
   for (uint32_t rank = 0; rank < node.gpu.size(); ++rank) {
@@ -204,7 +204,7 @@ absl::StatusOr<uint32_t> ChooseDirectRank(const Topology& topology,
         NameOf(layout.strategy)));
   }
   ADDEND_ASSIGN_OR_RETURN(const Node node, PlaceRanks(topology, bus_id_of_local_rank));
-  // Of a rank's switch: all of them, since any may be chosen for a payload.
+  // True if the rank's switch has all NICs, because any of them may be chosen for a payload.
   const auto has_all = [&](const PcieSwitch& pcie_switch) {
     return std::all_of(nics.begin(), nics.end(), [&](const std::string& used) {
       const std::string device = used.substr(0, used.find(':'));

@@ -11,7 +11,7 @@
 
 namespace addend {
 bool Topology::NvlinkJoinsAll() const {
-  // Sets of GPUs that reach each other, told by a member.
+  // Sets of GPUs that reach each other, each named by a member.
   std::vector<uint32_t> set(gpus.size());
   std::iota(set.begin(), set.end(), 0);
   for (const auto& [a, b] : nvlinks) {
@@ -58,7 +58,7 @@ absl::StatusOr<Topology> Restrict(const Topology& topology,
   Topology kept;
   kept.nics = topology.nics;
   kept.notes = topology.notes;
-  std::vector<uint32_t> number(used.size());  // the new one of each GPU that is used
+  std::vector<uint32_t> number(used.size());  // by old number: the new number of each used GPU
   for (size_t gpu = 0; gpu < used.size(); ++gpu) {
     if (!used[gpu]) continue;
     number[gpu] = static_cast<uint32_t>(kept.gpus.size());

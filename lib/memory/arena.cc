@@ -28,8 +28,8 @@ std::byte* Map(size_t bytes, int flags) {
 
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// Huge pages that were set aside are taken here and now: a container that may not have them, though
-// they are there, would else be killed when it touches them.
+// Populates reserved huge pages at once: a container that may not use the machine's huge pages
+// would otherwise be killed when it touches them.
 MutableBytes MapHugePages(size_t bytes) {
   const size_t size = RoundUp(bytes, kHugePage);
   std::byte* const memory = Map(size, MAP_HUGETLB);
@@ -39,7 +39,7 @@ MutableBytes MapHugePages(size_t bytes) {
   return {};
 }
 
-// Begins at a huge page, so that the kernel can use some.
+// Aligns the mapping to a huge page, so that the kernel can use huge pages.
 MutableBytes MapForHugePages(size_t bytes) {
   const size_t size = RoundUp(bytes, static_cast<size_t>(::sysconf(_SC_PAGESIZE)));
   std::byte* const memory = Map(size + kHugePage, MAP_NORESERVE);

@@ -1,6 +1,6 @@
-// Private page-aligned memory. Large arenas lie in huge pages: those that the machine has set aside
-// (vm.nr_hugepages), which are taken at once, else transparent ones. All other pages cost nothing
-// until they are touched.
+// Private page-aligned memory. Large arenas lie in huge pages: reserved huge pages
+// (vm.nr_hugepages), which are populated at once, otherwise transparent huge pages. All other pages
+// cost nothing until they are touched.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +20,9 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
 
   MutableBytes memory() const { return memory_; }
-  // Gives the whole pages of a part that nobody uses any more back to the machine; they read as
-  // zeros then. What a transport has registered, and huge pages that the part does not fill, stay
-  // until the arena goes.
+  // Returns the whole pages of an unused part to the machine; they then read as zeros. Pages that a
+  // transport has registered, and huge pages that the part does not fill, stay until the arena is
+  // destroyed.
   static void Discard(MutableBytes part);
 
  private:

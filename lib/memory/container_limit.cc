@@ -13,10 +13,10 @@
 namespace addend {
 namespace {
 
-// What version 1 says where nothing was set: the largest multiple of a page.
+// Version 1 reports an unset limit as the largest multiple of a page.
 constexpr uint64_t kNoLimit = uint64_t{1} << 62;
 
-// A limit in bytes; nothing if the file has none.
+// The limit in bytes; nullopt if the file has no limit.
 std::optional<uint64_t> LimitIn(const std::string& file) {
   std::string word;
   uint64_t bytes = 0;
@@ -33,8 +33,8 @@ void TakeSmaller(const std::string& file, MemoryFacts* facts) {
   facts->source = file;
 }
 
-// The cgroup and all above it. In a container the path may be the host's, which is not there; the
-// topmost one then is the container's own.
+// Takes the limits of the cgroup and of all its ancestors. In a container the path may be the
+// host's, which does not exist there; the topmost path is then the container's own cgroup.
 void TakeGroups(const std::string& mount, std::string group, const char* name, MemoryFacts* facts) {
   while (true) {
     TakeSmaller(mount + group + (absl::EndsWith(group, "/") ? "" : "/") + name, facts);

@@ -1,5 +1,6 @@
-// Memory of a GPU, told by the descriptor of a dma-buf, at addresses of this process that are
-// reserved for it and that no processor can read: they name its bytes to a NIC, which can.
+// GPU memory behind the descriptor of a dma-buf, at reserved addresses of this process that no
+// processor can read. A NIC, which can read the memory, gets these addresses as the names of its
+// bytes.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +14,13 @@ namespace addend {
 
 class DeviceRange {
  public:
-  // `bytes` > 0, of the dma-buf's first. RESOURCE_EXHAUSTED: no room for the addresses.
+  // `bytes` > 0, from the begin of the dma-buf. RESOURCE_EXHAUSTED: no room for the addresses.
   static absl::StatusOr<std::shared_ptr<DeviceRange>> Reserve(UniqueFd dmabuf, size_t bytes);
   ~DeviceRange();
   DeviceRange(const DeviceRange&) = delete;
   DeviceRange& operator=(const DeviceRange&) = delete;
 
-  // Only to be passed on: who reads it ends the process.
+  // Only to be passed on: reading it ends the process.
   Bytes memory() const { return memory_; }
 
  private:

@@ -1,6 +1,5 @@
-// The memory that arenas, segments and device ranges have mapped, so that a transport may register
-// the whole mapping that a payload lies in, once, and forget it before the memory is given to
-// something else. Thread-safe.
+// The memory that arenas, segments and device ranges have mapped. A transport registers the whole
+// mapping of a payload, once, and forgets it before the addresses are reused. Thread-safe.
 #pragma once
 
 #include <memory>
@@ -10,25 +9,26 @@
 namespace addend {
 
 struct Mapping {
-  Bytes memory;  // empty: none
-  int dmabuf =
-      -1;  // the descriptor of what lies there, if only devices can use it (device_range.h)
+  Bytes memory;  // empty: no mapping
+  // The dma-buf of the memory, if only devices can use it (device_range.h); otherwise -1.
+  int dmabuf = -1;
 };
 
 class UnmapObserver {
  public:
   virtual ~UnmapObserver() = default;
-  // On the thread that unmaps. Nobody uses the memory any more.
+  // Called on the thread that unmaps. The memory is not used any more.
   virtual void BeforeUnmap(Bytes mapping) = 0;
 };
 
-// For whoever maps: right after mapping, and right before unmapping (which tells the observers).
+// Called by the owner of a mapping: right after mapping, and right before unmapping (which notifies
+// the observers).
 void AddMapping(Bytes mapping, int dmabuf = -1);
 void RemoveMapping(Bytes mapping);
 
-// The mapping that `part` lies in; without memory: it lies elsewhere.
+// The mapping that contains `part`; its memory is empty if there is no such mapping.
 Mapping FindMapping(Bytes part);
-// `observer` is told of every unmapping as long as it lives.
+// Notifies `observer` of every unmapping, as long as it exists.
 void ObserveUnmapping(std::weak_ptr<UnmapObserver> observer);
 
 }  // namespace addend

@@ -1,4 +1,4 @@
-// Shared memory between an agent and its trainers: made by the agent with memfd_create, sealed
+// Shared memory between an agent and its trainers: created by the agent with memfd_create, sealed
 // against resizing, passed over the Unix socket as a descriptor. Nothing is left behind when a
 // process dies.
 #pragma once
@@ -32,9 +32,9 @@ class Segment {
   // Stays open until CloseDescriptor(); the mapping does not need it.
   int fd() const { return fd_.get(); }
   void CloseDescriptor() { fd_.Reset(); }
-  // Counts what another thread of this process has read out of it. A round lies between such a read
-  // and the next write of the same bytes, but it goes through other machines: this makes the order
-  // one that the language knows, too.
+  // Counts the reads of this segment by another thread of this process. A round lies between such a
+  // read and the next write of the same bytes, but it passes through other machines: the counter
+  // makes the order known to the C++ memory model, too.
   std::atomic<uint64_t>* reads() { return &reads_; }
 
  private:

@@ -18,7 +18,7 @@
 namespace addend::internal {
 namespace {
 
-// Levenshtein's distance: how many characters to change, insert or remove.
+// The Levenshtein distance: the number of characters to change, insert or remove.
 size_t Distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -62,7 +62,7 @@ absl::CommandLineFlag* FlagTable::Find(std::string_view name) const {
 
 std::string FlagTable::Nearest(std::string_view name) const {
   const std::string wanted = SnakeCase(name);
-  size_t best = std::max<size_t>(1, wanted.size() / 3) + 1;  // further away is another word
+  size_t best = std::max<size_t>(1, wanted.size() / 3) + 1;  // names further away do not count
   std::string nearest;
   for (const auto& [candidate, flag] : flags_) {
     const size_t distance = Distance(wanted, candidate);

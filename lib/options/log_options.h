@@ -1,4 +1,4 @@
-// --log-level and --log-format: one definition for all services.
+// --log-level and --log-format: a definition that all services share.
 #pragma once
 
 #include "absl/status/status.h"
@@ -6,8 +6,8 @@
 
 namespace addend {
 
-// InitLogging with the parsed flags, which are declared in log_options.cc. `who`: what lines say
-// about this process; its level and format do not count.
+// InitLogging with the parsed flags, which are declared in log_options.cc. `who`: the process that
+// lines name; its level and format are ignored.
 absl::Status StartLogging(LogOptions who);
 
 }  // namespace addend

@@ -31,13 +31,13 @@ constexpr std::string_view kOnCommandLine = "on the command line";
 constexpr std::string_view kInEnvironment = "in the environment";
 constexpr std::string_view kPrefix = "ADDEND_";
 
-// What the command line says, before any flag is set.
+// The command line, before any flag is set.
 struct CommandLine {
   struct Given {
     std::string value;
     std::string written;
   };
-  std::map<std::string, Given> values;  // by the flag's name; the last one counts
+  std::map<std::string, Given> values;  // by the flag's name; the last value counts
   std::vector<std::string> positional;
   bool help = false;
   bool version = false;
@@ -54,7 +54,7 @@ absl::Status UnknownFlag(const Program& program, const FlagTable& table, std::st
       "%s%s on the command line is not a flag of %s: %s", dashes, name, program.name, advice));
 }
 
-// --help and its like; false if `name` is none of them.
+// Handles --help and similar flags; false if `name` is another flag.
 bool TakeBuiltin(std::string_view name, CommandLine* result) {
   const std::string wanted = internal::SnakeCase(name);
   if (wanted == "help") return result->help = true;
@@ -63,7 +63,8 @@ bool TakeBuiltin(std::string_view name, CommandLine* result) {
   return false;
 }
 
-// One "--..." argument; `next` is the argument after it, or null. True if that one was its value.
+// Handles a "--..." argument; `next` is the argument after it, or null. True if `next` was its
+// value.
 absl::StatusOr<bool> TakeFlag(const Program& program, const FlagTable& table, std::string_view text,
                               const char* next, CommandLine* result) {
   const std::string written = absl::StrFormat("--%s", text);
@@ -118,13 +119,13 @@ absl::StatusOr<CommandLine> ReadCommandLine(const Program& program, const FlagTa
     } else {
       result.positional.emplace_back(argument);
     }
-    if (result.help || result.version) break;  // whatever else is wrong, the question is answered
+    if (result.help || result.version) break;  // answers even if further arguments are wrong
   }
   return result;
 }
 
-// --log-format is a flag like the others, but complaints about flags are to have it already. So it
-// is looked for by hand; where it is wrong, that is found out later.
+// Looks for --log-format by hand: messages about other flags must use it already. A wrong value is
+// reported later.
 bool WantsJson(const FlagTable& table, int argc, char** argv) {
   const absl::CommandLineFlag* const flag = table.Find("log_format");
   if (flag == nullptr) return false;
@@ -162,9 +163,8 @@ std::map<std::string, std::string> ReadEnvironment() {
   return result;
 }
 
-// Variables that this binary does not know may be another's (trainers and services share their
-// environment, and Kubernetes adds its own), so only those are told of that look like a slip of the
-// pen.
+// Unknown variables may belong to other programs (trainers and services share their environment,
+// and Kubernetes adds its own), so only variables that look misspelt cause a warning.
 void WarnOfMisspeltVariables(const Program& program, const FlagTable& table,
                              const std::map<std::string, std::string>& environment) {
   for (const auto& [variable, value] : environment) {
@@ -189,7 +189,7 @@ void PrintHelp(const Program& program, const FlagTable& table) {
   absl::PrintF("      Print this text, the version, or the value and the origin of every flag.\n");
 }
 
-// Where each flag's value comes from, by name; a flag that is missing has its default.
+// The origin of each flag's value, by the flag's name; a missing flag has its default.
 using Origins = std::map<std::string, std::string>;
 
 void PrintConfig(const FlagTable& table, const Origins& origins) {
@@ -223,12 +223,12 @@ absl::StatusOr<Origins> SetFlags(const FlagTable& table, const CommandLine& comm
 void WriteTerminationMessage(const std::string& line) {
   const UniqueFd file(::open("/dev/termination-log", O_WRONLY | O_APPEND | O_CLOEXEC));
   if (!file.valid()) return;
-  // Nothing can be done about a failed write here; the same line is on standard error.
+  // A failed write cannot be handled here; the same line is on standard error.
   [[maybe_unused]] const ssize_t written = ::write(file.get(), line.data(), line.size());
 }
 
-// The usual limit of 1024 open files is for programs that call select(); the hard one is what the
-// administrator means.
+// The usual limit of 1024 open files is for programs that call select(); the hard limit is the
+// administrator's.
 void UseAllDescriptors() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -270,7 +270,8 @@ absl::StatusOr<Parsed> ParseOptions(const Program& program, int argc, char** arg
 
 int RunProgram(const Program& program, int argc, char** argv,
                absl::FunctionRef<absl::Status()> body, std::vector<std::string>* positional) {
-  ::signal(SIGPIPE, SIG_IGN);  // a peer that closes is a status of the write, not the end of us
+  // a closed peer is an error of the write, and must not end this process
+  ::signal(SIGPIPE, SIG_IGN);
   UseAllDescriptors();
   const auto parsed = ParseOptions(program, argc, argv, positional);
   absl::Status status = parsed.status();

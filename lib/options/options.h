@@ -1,11 +1,11 @@
-// One table of options per binary: Abseil flags, each also readable from the environment.
+// The table of options of a binary: Abseil flags, each also readable from the environment.
 //
 // A binary declares its options in its own options.cc with ABSL_FLAG(type, snake_case_name,
 // default, help) and reads them with absl::GetFlag. Command line > environment > default.
 // `--data-listen=X` and `--data_listen=X` name the same flag, and so does the environment variable
-// ADDEND_DATA_LISTEN; an environment variable that is empty counts as not set. Booleans: --flag,
-// --noflag, --flag=true|false. Durations: 500ms, 60s, or a plain number of seconds. Given twice,
-// the last one counts.
+// ADDEND_DATA_LISTEN; an empty environment variable counts as not set. Booleans: --flag, --noflag,
+// --flag=true|false. Durations: 500ms, 60s, or a plain number of seconds. Of repeated flags the
+// last counts.
 //
 // --help, --version and --print-config exist in every binary.
 #pragma once
@@ -20,9 +20,9 @@
 namespace addend {
 
 struct Program {
-  std::string name;     // "addend-agent"
-  std::string summary;  // --help shows it: what the program does, and how it is called; may have
-                        // several lines
+  std::string name;  // "addend-agent"
+  // Shown by --help: the purpose of the program and its command line; may have several lines.
+  std::string summary;
 };
 
 enum class Parsed {
@@ -30,18 +30,19 @@ enum class Parsed {
   kExit,  // --help, --version or --print-config was answered on standard output
 };
 
-// Sets all flags of this binary. To be called once, before any thread starts. InvalidArgument for
-// an unknown flag, a bad value or an unexpected positional argument: one sentence that names the
-// flag, where it was given, the value and what is expected. A positional argument is unexpected if
-// `positional` is null. An environment variable that looks like a misspelt ADDEND_<FLAG> is warned
-// of on standard error.
+// Sets all flags of this binary. Must be called once, before any thread starts. InvalidArgument for
+// an unknown flag, a bad value or an unexpected positional argument: a sentence that names the
+// flag, its origin, the value and the expected values. A positional argument is unexpected if
+// `positional` is null. An environment variable that looks like a misspelt ADDEND_<FLAG> causes a
+// warning on standard error.
 absl::StatusOr<Parsed> ParseOptions(const Program& program, int argc, char** argv,
                                     std::vector<std::string>* positional = nullptr);
 
-// The whole of main(): ignores SIGPIPE, parses the options, runs `body` unless the options already
-// answered, and returns the exit status (lib/base/exit_codes.h). A failure is printed to standard
-// error as "<name>: <sentence>" (or in JSON, where the program has --log-format=json), and written
-// as "<name>: <sentence>" to /dev/termination-log if there is one, where Kubernetes looks for it.
+// Implements main(): ignores SIGPIPE, parses the options, runs `body` unless the options were
+// already answered (--help), and returns the exit status (lib/base/exit_codes.h). Prints a failure
+// to standard error as "<name>: <sentence>" (or in JSON, if the program has --log-format=json), and
+// writes it as "<name>: <sentence>" to /dev/termination-log, if it exists, where Kubernetes looks
+// for it.
 int RunProgram(const Program& program, int argc, char** argv,
                absl::FunctionRef<absl::Status()> body,
                std::vector<std::string>* positional = nullptr);

@@ -1,4 +1,4 @@
-// The ports that a service ended up with, for tests and local clusters that let the kernel choose.
+// The ports that a service has bound, for tests and local clusters that let the kernel choose.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace addend {
 
-// Writes {"grpc":7070,"http":7080,...} to `path` in one step: whoever sees the file sees all of it.
-// An empty path does nothing.
+// Writes {"grpc":7070,"http":7080,...} to `path` atomically: a reader never sees a part of the
+// file. An empty path does nothing.
 absl::Status WritePortFile(const std::string& path, const std::map<std::string, uint16_t>& ports);
 
 }  // namespace addend

@@ -26,7 +26,7 @@ void DropPrivileges() {
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
   __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {};
-  if (::syscall(SYS_capget, &header, data) != 0) return;  // a kernel without them
+  if (::syscall(SYS_capget, &header, data) != 0) return;  // a kernel without capabilities
   for (int half = 0; half < _LINUX_CAPABILITY_U32S_3; ++half) {
     data[half].permitted &= HalfOf(kKept, half);
     data[half].effective &= HalfOf(kKept, half);

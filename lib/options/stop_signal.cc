@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 
 namespace addend {
@@ -41,13 +42,13 @@ void StopSignal::RestoreMask() {
 
 std::optional<int> StopSignal::Wait(absl::Duration timeout) {
   if (taken_.has_value()) return taken_;
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = SteadyNow() + timeout;
   pollfd fds[] = {{signals_.get(), POLLIN, 0}, {wakeup_.get(), POLLIN, 0}};
   while (true) {
-    // Slices keep the conversion to poll's milliseconds in range; rounded up, so that this does not
-    // spin at the end.
+    // Slices keep the conversion to poll's milliseconds in range; rounded up, so that the loop does
+    // not spin at the end.
     const absl::Duration left =
-        std::clamp(deadline - absl::Now(), absl::ZeroDuration(), absl::Hours(1));
+        std::clamp(deadline - SteadyNow(), absl::ZeroDuration(), absl::Hours(1));
     const int ready =
         ::poll(fds, 2, static_cast<int>(absl::ToInt64Milliseconds(left + absl::Microseconds(999))));
     if (ready > 0 && fds[0].revents != 0) {
@@ -58,8 +59,9 @@ std::optional<int> StopSignal::Wait(absl::Duration timeout) {
         return taken_;
       }
     }
-    if (ready > 0 && fds[1].revents != 0) return std::nullopt;  // stays readable: the reason stays
-    if (absl::Now() >= deadline) return std::nullopt;
+    // stays readable, as the reason stays set
+    if (ready > 0 && fds[1].revents != 0) return std::nullopt;
+    if (SteadyNow() >= deadline) return std::nullopt;
   }
 }
 
@@ -76,7 +78,7 @@ void StopSignal::RequestStop(absl::Status reason) {
     if (!reason_.has_value()) reason_ = std::move(reason);
   }
   const uint64_t one = 1;
-  // An eventfd that cannot take more is readable already, which is all that is wanted.
+  // An eventfd that is full is already readable, which is sufficient.
   [[maybe_unused]] const ssize_t written = ::write(wakeup_.get(), &one, sizeof(one));
 }
 

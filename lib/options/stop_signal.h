@@ -1,4 +1,4 @@
-// Waiting for the end of a service: SIGINT, SIGTERM, or a component that cannot go on.
+// Waits for the end of a service: SIGINT, SIGTERM, or a component that cannot go on.
 #pragma once
 
 #include <signal.h>
@@ -12,10 +12,10 @@
 
 namespace addend {
 
-// Make one in main() before the first thread starts: it blocks SIGINT and SIGTERM in the calling
-// thread, and threads inherit that. Once a signal has been taken they have their usual effect
-// again, so that a second Ctrl-C ends a process whose shutdown hangs. Destroyed by the thread that
-// made it.
+// Created in main() before the first thread starts: it blocks SIGINT and SIGTERM in the calling
+// thread, and threads inherit the mask. After a signal has been taken the signals have their usual
+// effect again, so that a second Ctrl-C ends a process whose shutdown hangs. Destroyed by the
+// thread that created it.
 class StopSignal {
  public:
   StopSignal();
@@ -23,17 +23,16 @@ class StopSignal {
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 
-  // The signal that came (now, or in an earlier call), or nothing if `timeout` passed or
-  // RequestStop was called. From one thread, the maker's.
+  // The signal received now or in an earlier call; nullopt if `timeout` passed or RequestStop was
+  // called. From a single thread, the creator's.
   std::optional<int> Wait(absl::Duration timeout);
 
-  // Waits for a signal (the answer is OK: a wanted end) or for RequestStop (the answer is its
-  // reason).
+  // Waits for a signal (returns OK: a wanted end) or for RequestStop (returns its reason).
   absl::Status WaitUntilStopped();
 
-  // Ends the waiting with a reason, for good. The first reason counts. From any thread.
+  // Ends the waiting with a reason, permanently. The first reason counts. From any thread.
   void RequestStop(absl::Status reason);
-  // The reason given to RequestStop, if there was one. From any thread.
+  // The reason given to RequestStop, if it was called. From any thread.
   std::optional<absl::Status> stop_requested() const;
 
  private:

@@ -1,3 +1,6 @@
+// Implements the balanced assignment: partitions in order of size, each onto the server with the
+// largest deficit, which a heap finds. See assignment.h for the guarantees.
+
 #include "lib/plan/assignment.h"
 
 #include <algorithm>
@@ -6,25 +9,24 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "lib/base/limits.h"
 #include "lib/base/status_macros.h"
 
 namespace addend {
 namespace {
 
-// Keeps sums of sizes, and their products with the accumulators' size, inside 64 bits.
-constexpr uint64_t kMaxElements = uint64_t{1} << 56;
-constexpr uint64_t kMaxPartitions = std::numeric_limits<uint32_t>::max();
+constexpr uint64_t kMaxIndices = std::numeric_limits<uint32_t>::max();
 
-// Partitions of one size of one tensor: [first, first + count).
+// The partitions of a tensor that have equal size: indices [first, first + count).
 struct Group {
   size_t tensor;
   uint64_t first;
   uint64_t count;
-  uint64_t bytes;              // payload of each
-  uint64_t accumulator_bytes;  // memory of each
+  uint64_t bytes;         // payload of each partition
+  uint64_t memory_bytes;  // accumulators and table of each partition
 };
 
-// A server in the heap; the one furthest below its share is on top.
+// A server in the heap; the server furthest below its share is on top.
 struct Candidate {
   double deficit_bytes;
   uint32_t server;
@@ -42,12 +44,11 @@ absl::Status Validate(std::span<const TensorSize> tensors, const PartitionSize& 
   for (size_t i = 0; i < tensors.size(); ++i) {
     const TensorSize& t = tensors[i];
     const uint64_t partition_elements = PartitionElements(t, partition_size);
-    if (t.elements > kMaxElements ||
-        PartitionCount(t.elements, partition_elements) > kMaxPartitions) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "A tensor of %d %s elements is too large for partitions of %d bytes: raise "
-          "--partition-bytes or split the tensor.",
-          t.elements, Name(t.dtype), partition_elements * SizeOf(t.dtype)));
+    if (t.elements > kMaxElements || PartitionCount(t.elements, partition_elements) > kMaxIndices) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("A tensor of %d %s elements is too large for partitions of %d bytes: "
+                          "raise --partition-bytes or split the tensor.",
+                          t.elements, Name(t.dtype), partition_elements * SizeOf(t.dtype)));
     }
   }
   double shares = 0;
@@ -62,29 +63,29 @@ absl::Status Validate(std::span<const TensorSize> tensors, const PartitionSize& 
     shares += s.share;
   }
   if (!(shares > 0)) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "None of the %d summation servers has a share: start one, or let the agents run theirs "
-        "(--colocated-summation=true).",
-        servers.size()));
+    return absl::FailedPreconditionError(
+        absl::StrFormat("The shares of the %d summation servers are all 0: start a server, or let "
+                        "the agents run theirs (--colocated-summation=true).",
+                        servers.size()));
   }
   return absl::OkStatus();
 }
 
-// All partitions, largest first; within one size in the order of the tensors.
+// All partitions, largest first; groups of equal size stay in the order of the tensors.
 std::vector<Group> GroupsOf(std::span<const TensorSize> tensors,
                             std::span<const TensorAssignment> assignments) {
   std::vector<Group> groups;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const auto [elements, dtype] = tensors[i];
+    const auto [elements, dtype, table] = tensors[i];
     const uint64_t per_partition = assignments[i].partition_elements;
     const uint64_t full = elements / per_partition;
     const uint64_t tail = elements % per_partition;
     if (full > 0) {
-      groups.push_back(
-          {i, 0, full, per_partition * SizeOf(dtype), AccumulatorBytes(dtype, per_partition)});
+      groups.push_back({i, 0, full, per_partition * SizeOf(dtype),
+                        AccumulatorBytes(dtype, per_partition) + table});
     }
     if (tail > 0) {
-      groups.push_back({i, full, 1, tail * SizeOf(dtype), AccumulatorBytes(dtype, tail)});
+      groups.push_back({i, full, 1, tail * SizeOf(dtype), AccumulatorBytes(dtype, tail) + table});
     }
   }
   std::stable_sort(groups.begin(), groups.end(),
@@ -92,7 +93,7 @@ std::vector<Group> GroupsOf(std::span<const TensorSize> tensors,
   return groups;
 }
 
-// What the servers lack to their shares of all bytes, the new ones included.
+// By how many bytes each server is below its share of all bytes, the new partitions included.
 std::vector<Candidate> Deficits(std::span<const Group> groups,
                                 std::span<const ServerLoad> servers) {
   uint64_t total = 0;
@@ -136,13 +137,13 @@ class Balancer {
       std::pop_heap(heap_.begin(), heap_.end());
       Candidate& top = heap_.back();
       ServerLoad& server = servers_[top.server];
-      if (server.free_bytes < group.accumulator_bytes) {
+      if (server.free_bytes < group.memory_bytes) {
         full->push_back(top);
         heap_.pop_back();
         continue;
       }
       if (server.free_bytes != ServerLoad::kUnlimited) {
-        server.free_bytes -= group.accumulator_bytes;
+        server.free_bytes -= group.memory_bytes;
       }
       server.load_bytes += group.bytes;
       if (taken_[top.server]++ == 0) used->push_back(top.server);
@@ -153,9 +154,9 @@ class Balancer {
     uint64_t most = 0;
     for (const Candidate& c : *full) most = std::max(most, servers_[c.server].free_bytes);
     return absl::ResourceExhaustedError(absl::StrFormat(
-        "A partition needs %d bytes of accumulators, but none of the %d summation servers has more "
-        "than %d bytes free: raise their --memory-limit or add servers.",
-        group.accumulator_bytes, servers_.size(), most));
+        "A partition needs %d bytes of memory, but each of the %d summation servers has at most %d "
+        "bytes free: raise their --memory-limit or add servers.",
+        group.memory_bytes, servers_.size(), most));
   }
 
   void Push(const Candidate& candidate) {
@@ -163,8 +164,8 @@ class Balancer {
     std::push_heap(heap_.begin(), heap_.end());
   }
 
-  // The j-th of a server's c partitions stands at (j + 1/2) / c of the way; so every link has work
-  // from the start.
+  // Puts the j-th of a server's c partitions at (j + 1/2) / c of the tensor's length, so that every
+  // link has work from the start.
   std::vector<uint32_t> Interleave(uint64_t count, std::vector<uint32_t> used) {
     std::sort(used.begin(), used.end());
     std::vector<std::pair<double, uint32_t>> places;
@@ -193,7 +194,7 @@ uint32_t TakeShard(uint64_t bytes, ServerLoad* server) {
   return static_cast<uint32_t>(least - server->shard_loads.begin());
 }
 
-// Calls f(server, shard, payload bytes, accumulator bytes) for every partition.
+// Calls f(server, shard, payload bytes, memory bytes) for every partition.
 template <typename F>
 void ForEachPartition(const TensorSize& tensor, const TensorAssignment& a,
                       std::vector<ServerLoad>* servers, F f) {
@@ -201,7 +202,7 @@ void ForEachPartition(const TensorSize& tensor, const TensorAssignment& a,
     const uint64_t elements = ElementsOfPartition(tensor.elements, a.partition_elements, i);
     ServerLoad& server = (*servers)[a.servers[i]];
     f(server, server.shard_loads[a.shards[i]], elements * SizeOf(tensor.dtype),
-      AccumulatorBytes(tensor.dtype, elements));
+      AccumulatorBytes(tensor.dtype, elements) + tensor.table_bytes);
   }
 }
 
@@ -278,13 +279,13 @@ absl::StatusOr<std::vector<TensorAssignment>> Assign(std::span<const TensorSize>
 void Charge(const TensorSize& tensor, const TensorAssignment& assignment,
             std::vector<ServerLoad>* servers) {
   ForEachPartition(tensor, assignment, servers,
-                   [](ServerLoad& server, uint64_t& shard, uint64_t bytes, uint64_t accumulator) {
+                   [](ServerLoad& server, uint64_t& shard, uint64_t bytes, uint64_t memory) {
                      server.load_bytes += bytes;
                      shard += bytes;
-                     // More than the limit may be owed after a restart with a smaller one: then
-                     // nothing is free.
+                     // A server restarted with a smaller limit may hold more than that: nothing is
+                     // free then.
                      if (server.free_bytes != ServerLoad::kUnlimited) {
-                       server.free_bytes -= std::min(server.free_bytes, accumulator);
+                       server.free_bytes -= std::min(server.free_bytes, memory);
                      }
                    });
 }
@@ -292,11 +293,11 @@ void Charge(const TensorSize& tensor, const TensorAssignment& assignment,
 void Release(const TensorSize& tensor, const TensorAssignment& assignment,
              std::vector<ServerLoad>* servers) {
   ForEachPartition(tensor, assignment, servers,
-                   [](ServerLoad& server, uint64_t& shard, uint64_t bytes, uint64_t accumulator) {
+                   [](ServerLoad& server, uint64_t& shard, uint64_t bytes, uint64_t memory) {
                      server.load_bytes -= bytes;
                      shard -= bytes;
                      if (server.free_bytes != ServerLoad::kUnlimited) {
-                       server.free_bytes += accumulator;
+                       server.free_bytes += memory;
                      }
                    });
 }

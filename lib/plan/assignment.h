@@ -1,9 +1,9 @@
-// Which server and shard sums which partition: the "balanced" assignment.
+// Maps each partition to the server and shard that sum it: the "balanced" assignment.
 //
-// Largest partition first, onto the server furthest below its share; so no server ever exceeds its
-// share of all bytes assigned so far by more than one partition, however the tensors are declared,
-// as long as shares stay and memory suffices. Pure and deterministic: no I/O, no threads, ties go
-// to the lower index.
+// The largest partition comes first and goes to the server furthest below its share. So no server
+// exceeds its share of all bytes assigned so far by more than one partition, in whatever order the
+// tensors are declared, as long as shares stay and memory suffices. Pure and deterministic: no I/O,
+// no threads, ties go to the lower index.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace addend {
 
-// What a summation server has and holds, for one job. The caller owns it and keeps it between
+// Capacity and load of a summation server, for one job. The caller owns it and keeps it between
 // declarations.
 struct ServerLoad {
   static constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
@@ -27,32 +27,34 @@ struct ServerLoad {
   uint64_t load_bytes = 0;  // payload bytes of the partitions it owns
   std::vector<uint64_t> shard_loads = {
       0};  // the same by shard; its size is the number of shards, at least 1
-  uint64_t free_bytes = kUnlimited;  // memory left for accumulators, shared with other jobs
+  uint64_t free_bytes = kUnlimited;  // memory left for partitions, shared with other jobs
 };
 
 struct TensorSize {
   uint64_t elements = 0;
   DType dtype = DType::kFloat32;
+  uint64_t table_bytes = 0;  // a server's memory for each partition beside its accumulators
 };
 
-// Owners of one tensor's partitions, by partition index. `servers` are indices into the caller's
-// list of servers.
+// Owners of a tensor's partitions, by partition index. `servers` are indices into the caller's list
+// of servers.
 struct TensorAssignment {
   uint64_t partition_elements = 0;  // of every partition but the last
   std::vector<uint32_t> servers;
   std::vector<uint32_t> shards;
 };
 
-// How many bytes a tensor's partitions have. A node sends to all servers at once, so nothing comes
-// back before the time of one partition for each, and as long takes the end of a round. Small
-// partitions cost processor time instead, which slow links leave. Measured: docs/performance.md.
+// The rule for the partition size of a tensor. A node sends to all servers at once, so the first
+// result comes back only after every server has been sent a partition, and a round ends with the
+// same delay: small partitions shorten both. They cost processor time, which is available where
+// links are slow. Measured: docs/performance.md.
 class PartitionSize {
  public:
-  // The same for all tensors.
+  // The same size for all tensors.
   PartitionSize(uint64_t bytes) : least_(bytes), most_(bytes) {}
-  // For a job whose slowest link carries so many bits per second (0: unknown), with so many
-  // servers: partitions for all servers take 11 ms or less; large ones of large tensors 1 ms or
-  // less, and a server gets 24 of each or more.
+  // The rule for a job whose slowest link carries `slowest_bps` bits per second (0: unknown) to
+  // `servers` servers. Partitions for all servers take at most 11 ms on that link. Large tensors
+  // have larger partitions, if these take at most 1 ms and every server gets 24 or more of them.
   static PartitionSize Auto(double slowest_bps, size_t servers);
 
   uint64_t ForTensor(uint64_t tensor_bytes) const;
@@ -60,18 +62,19 @@ class PartitionSize {
 
  private:
   uint64_t least_, most_;
-  uint64_t per_tensor_ = 1;  // partitions of a tensor, at least, if they are not the smallest
+  uint64_t per_tensor_ = 1;  // least number of partitions of a tensor with partitions above the
+                             // least size
 };
 
-// Elements of every partition but the last: what fits into partition_bytes, a multiple of 64 from
-// 64 on, at least 1.
+// Elements of every partition but the last: as many as fit into partition_bytes, rounded down to a
+// multiple of 64 from 64 on, at least 1.
 uint64_t PartitionElements(DType dtype, uint64_t partition_bytes);
 uint64_t PartitionElements(const TensorSize& tensor, const PartitionSize& partition_size);
-// 0 for a tensor without elements.
+// Returns 0 for a tensor without elements.
 uint64_t PartitionCount(uint64_t elements, uint64_t partition_elements);
 // Elements of partition `index`; the last may be shorter.
 uint64_t ElementsOfPartition(uint64_t elements, uint64_t partition_elements, uint64_t index);
-// Memory a server reserves for a partition: one accumulator for each of two rounds.
+// Memory that a server reserves for a partition: an accumulator for each of two rounds.
 uint64_t AccumulatorBytes(DType dtype, uint64_t elements);
 
 // Assigns all partitions of the new `tensors` and adds them to the loads in `servers`. The owners

@@ -1,7 +1,7 @@
-// BytePS's own assignment (OSDI '20, section 4.1): the partitions of all tensors are numbered, and
-// a hash of the number, in [0, n^2 + kn - 2k), says who sums it: n-k of these values stand for each
-// GPU machine, 2(n-1) for each CPU machine. Its shares are Eq. 1's only on average, which is why
-// Addend assigns by size (assignment.h); it is here to compare the two. Pure and deterministic.
+// The assignment of BytePS (OSDI '20, section 4.1): it numbers the partitions of all tensors and
+// hashes each number into [0, n^2 + kn - 2k). n-k of these values stand for each GPU machine,
+// 2(n-1) for each CPU machine. The shares equal those of Eq. 1 only on average, so Addend assigns
+// by size instead (assignment.h); this file exists to compare the two. Pure and deterministic.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace addend {
 
-// Servers are numbered GPU machines first, then CPU machines; all shards are 0. INVALID_ARGUMENT
-// for n = 0 or bad sizes, and for k > n, which the formula does not know.
+// Numbers the servers with GPU machines first, then CPU machines; all shards are 0.
+// INVALID_ARGUMENT for n = 0, bad sizes, and k > n, which the formula does not cover.
 absl::StatusOr<std::vector<TensorAssignment>> AssignByHash(std::span<const TensorSize> tensors,
                                                            const PartitionSize& partition_size,
                                                            size_t gpu_nodes, size_t cpu_nodes);

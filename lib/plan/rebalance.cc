@@ -1,3 +1,6 @@
+// Rebalancing in two steps: Leaving() chooses the partitions that leave each server, Neediest() the
+// server for each of them.
+
 #include "lib/plan/rebalance.h"
 
 #include <algorithm>
@@ -5,7 +8,7 @@
 namespace addend {
 namespace {
 
-// What each server should have, in bytes.
+// Each server's share of all bytes, those of emptied servers included.
 std::vector<double> Targets(std::span<const OwnedPartition> partitions,
                             std::span<const ServerLoad> servers) {
   double total = 0;
@@ -22,8 +25,9 @@ std::vector<double> Targets(std::span<const OwnedPartition> partitions,
   return targets;
 }
 
-// Those that must or should leave their servers: of one with twice its share every second one, and
-// so on.
+// The partitions that leave their servers: all of an emptied server, and of the others the surplus
+// over the target, spread evenly along the tensors. A server with twice its target gives up every
+// second partition.
 std::vector<size_t> Leaving(std::span<const OwnedPartition> partitions,
                             std::span<const ServerLoad> servers, std::span<const double> targets) {
   std::vector<double> owed(servers.size(), 0);
@@ -42,7 +46,8 @@ std::vector<size_t> Leaving(std::span<const OwnedPartition> partitions,
     }
     leaving.push_back(i);
   }
-  // The largest first, as in Assign(); those that must go before those that need not.
+  // Partitions of emptied servers come first, because they have to leave; then the largest, as in
+  // Assign().
   std::stable_sort(leaving.begin(), leaving.end(), [&](size_t a, size_t b) {
     const bool a_must = !partitions[a].server;
     const bool b_must = !partitions[b].server;
@@ -51,7 +56,7 @@ std::vector<size_t> Leaving(std::span<const OwnedPartition> partitions,
   return leaving;
 }
 
-// The server with room that lacks most to its target.
+// The server furthest below its target that has memory for the partition.
 std::optional<uint32_t> Neediest(const OwnedPartition& partition,
                                  std::span<const ServerLoad> servers,
                                  std::span<const double> targets) {
@@ -63,7 +68,7 @@ std::optional<uint32_t> Neediest(const OwnedPartition& partition,
     if (servers[i].free_bytes < partition.accumulator_bytes || partition.server == i) continue;
     if (!best || lacks(i) > lacks(*best)) best = i;
   }
-  // One that need not move does so only if that levels the loads.
+  // A partition of a remaining server moves only if the move brings the loads closer together.
   if (best && partition.server && lacks(*best) <= static_cast<double>(partition.bytes) / 2) {
     return std::nullopt;
   }

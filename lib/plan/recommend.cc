@@ -17,13 +17,13 @@ double SumOfKnown(const std::vector<double>& bps) {
   return sum;
 }
 
-// 0: none is known.
+// Returns 0 if no bandwidth is known.
 double MeanOfKnown(const std::vector<double>& bps) {
   const auto known = std::count_if(bps.begin(), bps.end(), [](double b) { return b > 0; });
   return known == 0 ? 0 : SumOfKnown(bps) / static_cast<double>(known);
 }
 
-// `n` CPU servers, the fastest first.
+// The bandwidths of the `n` fastest CPU servers.
 std::vector<double> Candidates(const RecommendInput& input, size_t n) {
   const double mean = MeanOfKnown(input.cpu_bps);
   const double further = mean > 0 ? mean : MeanOfKnown(input.gpu_bps);
@@ -34,12 +34,13 @@ std::vector<double> Candidates(const RecommendInput& input, size_t n) {
   return cpu;
 }
 
-// In units that are the same for every number of CPU servers. Infinity: nobody sums.
+// The optimal time with the k fastest CPU servers, in a unit that is the same for every k. Infinity
+// if no machine sums.
 double TimeWith(PlanInput input, const std::vector<double>& cpu, size_t k) {
   input.cpu_bps.assign(cpu.begin(), cpu.begin() + static_cast<std::ptrdiff_t>(k));
   const auto plan = MakePlan(input);
   if (!plan.ok()) return std::numeric_limits<double>::infinity();
-  return plan->t_opt_s.value_or(0);  // one machine alone: nothing travels
+  return plan->t_opt_s.value_or(0);  // a machine alone: nothing travels
 }
 
 }  // namespace
@@ -52,7 +53,7 @@ size_t RecommendedServers(const RecommendInput& input) {
   plan.gpu_sums = input.gpu_sums;
   plan.bytes = 1;
   std::vector<double> cpu = Candidates(input, n);
-  // What is unknown counts as the slowest that is known to anybody: the same for every k.
+  // Unknown bandwidths count as the slowest known bandwidth, which must not depend on k.
   double slowest = std::numeric_limits<double>::infinity();
   for (const auto* bps : {&plan.gpu_bps, &cpu}) {
     for (const double b : *bps) {
@@ -64,7 +65,7 @@ size_t RecommendedServers(const RecommendInput& input) {
     std::replace(bps->begin(), bps->end(), 0.0, slowest);
   }
   const double enough = kGoodEnough * TimeWith(plan, cpu, n);
-  // A further server never makes the plan slower, so the answer is found by halving.
+  // A further server never makes the plan slower, so a binary search finds the answer.
   size_t low = 0;
   size_t high = n;
   while (low < high) {

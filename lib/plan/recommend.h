@@ -1,4 +1,4 @@
-// How many CPU servers are worth borrowing for a job. Pure.
+// Recommends how many CPU servers a job should borrow. Pure.
 #pragma once
 
 #include <cstddef>
@@ -6,17 +6,17 @@
 
 namespace addend {
 
-// A job and the CPU servers that are there for it. Bandwidths as in PlanInput.
+// A job and the CPU servers available to it. Bandwidths as in PlanInput.
 struct RecommendInput {
   std::vector<double> gpu_bps;
   std::vector<bool> gpu_sums;  // empty: every GPU machine runs a colocated server
   std::vector<double> cpu_bps;
 };
 
-// The smallest k from 0 to n, the number of GPU machines, with which t_opt is within 1 % of that
-// with n CPU servers, the fastest first. Further CPU servers than those that are there count with
-// the mean of these, or of the GPU machines if there are none; all count as equal if no bandwidth
-// is known.
+// The smallest k in [0, n], where n is the number of GPU machines, whose t_opt is within 1 % of the
+// t_opt with n CPU servers. The fastest servers are taken first. Servers beyond the available ones
+// count with the mean bandwidth of the available ones, or of the GPU machines if there are no CPU
+// servers; all count as equal if no bandwidth is known.
 size_t RecommendedServers(const RecommendInput& input);
 
 }  // namespace addend

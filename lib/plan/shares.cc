@@ -1,3 +1,6 @@
+// Solves for the shares by water-filling: every server is a vessel whose share grows linearly with
+// the round's time t, up to its limit; t_opt is the least t at which the vessels hold all of M.
+
 #include "lib/plan/shares.h"
 
 #include <algorithm>
@@ -14,10 +17,10 @@ namespace addend {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Shares below this are rounding noise of a share that is zero in the formula.
+// Shares below this value are rounding noise: the formula gives zero.
 constexpr double kNoShare = 1e-12;
 
-// One server as the water-filling sees it: in the time t (in units of M / bandwidth 1) it can take
+// The water-filling's view of a server: within time t (in units of M / bandwidth 1) it can take
 // min(slope * t + offset, limit) of M.
 struct Vessel {
   size_t machine;
@@ -60,9 +63,9 @@ absl::Status Validate(const PlanInput& input) {
   return absl::OkStatus();
 }
 
-// The bandwidths of all machines, GPU machines first, relative to the slowest known one; `unit`
-// receives that one (0: none is known). Relative numbers make the result independent of the unit,
-// and exact where all are equal.
+// The bandwidths of all machines, GPU machines first, relative to the slowest known bandwidth,
+// which `unit` receives (0 if no bandwidth is known). Relative numbers make the result independent
+// of the unit, and exact where all are equal.
 std::vector<double> RelativeBandwidths(const PlanInput& input, double* unit) {
   std::vector<double> bandwidths = input.gpu_bps;
   bandwidths.insert(bandwidths.end(), input.cpu_bps.begin(), input.cpu_bps.end());
@@ -89,7 +92,7 @@ std::vector<Vessel> MakeVessels(const PlanInput& input, std::span<const double> 
     } else if (n > 2) {
       vessels.push_back({i, bandwidths[i] / (n - 2), -1 / (n - 2), limit});
     } else {
-      // With one or two GPU machines a colocated server's share costs its link nothing.
+      // With at most two GPU machines a colocated server's share costs its link nothing.
       vessels.push_back({i, 0, 1, limit});
     }
   }
@@ -98,9 +101,9 @@ std::vector<Vessel> MakeVessels(const PlanInput& input, std::span<const double> 
 
 double Level(const Vessel& v, double t) { return std::min(v.slope * t + v.offset, v.limit); }
 
-// The least time, not before `t`, at which the vessels hold all of M: fixes those that are full,
-// solves the linear equation for the rest, and repeats, for more can only become full as the time
-// grows. Infinity when they cannot.
+// The least time from `t` on at which the vessels hold all of M; infinity if their limits leave no
+// such time. Each pass fixes the full vessels and solves the linear equation for the others. More
+// vessels can only become full as the time grows, so the loop ends.
 double FillTime(std::span<const Vessel> vessels, double t) {
   for (size_t pass = 0; pass <= vessels.size(); ++pass) {
     double slope = 0, offset = 0, sum = 0;
@@ -122,8 +125,8 @@ double FillTime(std::span<const Vessel> vessels, double t) {
   return t;
 }
 
-// Gives what the growing vessels leave of M to the constant ones (n <= 2), in equal parts up to
-// their limits.
+// Distributes the part of M that the growing vessels leave over the constant vessels (n <= 2), in
+// equal parts up to their limits.
 void FillRest(std::span<const Vessel> vessels, double rest, std::vector<double>* shares) {
   std::vector<const Vessel*> open;
   for (const Vessel& v : vessels) {
@@ -193,11 +196,11 @@ absl::StatusOr<Plan> MakePlan(const PlanInput& input) {
   std::vector<Vessel> vessels = MakeVessels(input, bandwidths);
   if (vessels.empty()) {
     return absl::FailedPreconditionError(
-        "No machine runs a summation server: start one, or let the agents run theirs "
+        "No machine runs a summation server: start a server, or let the agents run theirs "
         "(--colocated-summation=true).");
   }
   const bool alone = n == 1 && (input.gpu_sums.empty() || input.gpu_sums[0]);
-  // One machine that sums for itself needs nobody, unless its memory is too small.
+  // A single machine that sums for itself needs no other server, unless its memory is too small.
   if (alone && vessels[0].limit >= 1) vessels.resize(1);
 
   const auto slowest = std::min_element(bandwidths.begin(), bandwidths.begin() + n);
@@ -206,10 +209,10 @@ absl::StatusOr<Plan> MakePlan(const PlanInput& input) {
   if (std::isinf(t)) {
     double room = 0;
     for (const Vessel& v : vessels) room += v.limit * input.bytes;
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "The job needs room for %.0f bytes, but its %d summation servers have room for only %.0f: "
-        "raise their --memory-limit or add servers.",
-        input.bytes, vessels.size(), room));
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("The job needs room for %.0f bytes, but its %d summation servers have room "
+                        "for only %.0f: raise their --memory-limit or add servers.",
+                        input.bytes, vessels.size(), room));
   }
   const std::vector<double> shares = Shares(vessels, t, bandwidths.size());
   Plan plan;
@@ -229,8 +232,7 @@ std::string ExplainFloor(const Plan& plan) {
     case Floor::kOneLink:
       return absl::StrFormat(
           "The link of GPU machine %d is the floor: its own gradients alone take all of t_opt, so "
-          "a "
-          "further CPU machine does not help.",
+          "a further CPU machine does not help.",
           plan.floor_machine);
     case Floor::kAllLinks:
       break;

@@ -1,4 +1,5 @@
-// Which part of a job's bytes every machine sums, so that all links finish at the same moment.
+// Computes the share of a job's bytes that every machine sums, so that all links finish at the same
+// moment.
 //
 // Pure functions without I/O, clock or threads; the same input gives the same bits on every
 // machine. Machines are numbered GPU machines first, then CPU machines. Bandwidths are bits per
@@ -20,37 +21,37 @@
 namespace addend {
 
 struct PlanInput {
-  // Bandwidth of each machine's network, each direction. 0 means unknown: such a machine counts as
-  // the slowest known one; if none is known all count as equal and the plan has shares but no
-  // times.
+  // Bandwidth of each machine's network, each direction. 0 means unknown: the machine counts as the
+  // slowest known machine. If no bandwidth is known, all machines count as equal, and the plan has
+  // shares but no times.
   std::vector<double> gpu_bps;
   std::vector<double> cpu_bps;
   // Whether the GPU machine runs a colocated summation server; empty: all do.
   std::vector<bool> gpu_sums;
   double bytes = 0;  // M
-  // Upper limit of what each server can take of M (its memory), GPU machines first; empty: no
-  // limits. Infinity: no limit.
+  // The memory limit of each server as the most bytes of M that it can take, GPU machines first.
+  // Empty: no limits. Infinity: no limit for that server.
   std::vector<double> limit_bytes;
 };
 
-// All machines alike, every GPU machine with a colocated server.
+// Input for equal machines, of which every GPU machine runs a colocated server.
 PlanInput HomogeneousInput(size_t gpu_nodes, size_t cpu_nodes, double bytes, double bps);
 
-// What keeps the plan from being faster.
+// The resource that keeps the plan from being faster.
 enum class Floor {
-  kNoNetwork,  // one GPU machine that sums for itself
+  kNoNetwork,  // a single GPU machine sums for itself
   kAllLinks,  // every link that may take more is busy to the end: another or a faster machine helps
-  kOneLink,   // one GPU machine's own M bytes: no further summation server helps
+  kOneLink,   // the own M bytes of a GPU machine: no further summation server helps
 };
 
 struct Plan {
   std::vector<double> gpu_shares;  // fractions of M; all shares sum to 1
   std::vector<double> cpu_shares;
   Floor floor = Floor::kNoNetwork;
-  size_t floor_machine = 0;  // kOneLink: index of the GPU machine whose link it is
+  size_t floor_machine = 0;  // kOneLink: index of the GPU machine whose link is the floor
 
-  // Absent where they have no meaning: with one GPU machine (nothing to communicate), without any
-  // known bandwidth, and for the parameter server without CPU machines.
+  // Absent without a meaning: with a single GPU machine (nothing to communicate), without any known
+  // bandwidth, and for the parameter server without CPU machines.
   std::optional<double> t_opt_s;
   std::optional<double>
       t_allreduce_s;  // a ring over the GPU machines, at the pace of the slowest link
@@ -64,7 +65,7 @@ struct Plan {
 // server, RESOURCE_EXHAUSTED when the limits leave no room for M.
 absl::StatusOr<Plan> MakePlan(const PlanInput& input);
 
-// One sentence for people: what the floor of this plan is.
+// Names the floor of this plan in a sentence for people.
 std::string ExplainFloor(const Plan& plan);
 
 }  // namespace addend

@@ -1,3 +1,5 @@
+// Adds up the bytes on every link for a round, and the time in which the links fill up.
+
 #include "lib/plan/simulation.h"
 
 #include <algorithm>
@@ -67,7 +69,7 @@ absl::StatusOr<Simulation> SimulateRound(PlanInput machines, std::span<const Ten
     const bool gpu = machine < machines.gpu_bps.size();
     const double carried = gpu ? total + (n - 2) * summed[machine] : n * summed[machine];
     busiest = std::max(busiest, carried * kBitsPerByte / bps[machine]);
-    // A colocated server has one contribution already.
+    // A colocated server already has the contribution of its own node.
     const double arriving = (gpu ? n - 1 : n) * largest[machine];
     const double leaving = gpu ? first_row - largest[machine] : 0;
     result.fill_s = std::max({result.fill_s, arriving * kBitsPerByte / bps[machine],

@@ -1,4 +1,4 @@
-// How the elements of each type lie in memory, for the vector kernels. Compiled once for every
+// The memory layout of the elements of each type, for the vector kernels. Compiled once for every
 // instruction set; only kernels-inl.h includes this file.
 #if defined(ADDEND_LIB_REDUCE_ELEMENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ADDEND_LIB_REDUCE_ELEMENTS_INL_H_
@@ -17,8 +17,9 @@ HWY_BEFORE_NAMESPACE();
 namespace addend::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// kBytes is their size in contributions and results; Load widens them to Acc, Store narrows.
-// Stores of whole vectors go past the caches if kStream, and then have to be aligned.
+// Each type has kBytes, the size of an element in contributions and results; Load widens elements
+// to Acc, Store narrows them. If kStream, stores of whole vectors bypass the caches, and must be
+// aligned.
 
 template <bool kStream, class D, class V>
 HWY_INLINE void Put(D d, V v, hn::TFromD<D>* p) {
@@ -47,17 +48,17 @@ struct Native {
   }
 };
 
-// Asks for the bytes that a block of this stream takes some blocks later. The loop turns from
-// stream to stream with every block, which defeats the hardware's own prefetching: without this,
-// sums of 16-bit types from memory take half as long again. Running past the end of a stream is
-// harmless: a prefetch never faults.
+// Prefetches the bytes that a later block of this stream needs. The loop turns from stream to
+// stream with every block, which defeats the hardware's own prefetching: without this, sums of
+// 16-bit types from memory take half as long again. Running past the end of a stream is harmless: a
+// prefetch never faults.
 HWY_INLINE void PrefetchAhead(const uint8_t* p, size_t block_bytes) {
   constexpr size_t kDistance = 2048, kLine = 64;
   for (size_t i = 0; i < block_bytes; i += kLine) hwy::Prefetch(p + kDistance + i);
 }
 
-// A block is four vectors of elements; their order among the lanes is the type's own, the same for
-// loads and stores.
+// A block is four vectors of elements. Each type chooses the order of elements in the lanes, the
+// same for loads and stores.
 template <class Type, class D, class V>
 HWY_INLINE void LoadBlock(D d, const uint8_t* p, V& v0, V& v1, V& v2, V& v3) {
   if constexpr (Type::kPaired) {
@@ -115,8 +116,8 @@ struct BFloat16 {
   }
 
  protected:
-  // The result is in the upper halves. A NaN must be the canonical one: adding to its bits leaves
-  // it as it is.
+  // The result is in the upper halves. A NaN must be the canonical NaN: the addition does not
+  // change its upper half.
   template <class D>
   static HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> Rounded(D, hn::Vec<D> v) {
     const hn::RebindToUnsigned<D> du;
@@ -126,8 +127,8 @@ struct BFloat16 {
   }
 };
 
-// The same where no accumulators lie in memory: elements of even and of odd index in vectors of
-// their own, which takes no shuffles.
+// bfloat16 for sums without accumulators in memory: elements of even and of odd index are in
+// separate vectors, which takes no shuffles.
 struct PairedBFloat16 : BFloat16 {
   static constexpr bool kPaired = true;
   static constexpr bool kCanStream = true;
@@ -152,8 +153,8 @@ struct Half {
   using Acc = float;
   static constexpr size_t kBytes = 2;
 
-// The conversion instructions of these targets are IEEE's, with denormals, whatever the
-// flush-to-zero modes are. Highway's own replacement for others is not, so there the bits are
+// The conversion instructions of these targets follow IEEE, with denormals, whatever the
+// flush-to-zero modes are. Highway's replacement on other targets does not, so there the bits are
 // computed as in half.h.
 #if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || (HWY_ARCH_ARM_A64 && HWY_TARGET == HWY_NEON)
   static constexpr bool kPaired = true;

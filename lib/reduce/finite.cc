@@ -13,10 +13,11 @@ HWY_BEFORE_NAMESPACE();
 namespace addend::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Of so many elements it is looked at once whether any is meant: most often none is.
+// Elements tested together: most blocks have finite elements only.
 constexpr size_t kBlock = 1024;
 
-// T has the bits of an element, and `exponent` those of its exponent: all ones if it is not finite.
+// T has the size of an element, and `exponent` the bits of its exponent: all set if it is not
+// finite.
 template <typename T>
 size_t Search(const uint8_t* data, size_t elements, T exponent) {
   const hn::ScalableTag<T> d;

@@ -1,4 +1,4 @@
-// Looks for infinities and NaNs.
+// Searches for infinities and NaNs.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace addend {
 
-// The index of the first element that is infinite or not a number; none: all are finite. Integers
-// always are. Any alignment, any thread.
+// The index of the first element that is infinite or not a number; nullopt: all are finite.
+// Integers are always finite. Any alignment, any thread.
 std::optional<size_t> FirstNonFinite(DType dtype, const void* data, size_t elements);
 
 }  // namespace addend

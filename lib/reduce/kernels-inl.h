@@ -1,5 +1,5 @@
 // The vector kernels, compiled once for every instruction set (Highway's foreach_target.h includes
-// reduce.cc again and again; hence the guard that toggles). Only reduce.cc includes this file.
+// reduce.cc repeatedly; hence the guard that toggles). Only reduce.cc includes this file.
 #if defined(ADDEND_LIB_REDUCE_KERNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ADDEND_LIB_REDUCE_KERNELS_INL_H_
 #undef ADDEND_LIB_REDUCE_KERNELS_INL_H_
@@ -19,13 +19,13 @@ HWY_BEFORE_NAMESPACE();
 namespace addend::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// ---- The operations; Average adds, its division belongs to the finish ----
+// ---- The operations; Average adds, and the finish divides ----
 
 struct SumOp {
   template <class D>
   static HWY_INLINE hn::Vec<D> Apply(D d, hn::Vec<D> acc, hn::Vec<D> in) {
     if constexpr (std::is_integral_v<hn::TFromD<D>>) {
-      const hn::RebindToUnsigned<D> du;  // wraps
+      const hn::RebindToUnsigned<D> du;  // unsigned: wraps
       return hn::BitCast(d, hn::Add(hn::BitCast(du, acc), hn::BitCast(du, in)));
     } else {
       return hn::Add(acc, in);
@@ -33,8 +33,8 @@ struct SumOp {
   }
 };
 
-// Where the new value does not win, the earlier one stays: so of two equal ones (-0.0, +0.0) the
-// earlier, and a NaN for ever.
+// The earlier value stays unless the new value wins: so the earlier of two equal values (-0.0,
+// +0.0) stays, and a NaN stays for ever.
 template <class D, class M>
 HWY_INLINE hn::Vec<D> TakeIf(D, M wins, hn::Vec<D> acc, hn::Vec<D> in) {
   if constexpr (!std::is_integral_v<hn::TFromD<D>>) wins = hn::Or(wins, hn::IsNaN(in));
@@ -64,11 +64,11 @@ HWY_INLINE hn::Vec<D> WithCanonicalNaN(D d, hn::Vec<D> v) {
   return hn::IfThenElse(hn::IsNaN(v), hn::BitCast(d, hn::Set(du, kNan)), v);
 }
 
-// True if any of them has a NaN; perhaps if some have infinities.
+// True if any of the vectors has a NaN; possibly also if some have infinities.
 template <class D, class V>
 HWY_INLINE bool MayHaveNaN(D d, V v0, V v1, V v2, V v3) {
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-  // One instruction looks at two vectors, which Highway has no name for.
+  // A single instruction tests two vectors; Highway has no function for it.
   if constexpr (sizeof(v0.raw) == 32 && sizeof(hn::TFromD<D>) == 4) {
     return (_mm256_cmp_ps_mask(v0.raw, v1.raw, _CMP_UNORD_Q) |
             _mm256_cmp_ps_mask(v2.raw, v3.raw, _CMP_UNORD_Q)) != 0;
@@ -88,7 +88,7 @@ HWY_INLINE bool MayHaveNaN(D d, V v0, V v1, V v2, V v3) {
 }
 
 template <typename T>
-HWY_NOINLINE void DivideIntegers(uint8_t* p, size_t elements, uint32_t divisor) {
+HWY_NOINLINE void DivideIntegers(uint8_t* p, size_t elements, uint64_t divisor) {
   for (size_t i = 0; i < elements; ++i) {
     T value;
     std::memcpy(&value, p + i * sizeof(T), sizeof(T));
@@ -97,10 +97,10 @@ HWY_NOINLINE void DivideIntegers(uint8_t* p, size_t elements, uint32_t divisor) 
   }
 }
 
-// ---- The one loop ----
-// out = finish(first op inputs[0] op inputs[1] ...): `First` and `In` say how these lie in memory,
-// `Out` the result. A block is read from all streams before it is written, which is what allows
-// `out` to be one of them.
+// ---- The loop ----
+// out = finish(first op inputs[0] op inputs[1] ...): `First`, `In` and `Out` are the layouts of
+// these streams in memory. A block is read from all streams before it is written, so `out` may be
+// any of them.
 template <class First, class In, class Out, class Op, bool kFinish,
           class D = hn::ScalableTag<typename In::Acc>>
 class Loop {
@@ -132,28 +132,28 @@ class Loop {
 
  private:
   static constexpr bool kIntegers = std::is_integral_v<Acc>;
-  // Sums of many contributions at once are what training does; the rest is compiled for size.
+  // Training sums many contributions at once; the other steps are compiled for size.
   static constexpr bool kManySums =
       kFinish && std::is_same_v<First, Out> && std::is_same_v<Op, SumOp>;
-  // Two contributions in the second-level cache: loads of whole lines leave its prefetching nothing
-  // to hide behind.
+  // Narrow vectors, for two contributions in the second-level cache: with loads of whole lines the
+  // cache's prefetching has nothing to hide behind.
   using Narrow = hn::CappedTag<Acc, 32 / sizeof(Acc)>;
   static constexpr bool kNarrowPairs = kManySums && !kIntegers && In::kBytes == sizeof(Acc) &&
                                        HWY_ARCH_X86 && hn::MaxLanes(D()) > hn::MaxLanes(Narrow());
-  // Integers' results are read again to be divided.
+  // Results of integers are read again to be divided.
   static constexpr bool kMayStream = kManySums && Out::kCanStream && !kIntegers;
 
-  // Up to the first vector that lies aligned.
+  // The number of elements before the first aligned vector.
   static HWY_INLINE size_t UnalignedElements(const uint8_t* p) {
     const size_t past = reinterpret_cast<uintptr_t>(p) % HWY_MAX_BYTES;
     return past == 0 ? 0 : (HWY_MAX_BYTES - past) / Out::kBytes;
   }
 
-  // The first few contributions have instructions of their own: a processor foresees what an
-  // instruction loads next from what it has loaded before.
+  // The first few contributions have load instructions of their own: a processor predicts the next
+  // load of an instruction from its earlier loads.
   static constexpr size_t kNamed = kManySums ? 7 : 1;
 
-  // What the request says, where stores cannot change it: in registers.
+  // The request's fields in registers, where stores cannot change them.
   struct Streams {
     explicit Streams(const Request& r)
         : first(r.first),
@@ -192,7 +192,7 @@ class Loop {
       }
     }
   }
-  // Integers are divided after they were stored: there is no vector instruction for it.
+  // Integers are divided after they were stored: there is no vector instruction for their division.
   static HWY_INLINE void FinishStored(const Request& r, uint8_t* p, size_t elements) {
     if constexpr (kFinish && kIntegers) {
       if (r.divide) DivideIntegers<Acc>(p, elements, r.divisor);
@@ -212,7 +212,7 @@ class Loop {
     v3 = Op::Apply(d, v3, w3);
   }
 
-  // Contributions kFirst and up.
+  // Adds contributions kFirst and up.
   template <bool kPrefetch, size_t kFirst>
   static HWY_INLINE void AddFrom(D d, const Streams& s, size_t i, size_t lanes, V& v0, V& v1, V& v2,
                                  V& v3) {
@@ -227,7 +227,7 @@ class Loop {
     }
   }
 
-  // All blocks from element i on; returns where the rest begins.
+  // Handles all blocks from element i on; returns the first element behind them.
   template <bool kPrefetch, bool kStream>
   static HWY_INLINE size_t Blocks(D d, const Request& r, size_t i) {
     const Streams s(r);
@@ -246,7 +246,7 @@ class Loop {
     return i;
   }
 
-  // At most one vector of elements, through a buffer, so that no byte outside the streams is
+  // Handles at most a vector of elements, through a buffer, so that no byte outside the streams is
   // touched.
   static HWY_NOINLINE void Rest(D d, const Request& r, size_t i, size_t count) {
     HWY_ALIGN uint8_t buffer[HWY_MAX_BYTES] = {};
@@ -267,7 +267,7 @@ class Loop {
   }
 };
 
-// `Whole` is `Type` for the sums that see all contributions at once.
+// `Whole` replaces `Type` in the sums that see all contributions at once.
 template <class Type, class Whole, class Op>
 void RunStep(const Request& r) {
   using Wide = Native<typename Type::Acc>;

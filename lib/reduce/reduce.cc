@@ -1,3 +1,8 @@
+// Highway compiles the kernels of kernels-inl.h once per instruction set, by including this file
+// repeatedly; the part in HWY_ONCE is compiled once and dispatches at run time. Every public
+// function becomes a Request for a single pass over memory: memory bandwidth, not arithmetic,
+// limits a sum.
+
 #include "lib/reduce/reduce.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -16,8 +21,8 @@ namespace {
 HWY_EXPORT(RunRequest);
 HWY_EXPORT(CompiledTargetName);
 
-// How many elements take part in an addition: all of them, but for the planted fault that the tests
-// must notice.
+// The number of elements that take part in an addition: all, except with the planted fault that the
+// tests must notice.
 size_t Added(size_t elements) {
 #ifdef ADDEND_FAULT_LAST_ELEMENT
   if (elements > 1) return elements - 1;
@@ -25,15 +30,19 @@ size_t Added(size_t elements) {
   return elements;
 }
 
-// What a core's cache may still hold of all streams together.
+// The bytes of all streams together that a core's cache may still hold.
 constexpr size_t kCachedBytes = 1 << 20;
-// From these bytes on nobody expects a result in a cache, and what it displaces may be wanted.
+// From this size on a result is not expected in a cache, and it would displace data that may be
+// needed.
 constexpr size_t kStreamedBytes = 8 << 20;
 
+// Chooses prefetching and streaming stores by the size of the operands; the result does not depend
+// on it.
 From FromOf(const Request& r) {
   const size_t size = SizeOf(r.dtype);
   if (r.elements * size * (r.inputs + 2) <= kCachedBytes) return From::kCache;
-  // Not for results that begin between two elements, nor where one is written over a contribution.
+  // Not for results whose begin is not aligned to an element, nor for results written over a
+  // contribution.
   const bool in_place =
       r.out == r.first || std::find(r.input, r.input + r.inputs, r.out) != r.input + r.inputs;
   const bool past_caches = r.step == Step::kReduce && r.elements * size >= kStreamedBytes &&
@@ -87,7 +96,7 @@ void Accumulate(DType dtype, ReduceOp op, void* acc, std::span<const void* const
 }
 
 void Finish(DType dtype, ReduceOp op, void* out, const void* acc, size_t elements,
-            uint32_t divisor) {
+            uint64_t divisor) {
   Request r = MakeRequest(Step::kFinish, dtype, op, out, acc);
   r.elements = elements;
   r.divisor = divisor;
@@ -96,7 +105,7 @@ void Finish(DType dtype, ReduceOp op, void* out, const void* acc, size_t element
 }
 
 void AccumulateAndFinish(DType dtype, ReduceOp op, void* out, const void* acc,
-                         std::span<const void* const> inputs, size_t elements, uint32_t divisor) {
+                         std::span<const void* const> inputs, size_t elements, uint64_t divisor) {
   Request r = MakeRequest(Step::kFinish, dtype, op, out, acc);
   r.divisor = divisor;
   r.divide = op == ReduceOp::kAverage;
@@ -104,7 +113,7 @@ void AccumulateAndFinish(DType dtype, ReduceOp op, void* out, const void* acc,
 }
 
 void Reduce(DType dtype, ReduceOp op, void* out, std::span<const void* const> inputs,
-            size_t elements, uint32_t divisor) {
+            size_t elements, uint64_t divisor) {
   Request r = MakeRequest(Step::kReduce, dtype, op, out, inputs.front());
   r.divisor = divisor;
   r.divide = op == ReduceOp::kAverage;

@@ -1,4 +1,4 @@
-// What reduce.cc asks of the kernels. Not for other folders: they use reduce.h.
+// A request from reduce.cc to the kernels. Not for other folders: they use reduce.h.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@ enum class Step {
   kReduce,      // elements -> results
 };
 
-// Where the contributions probably are, and where the results go. Never changes a bit.
+// The probable place of the contributions, and the destination of the results. Never changes a bit.
 enum class From {
   kCache,
   kMemory,
-  kMemoryPastCaches,  // results are not read soon: they need no room in the caches
+  kMemoryPastCaches,  // results are not read soon, and bypass the caches
 };
 
 struct Request {
@@ -31,7 +31,7 @@ struct Request {
   const void* const* input;  // `inputs` further contributions
   size_t inputs;
   size_t elements;
-  uint32_t divisor;
+  uint64_t divisor;
   bool divide;
   From from;
 };

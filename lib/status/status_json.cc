@@ -9,11 +9,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// v1::RoundTimes.recent_s is of so many rounds, if there were as many.
+// v1::RoundTimes.recent_s covers this many rounds, or all rounds if there were fewer.
 constexpr uint64_t kRecentRounds = 20;
 
 std::string Dump(const Json& json) {
-  // A host name need not be UTF-8; what is not becomes U+FFFD.
+  // A host name need not be UTF-8; invalid bytes become U+FFFD.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -59,7 +59,7 @@ Json Endpoints(const v1::ServerStatus& server) {
   return endpoints;
 }
 
-// The server's shares of the jobs that it sums for.
+// The server's shares of its jobs.
 Json SharesOf(const v1::GetStatusResponse& status, uint32_t server_id) {
   Json shares = Json::array();
   for (const auto& job : status.jobs()) {

@@ -1,6 +1,5 @@
 #include "lib/telemetry/http_server.h"
 
-#include <httplib.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <prometheus/text_serializer.h>
@@ -9,17 +8,15 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <functional>
 #include <iterator>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/mutex.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
+#include "lib/telemetry/http_requests.h"
 #include "lib/telemetry/process_metrics.h"
-#include "lib/telemetry/slow_clients.h"
 
 namespace addend {
 namespace {
@@ -27,9 +24,10 @@ namespace {
 constexpr char kText[] = "text/plain; charset=utf-8";
 // Browsers open connections ahead of need, and each has a thread until it times out.
 constexpr int kThreads = 4;
-constexpr std::chrono::milliseconds kBetweenEndings(10);
-constexpr int kClientTimeoutS = 2;        // for each part that a client reads or writes
-constexpr std::chrono::seconds kMost(3);  // for all of it, so that others have their turn
+// of each read from a client and each write to it
+constexpr std::chrono::seconds kClientPatience(2);
+// of a whole connection, so that other clients have their turn
+constexpr std::chrono::seconds kMost(3);
 
 std::string SerializeAll(const prometheus::Registry& registry,
                          const std::vector<const prometheus::Collectable*>& also) {
@@ -43,16 +41,16 @@ std::string SerializeAll(const prometheus::Registry& registry,
   return prometheus::TextSerializer().Serialize(families);
 }
 
-// httplib shares taken ports silently (SO_REUSEPORT) unless it is told not to.
+// httplib shares taken ports silently (SO_REUSEPORT) unless the options are set here.
 void SetSocketOptions(int socket) {
   const int yes = 1;
   ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  // Connections that say nothing stay with the kernel, and take no thread from those that ask.
+  // Silent connections stay with the kernel, and take no thread.
   const int silent_s = 30;
   ::setsockopt(socket, IPPROTO_TCP, TCP_DEFER_ACCEPT, &silent_s, sizeof(silent_s));
 }
 
-// The port, or 0 with errno set.
+// Returns the port, or 0 with errno set.
 int Bind(httplib::Server* server, const std::string& host, uint16_t port) {
   errno = 0;
   if (port == 0) {
@@ -62,7 +60,7 @@ int Bind(httplib::Server* server, const std::string& host, uint16_t port) {
   return server->bind_to_port(host, port) ? port : 0;
 }
 
-// httplib takes a path as a regular expression.
+// Escapes a path, because httplib takes it as a regular expression.
 std::string Literally(const std::string& path) {
   std::string pattern;
   for (const char c : path) {
@@ -81,7 +79,7 @@ httplib::Headers BrowserHeaders() {
           {"Cache-Control", "no-store"}};
 }
 
-// Returns all paths, for people.
+// Returns all paths, for messages.
 std::string AddRoutes(std::vector<HttpRoute> routes, httplib::Server* server) {
   std::string paths;
   for (HttpRoute& route : routes) {
@@ -96,32 +94,12 @@ std::string AddRoutes(std::vector<HttpRoute> routes, httplib::Server* server) {
   return paths + "/metrics, /healthz and /readyz";
 }
 
-// The threads that serve, and who waits for them.
-class Pool final : public httplib::ThreadPool {
- public:
-  explicit Pool(SlowClients* clients) : ThreadPool(kThreads), clients_(clients) {}
-  void enqueue(std::function<void()> serve) override {
-    clients_->Came();
-    ThreadPool::enqueue([this, serve = std::move(serve)] {
-      serve();
-      clients_->Went();
-    });
-  }
-
- private:
-  SlowClients* const clients_;
-};
-
 }  // namespace
 
 struct HttpServer::Impl {
-  SlowClients clients{kMost};
-  httplib::Server server;
+  HttpRequests server{{kClientPatience, kMost, kThreads}};
   std::thread thread;
   uint16_t port = 0;
-  Mutex mu;
-  CondVar changed;
-  bool ended ABSL_GUARDED_BY(mu) = false;
 };
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -131,12 +109,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
     std::vector<const prometheus::Collectable*> also, std::vector<HttpRoute> routes) {
   auto impl = std::make_unique<Impl>();
   httplib::Server& server = impl->server;
-  server.new_task_queue = [raw = impl.get()] { return new Pool(&raw->clients); };
   server.set_socket_options(SetSocketOptions);
-  // One request per connection: an idle one would hold a thread.
-  server.set_keep_alive_max_count(1);
-  server.set_read_timeout(kClientTimeoutS);
-  server.set_write_timeout(kClientTimeoutS);
   server.Get("/metrics", [registry, also = std::move(also)](const httplib::Request&,
                                                             httplib::Response& response) {
     response.set_content(SerializeAll(*registry, also), "text/plain; version=0.0.4; charset=utf-8");
@@ -157,7 +130,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
     response.set_content(absl::StrFormat("%s is not here: %s are\n", request.path, paths), kText);
   });
 
-  // All interfaces: both families where the kernel has IPv6, else IPv4.
+  // All interfaces: both families where the kernel has IPv6, otherwise IPv4.
   int bound = Bind(&server, host.empty() ? "::" : host, port);
   if (bound == 0 && host.empty()) bound = Bind(&server, "0.0.0.0", port);
   if (bound == 0) {
@@ -167,27 +140,15 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
         "cannot listen on %s:%d for HTTP: %s", ipv6 ? "[" + host + "]" : host, port, reason));
   }
   impl->port = static_cast<uint16_t>(bound);
-  impl->clients.Watch(impl->port);
-  impl->thread = std::thread([raw = impl.get()] {
-    raw->server.listen_after_bind();
-    MutexLock lock(&raw->mu);
-    raw->ended = true;
-    raw->changed.NotifyAll();
-  });
-  // stop() does nothing before the server runs, so nobody may have it before that.
+  impl->thread = std::thread([raw = impl.get()] { raw->server.listen_after_bind(); });
+  // stop() does nothing before the server runs, so the server must not be returned before.
   while (!server.is_running()) std::this_thread::yield();
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
 
 HttpServer::~HttpServer() {
   impl_->server.stop();
-  while (true) {
-    EndConnections(impl_->port, [](int, const std::string&) { return false; });
-    MutexLock lock(&impl_->mu);
-    // One may have been accepted just now.
-    impl_->changed.WaitUntil(&impl_->mu, std::chrono::steady_clock::now() + kBetweenEndings);
-    if (impl_->ended) break;
-  }
+  impl_->server.EndConnections();
   impl_->thread.join();
 }
 

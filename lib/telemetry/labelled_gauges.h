@@ -1,4 +1,4 @@
-// A family of gauges whose labels come and go with what they describe.
+// A family of gauges whose labels come and go with the objects that they describe.
 #pragma once
 
 #include <prometheus/family.h>
@@ -12,13 +12,13 @@
 
 namespace addend {
 
-// The registry must outlive it. Set() from one thread at a time.
+// The registry must outlive it. Set() from a single thread at a time.
 class LabelledGauges {
  public:
   using Values = std::map<MetricLabels, double>;
 
   LabelledGauges(prometheus::Registry* registry, const std::string& name, const std::string& help);
-  // From now on these, and no others: one whose labels are not named is not exported any more.
+  // Replaces all gauges: a gauge whose labels are not in `values` is not exported any more.
   void Set(const Values& values);
 
  private:

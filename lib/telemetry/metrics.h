@@ -1,7 +1,7 @@
-// Declaring instruments. Each component has one metrics.h with a struct of its instruments; these
-// functions make them. Names start with "addend_" and end with the unit ("_bytes", "_seconds",
-// counters in "_total"). The registry owns the instruments, and the references stay valid as long
-// as it lives; they may be used from any thread.
+// Declares instruments. Each component has a metrics.h with a struct of its instruments, made by
+// these functions. Names start with "addend_" and end with the unit ("_bytes", "_seconds", counters
+// in "_total"). The registry owns the instruments, and the references stay valid as long as it
+// exists; they may be used from any thread.
 #pragma once
 
 #include <prometheus/counter.h>
@@ -31,17 +31,17 @@ prometheus::Histogram& AddHistogram(prometheus::Registry* registry, const std::s
                                     const std::string& help, const std::vector<double>& bounds,
                                     const MetricLabels& labels = {});
 
-// A value of a family that several labels tell apart.
+// A value of a family with several labels.
 prometheus::ClientMetric MakeValue(const MetricLabels& labels, double value,
                                    prometheus::MetricType type);
-// The same of a histogram, in seconds.
+// A histogram of such a family, in seconds.
 prometheus::ClientMetric MakeValue(const MetricLabels& labels, const DurationHistogram& durations);
 prometheus::MetricFamily MakeFamily(const std::string& name, const std::string& help,
                                     prometheus::MetricType type,
                                     std::vector<prometheus::ClientMetric> values);
 
-// One family with the values of a source that keeps its own counters (a prometheus::Collectable):
-// each value with the value of `label`, which may be empty.
+// A family with the values of a source that keeps its own counters (a prometheus::Collectable):
+// each value has a value of `label`, which may be empty.
 prometheus::MetricFamily MakeFamily(const std::string& name, const std::string& help,
                                     prometheus::MetricType type,
                                     std::vector<std::pair<std::string, double>> values,

@@ -1,4 +1,4 @@
-// What is true of every process: its build, memory, CPU time and descriptors.
+// The metrics of every process: its build, memory, CPU time and descriptors.
 #pragma once
 
 #include <prometheus/collectable.h>

@@ -1,5 +1,5 @@
-// Which partitions' rounds are summed a second time, and by whom. Pure: all nodes compute the same
-// from the plan, so that nobody has to tell them.
+// The integrity check: chooses the rounds of partitions that are summed a second time, and the
+// server that does it. Pure: all nodes compute the same choice from the plan, without messages.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace addend {
 
-// One of `one_in` partitions' rounds; 0: none.
+// True for 1/`one_in` of all rounds of partitions; 0: never true.
 inline bool IsAudited(PartitionId partition, Round round, uint32_t one_in) {
   return one_in != 0 && Mix(Mix(partition.value()) ^ round.value()) % one_in == 0;
 }
 
-// One of `servers` (ascending) that is not the owner; none: there is no other.
+// A server of `servers` (ascending) other than the owner; nullopt: there is no other server.
 inline std::optional<ServerId> AuditorOf(PartitionId partition, Round round, ServerId owner,
                                          std::vector<ServerId> servers) {
   std::erase(servers, owner);

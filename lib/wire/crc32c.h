@@ -1,5 +1,5 @@
-// CRC-32C (Castagnoli), as in iSCSI: of frame headers always, of payloads where --payload-crc asks
-// for it.
+// CRC-32C (Castagnoli), as in iSCSI: of frame headers always, of payloads if --payload-crc asks for
+// it.
 #pragma once
 
 #include <cstdint>

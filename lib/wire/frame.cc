@@ -95,7 +95,7 @@ std::string_view Name(FrameType type) {
 void EncodeHeader(const FrameHeader& header, EncodedHeader* out) {
   out->fill(std::byte{0});
   Put(out, kMagic, kFrameMagic);
-  Put(out, kVersion, kWireVersion);
+  Put(out, kVersion, header.version);
   Put(out, kType, static_cast<uint8_t>(header.type));
   Put(out, kDTypeAt, static_cast<uint8_t>(header.dtype));
   Put(out, kOp, static_cast<uint8_t>(header.op));
@@ -117,24 +117,27 @@ void EncodeHeader(const FrameHeader& header, EncodedHeader* out) {
   Put(out, kHeaderCrc, Crc32c(Bytes(out->data(), kHeaderCrc)));
 }
 
-absl::StatusOr<FrameHeader> DecodeHeader(std::span<const std::byte, kFrameHeaderBytes> bytes) {
+absl::StatusOr<FrameHeader> DecodeHeader(std::span<const std::byte, kFrameHeaderBytes> bytes,
+                                         const VersionRange& spoken) {
   if (Get<uint32_t>(bytes, kMagic) != kFrameMagic) {
     return absl::DataLossError("the bytes are no frame of Addend (bad magic number)");
   }
-  // Before the checksum: another version may compute it elsewhere, and the peer deserves the true
-  // reason.
-  if (Get<uint16_t>(bytes, kVersion) != kWireVersion) {
-    return WithExitCode(absl::FailedPreconditionError(
-                            absl::StrFormat("the peer speaks wire version %d and this process %d: "
-                                            "install the same release of Addend on both",
-                                            Get<uint16_t>(bytes, kVersion), kWireVersion)),
-                        kExitVersion);
+  // Checked before the checksum, which another version may compute elsewhere, so that the peer gets
+  // the true reason.
+  if (const uint32_t version = Get<uint16_t>(bytes, kVersion); !spoken.Contains(version)) {
+    return WithExitCode(
+        absl::FailedPreconditionError(absl::StrFormat(
+            "the peer speaks version %d of the frame protocol, but this process speaks %s: install "
+            "releases of Addend that have a version in common (docs/operations.md)",
+            version, Describe(spoken))),
+        kExitVersion);
   }
   if (Get<uint32_t>(bytes, kHeaderCrc) != Crc32c(Bytes(bytes.data(), kHeaderCrc))) {
     return absl::DataLossError("the checksum of a frame's header is wrong");
   }
   if (absl::Status status = CheckFields(bytes); !status.ok()) return status;
   FrameHeader header;
+  header.version = Get<uint16_t>(bytes, kVersion);
   header.type = static_cast<FrameType>(Get<uint8_t>(bytes, kType));
   header.flags = Get<uint16_t>(bytes, kFlags);
   header.dtype = static_cast<DType>(Get<uint8_t>(bytes, kDTypeAt));
