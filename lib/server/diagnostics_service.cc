@@ -4,10 +4,12 @@
 #include <chrono>
 #include <string>
 
+#include "lib/server/caller_deadline.h"
+
 namespace addend {
 namespace {
 
-using Clock = std::chrono::system_clock;
+using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kMostBytes = 64 << 20;
 constexpr size_t kChunkBytes = 1 << 20;
@@ -19,13 +21,12 @@ constexpr std::chrono::seconds kLatestDeadline(10);
 grpc::Status DiagnosticsService::MeasureBandwidth(
     grpc::ServerContext* context, const v1::MeasureBandwidthRequest* request,
     grpc::ServerWriter<v1::MeasureBandwidthChunk>* writer) {
-  if (context->deadline() > Clock::now() + kLatestDeadline) {
-    return {grpc::StatusCode::INVALID_ARGUMENT,
-            "MeasureBandwidth needs a deadline of at most ten seconds"};
+  if (auto status = CheckDeadline(*context, "MeasureBandwidth", kLatestDeadline); !status.ok()) {
+    return status;
   }
   if (measuring_.exchange(true)) {
     return {grpc::StatusCode::RESOURCE_EXHAUSTED,
-            "another measurement is running here: ask again in a second"};
+            "another bandwidth measurement is running on this server: ask again in a second"};
   }
   v1::MeasureBandwidthChunk chunk;
   chunk.set_data(std::string(kChunkBytes, '\0'));
@@ -34,7 +35,7 @@ grpc::Status DiagnosticsService::MeasureBandwidth(
   const Clock::time_point end = Clock::now() + kLongest;
   uint64_t sent = 0;
   while (sent < wanted && Clock::now() < end) {
-    if (!writer->Write(chunk)) break;  // the caller is gone, or its deadline has passed
+    if (!writer->Write(chunk)) break;  // the caller has gone, or its deadline has passed
     sent += kChunkBytes;
   }
   measuring_ = false;

@@ -1,4 +1,4 @@
-// How fast bytes come from this machine, for `addendctl doctor`.
+// Measures how fast bytes leave this machine, for `addendctl doctor`.
 #pragma once
 
 #include <atomic>

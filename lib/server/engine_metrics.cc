@@ -18,7 +18,7 @@ constexpr size_t kRoundsCounted = 10000;
 
 double Number(uint64_t value) { return static_cast<double>(value); }
 
-// The values of all jobs for one family.
+// The counters of all jobs.
 using JobNumbers = std::map<JobId, Engine::JobNumbers>;
 template <typename Add>
 MetricFamily PerJob(const std::string& name, const std::string& help, MetricType type,
@@ -45,19 +45,19 @@ void AppendJobs(const JobNumbers& jobs, std::vector<MetricFamily>* families) {
       }));
   families->push_back(
       PerJob("addend_summation_gather_seconds",
-             "From the first to the last contribution of a partition's round, by job.",
+             "Time from the first to the last contribution of a partition's round, by job.",
              MetricType::Histogram, jobs, [](Labels labels, Job job, Values values) {
                values->push_back(MakeValue(labels, job.totals.gather));
              }));
-  families->push_back(PerJob(
-      "addend_summation_sum_seconds", "Adding the contributions of a partition's round, by job.",
-      MetricType::Histogram, jobs, [](Labels labels, Job job, Values values) {
-        values->push_back(MakeValue(labels, job.totals.sum));
-      }));
+  families->push_back(PerJob("addend_summation_sum_seconds",
+                             "Time spent adding the contributions of a partition's round, by job.",
+                             MetricType::Histogram, jobs,
+                             [](Labels labels, Job job, Values values) {
+                               values->push_back(MakeValue(labels, job.totals.sum));
+                             }));
   families->push_back(PerJob("addend_audits_total",
-                             "Partitions of other servers that were summed a second time here, by "
-                             "job and result; abandoned: "
-                             "not all of it came.",
+                             "Partitions of other servers that this server summed again, by job "
+                             "and result; abandoned: some contributions did not arrive.",
                              MetricType::Counter, jobs, [](Labels labels, Job job, Values values) {
                                const std::pair<const char*, uint64_t> results[] = {
                                    {"match", job.totals.audits_matched},
@@ -70,17 +70,16 @@ void AppendJobs(const JobNumbers& jobs, std::vector<MetricFamily>* families) {
                                      MakeValue(of_result, Number(count), MetricType::Counter));
                                }
                              }));
-  families->push_back(PerJob("addend_audit_mismatch_total",
-                             "Audits that found other bits than a node was given: silent "
-                             "corruption, by job.",
-                             MetricType::Counter, jobs, [](Labels labels, Job job, Values values) {
-                               values->push_back(MakeValue(labels,
-                                                           Number(job.totals.audits_mismatched),
-                                                           MetricType::Counter));
-                             }));
+  families->push_back(PerJob(
+      "addend_audit_mismatch_total",
+      "Audits whose result differs from the bits that a node was given: silent corruption, by job.",
+      MetricType::Counter, jobs, [](Labels labels, Job job, Values values) {
+        values->push_back(
+            MakeValue(labels, Number(job.totals.audits_mismatched), MetricType::Counter));
+      }));
   families->push_back(PerJob(
       "addend_summation_delay_seconds_total",
-      "By which a node's contribution came after all the others', added up over the partitions.",
+      "Time by which a node's contribution came after all the others', summed over the partitions.",
       MetricType::Counter, jobs, [](Labels labels, Job job, Values values) {
         for (const auto& [node, ns] : job.totals.delay_ns) {
           MetricLabels of_node = labels;
@@ -88,14 +87,15 @@ void AppendJobs(const JobNumbers& jobs, std::vector<MetricFamily>* families) {
           values->push_back(MakeValue(of_node, Number(ns) * 1e-9, MetricType::Counter));
         }
       }));
-  families->push_back(PerJob(
-      "addend_summation_job_memory_bytes", "Accumulators reserved under the memory limit, by job.",
-      MetricType::Gauge, jobs, [](Labels labels, Job job, Values values) {
-        values->push_back(MakeValue(labels, Number(job.reserved_bytes), MetricType::Gauge));
-      }));
+  families->push_back(
+      PerJob("addend_summation_job_memory_bytes",
+             "Bytes of the accumulators reserved under the memory limit, by job.",
+             MetricType::Gauge, jobs, [](Labels labels, Job job, Values values) {
+               values->push_back(MakeValue(labels, Number(job.reserved_bytes), MetricType::Gauge));
+             }));
 }
 
-// The roll-call in numbers: for how many partitions each node is waited for.
+// The roll-call as numbers: for how many partitions the server waits for each node.
 MetricFamily Awaited(const std::vector<OpenRoundInfo>& open, const JobNumbers& jobs) {
   std::map<std::pair<JobId, NodeId>, double> counts;
   for (const OpenRoundInfo& round : open) {
@@ -109,8 +109,8 @@ MetricFamily Awaited(const std::vector<OpenRoundInfo>& open, const JobNumbers& j
                                count, MetricType::Gauge));
   }
   return MakeFamily("addend_summation_awaited_contributions",
-                    "Contributions to open rounds that have not come, by the node that owes them.",
-                    MetricType::Gauge, std::move(values));
+                    "Missing contributions to open rounds, by job and node.", MetricType::Gauge,
+                    std::move(values));
 }
 
 double Oldest(const std::vector<OpenRoundInfo>& open) {
@@ -129,7 +129,7 @@ void AppendLinks(const LinkCounts& links, std::vector<MetricFamily>* families) {
                                  "Links of nodes to this server's shards, by transport.",
                                  MetricType::Gauge, std::move(counts), "transport"));
   families->push_back(MakeFamily("addend_summation_queued_frames",
-                                 "Results and other frames that wait to be sent to nodes.",
+                                 "Results and other frames queued for sending to nodes.",
                                  MetricType::Gauge, {{"", Number(links.queued)}}));
 }
 
@@ -140,8 +140,8 @@ MetricFamily RejectedLinks(const EngineStats& s) {
     by_reason.emplace_back(kRefusalNames[i], Number(s.links_refused[i]));
   }
   return MakeFamily("addend_summation_links_rejected_total",
-                    "Links closed because of what the peer sent, or refused.", MetricType::Counter,
-                    std::move(by_reason), "reason");
+                    "Links refused, or closed because of malformed frames, by reason.",
+                    MetricType::Counter, std::move(by_reason), "reason");
 }
 
 void AppendTotals(const EngineStats& s, std::vector<MetricFamily>* families) {
@@ -159,19 +159,20 @@ void AppendTotals(const EngineStats& s, std::vector<MetricFamily>* families) {
                  "Payload bytes that the summation server copied in user space.",
                  MetricType::Counter, {{"", Number(s.copied_bytes)}}),
       MakeFamily("addend_summation_early_contributions_total",
-                 "Contributions that came before their turn, by what became of them.",
+                 "Contributions that came before their round was open, by result: kept, or dropped "
+                 "and requested again.",
                  MetricType::Counter,
                  {{"kept", Number(s.early_kept)}, {"dropped", Number(s.early_dropped)}}, "result"),
       RejectedLinks(s),
       MakeFamily("addend_summation_async_updates_total",
-                 "Updates in asynchronous mode: added, and lost with a server and the nodes that "
-                 "had copies of them.",
+                 "Updates in asynchronous mode, by result: applied, or lost with a server and the "
+                 "nodes that had copies of them.",
                  MetricType::Counter,
                  {{"applied", Number(s.updates_applied)}, {"lost", Number(s.updates_lost)}},
                  "result"),
       MakeFamily("addend_summation_memory_bytes",
-                 "Accumulators and early contributions under the memory limit: now and the highest "
-                 "so far.",
+                 "Bytes of accumulators and early contributions under the memory limit: at present "
+                 "and the highest so far.",
                  MetricType::Gauge,
                  {{"used", Number(s.memory_used_bytes)}, {"peak", Number(s.memory_peak_bytes)}},
                  "state"),
@@ -188,15 +189,17 @@ std::vector<MetricFamily> EngineMetrics::Collect() const {
   AppendTotals(engine_->stats(), &families);
   AppendJobs(jobs, &families);
   AppendLinks(engine_->links(), &families);
-  families.push_back(MakeFamily("addend_summation_memory_limit_bytes", "The memory limit; 0: none.",
+  families.push_back(MakeFamily("addend_summation_memory_limit_bytes",
+                                "Memory limit of the summation server; 0: no limit.",
                                 MetricType::Gauge, {{"", Number(engine_->memory_limit_bytes())}}));
-  families.push_back(MakeFamily("addend_summation_job_memory_limit_bytes",
-                                "The memory limit of each job; 0: none but the server's.",
-                                MetricType::Gauge,
-                                {{"", Number(engine_->job_memory_limit_bytes())}}));
-  families.push_back(MakeFamily("addend_summation_oldest_open_round_seconds",
-                                "Since the first contribution of the oldest round that is open.",
-                                MetricType::Gauge, {{"", Oldest(open)}}));
+  families.push_back(MakeFamily(
+      "addend_summation_job_memory_limit_bytes",
+      "Memory limit of each job on the summation server; 0: only the server's own limit.",
+      MetricType::Gauge, {{"", Number(engine_->job_memory_limit_bytes())}}));
+  families.push_back(MakeFamily(
+      "addend_summation_oldest_open_round_seconds",
+      "Age of the oldest open round, from its first contribution; 0 without open rounds.",
+      MetricType::Gauge, {{"", Oldest(open)}}));
   families.push_back(Awaited(open, jobs));
   return families;
 }

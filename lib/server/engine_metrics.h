@@ -1,5 +1,5 @@
-// The instruments of a summation engine, read from its counters when Prometheus asks: nothing on
-// the hot path.
+// The metrics of a summation engine, read from its counters when Prometheus asks: nothing on the
+// hot path.
 #pragma once
 
 #include <prometheus/collectable.h>

@@ -1,9 +1,14 @@
+// Both ends of a signalling stream on gRPC's callback API. Speaker has the common part; Answerer is
+// the server's end, LinkCaller::Caller the client's.
+
 #include "lib/server/link_signals.h"
 
+#include <grpcpp/alarm.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/support/client_callback.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <optional>
@@ -18,14 +23,21 @@
 #include "lib/rpc/status.h"
 
 namespace addend {
-// Not unnamed: LinkCaller::Caller, which the header names, is made of it.
+// Not an unnamed namespace: LinkCaller::Caller, which the header names, derives from its classes.
 namespace link_signals {
 
 using rdma::Signal;
 using rdma::Signals;
 
-// For what was said last to arrive, when the process ends.
+// Time for the last messages to arrive when the process ends.
 constexpr std::chrono::seconds kGoodbyeTimeout(1);
+// Signals buffered before Listen(): a peer needs two, its ends and a goodbye. Further signals, of a
+// peer that goes on after a refusal, are dropped.
+constexpr size_t kUnheardMost = 16;
+// Bounds for a peer: queue pairs of a link (as many as rdma_link.cc allows), and bytes of its
+// reason.
+constexpr int kLanesMost = 256;
+constexpr size_t kReasonBytesMost = 4096;
 
 v1::LinkSignal WordOf(const Signal& signal) {
   v1::LinkSignal word;
@@ -52,9 +64,10 @@ v1::LinkSignal WordOf(const Signal& signal) {
 }
 
 absl::Status ReasonIn(const v1::LinkGoodbye& goodbye) {
-  absl::Status why(static_cast<absl::StatusCode>(goodbye.code()), goodbye.message());
+  absl::Status why(static_cast<absl::StatusCode>(goodbye.code()),
+                   goodbye.message().substr(0, kReasonBytesMost));
   if (why.ok()) return why;
-  why = WithExitCode(std::move(why), static_cast<ExitCode>(goodbye.exit_code()));
+  why = rdma::SaidByPeer(WithExitCode(std::move(why), static_cast<ExitCode>(goodbye.exit_code())));
   return goodbye.path_failed() ? rdma::PathFailure(std::move(why)) : why;
 }
 
@@ -62,6 +75,12 @@ absl::StatusOr<Signal> SignalIn(const v1::LinkSignal& word) {
   Signal signal;
   if (word.has_goodbye()) signal.goodbye = ReasonIn(word.goodbye());
   if (!word.has_ends()) return signal;
+  if (word.ends().lanes_size() > kLanesMost) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the peer offers %d queue pairs for a link, more than the limit of %d: it "
+                        "is not a summation server or agent of this version",
+                        word.ends().lanes_size(), kLanesMost));
+  }
   Signal::Ends& ends = signal.ends.emplace();
   ends.version = word.ends().version();
   ends.shard = word.ends().shard();
@@ -74,8 +93,9 @@ absl::StatusOr<Signal> SignalIn(const v1::LinkSignal& word) {
   return signal;
 }
 
-// One end of a stream: a queue of words to say, one listener, and an end in which nothing that was
-// said is lost. gRPC may answer on the caller's stack, so its methods are called without the lock.
+// The common part of both ends of a stream: a queue of outgoing messages, a listener, and an end
+// that loses no queued message. gRPC may answer on the caller's stack, so its methods are called
+// without the lock.
 template <typename Reactor>
 class Speaker : public Reactor {
  public:
@@ -97,7 +117,7 @@ class Speaker : public Reactor {
     }
     this->StartWrite(&unsaid_front());
   }
-  // After what was said.
+  // Ends the stream after the queued messages.
   void End() {
     {
       MutexLock lock(&mu_);
@@ -129,32 +149,51 @@ class Speaker : public Reactor {
   }
 
  protected:
-  // The first call of gRPC's, which keeps the stream alive from then on.
+  // Runs `act` on the call, which does not end meanwhile; does nothing if the call has ended.
+  template <typename Act>
+  void BeforeItEnds(Act act) {
+    {
+      MutexLock lock(&mu_);
+      if (finished_) return;
+      held_ = true;
+    }
+    act();
+    {
+      MutexLock lock(&mu_);
+      held_ = false;
+    }
+    EndIfDue();
+  }
+  // Starts the first read, which keeps the stream alive from then on.
   void Begin(std::shared_ptr<Speaker> self) {
     self_ = std::move(self);
     this->StartRead(&heard_);
   }
   virtual void OnWord(const v1::LinkSignal& word) { Tell(SignalIn(word)); }
-  // Nothing is under way any more: ends the call.
+  // Ends the call; nothing is under way any more.
   virtual void Finish() = 0;
+  bool IsEnding() {
+    MutexLock lock(&mu_);
+    return ending_;
+  }
   void Tell(absl::StatusOr<Signal> word) {
     MutexLock lock(&mu_);
     if (listen_) {
       listen_(std::move(word));
-    } else {
+    } else if (unheard_.size() < kUnheardMost) {
       unheard_.push_back(std::move(word));
     }
   }
-  // gRPC has done with it.
+  // gRPC no longer uses this object.
   void Over(absl::Status why) {
     Tell(std::move(why));
     const std::shared_ptr<TheEnd> end = end_;
-    self_.reset();  // perhaps the last: nothing of this may be touched any more
+    self_.reset();  // may delete this object: no member may be used below
     MutexLock lock(&end->mu);
     end->reached = true;
     end->cv.NotifyAll();
   }
-  // Whether gRPC has done with it; waits for that until `deadline`.
+  // Waits until `deadline` for gRPC to stop using this object; returns whether it has.
   bool WaitUntilOver(std::chrono::steady_clock::time_point deadline) const {
     MutexLock lock(&end_->mu);
     while (!end_->reached && end_->cv.WaitUntil(&end_->mu, deadline)) {
@@ -163,7 +202,7 @@ class Speaker : public Reactor {
   }
 
  private:
-  // Only the front is read without the lock, while it is written.
+  // Only the front message is read without the lock, while it is written.
   v1::LinkSignal& unsaid_front() {
     MutexLock lock(&mu_);
     return unsaid_.front();
@@ -171,7 +210,7 @@ class Speaker : public Reactor {
   void EndIfDue() {
     {
       MutexLock lock(&mu_);
-      if (finished_ || writing_ || !(broken_ || (ending_ && unsaid_.empty()))) return;
+      if (finished_ || held_ || writing_ || !(broken_ || (ending_ && unsaid_.empty()))) return;
       finished_ = true;
     }
     Finish();
@@ -190,17 +229,24 @@ class Speaker : public Reactor {
   std::deque<absl::StatusOr<Signal>> unheard_ ABSL_GUARDED_BY(mu_);
   std::deque<v1::LinkSignal> unsaid_ ABSL_GUARDED_BY(mu_);
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
-  bool broken_ ABSL_GUARDED_BY(mu_) = false;    // nothing can be said or heard any more
-  bool ending_ ABSL_GUARDED_BY(mu_) = false;    // nothing more is to be said
+  bool broken_ ABSL_GUARDED_BY(mu_) = false;    // the stream can neither send nor receive
+  bool ending_ ABSL_GUARDED_BY(mu_) = false;    // no further message will be sent
+  bool held_ ABSL_GUARDED_BY(mu_) = false;      // BeforeItEnds() is running
   bool finished_ ABSL_GUARDED_BY(mu_) = false;  // Finish() was called
 };
 
 class Answerer final : public Speaker<grpc::ServerBidiReactor<v1::LinkSignal, v1::LinkSignal>> {
  public:
-  Answerer(Incarnation server, BeginFn begin) : server_(server), begin_(std::move(begin)) {}
-  void Begin(const std::shared_ptr<Answerer>& self) {
+  Answerer(grpc::CallbackServerContext* context, Incarnation server, BeginFn begin)
+      : context_(context), server_(server), begin_(std::move(begin)) {}
+  void Begin(const std::shared_ptr<Answerer>& self, std::chrono::milliseconds patience) {
     me_ = self;
     Speaker::Begin(self);
+    const gpr_timespec from_now = gpr_time_from_millis(patience.count(), GPR_TIMESPAN);
+    patience_.Set(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), from_now),
+                  [answerer = std::weak_ptr<Answerer>(self)](bool) {
+                    if (const auto alive = answerer.lock()) alive->OnPatienceOver();
+                  });
     v1::LinkSignal word;
     word.mutable_challenge()->set_nonce(std::string(auth::TextOf(nonce_)));
     word.mutable_challenge()->set_incarnation(server_.value());
@@ -210,15 +256,24 @@ class Answerer final : public Speaker<grpc::ServerBidiReactor<v1::LinkSignal, v1
 
  private:
   void OnWord(const v1::LinkSignal& word) override;
+  // The peer sent nothing, or its request was refused: cancels the call, since a goodbye would wait
+  // for a peer that may not read.
+  void OnPatienceOver() {
+    if (spoken_.exchange(true) && !IsEnding()) return;
+    BeforeItEnds([this] { context_->TryCancel(); });
+  }
   void Finish() override { ServerBidiReactor::Finish(grpc::Status::OK); }
 
+  grpc::CallbackServerContext* const context_;  // valid until the call has ended
   const Incarnation server_;
   const auth::Secret nonce_ = auth::NewSecret();
-  BeginFn begin_;  // null once it was called
+  std::atomic<bool> spoken_ = false;  // the first message has come, or the time for it is over
+  BeginFn begin_;                     // null after its call
+  grpc::Alarm patience_;
   std::weak_ptr<Answerer> me_;
 };
 
-// Ends the conversation with itself.
+// Signals that end the stream when they are destroyed.
 template <typename T>
 class SignalsOf final : public Signals {
  public:
@@ -234,11 +289,13 @@ class SignalsOf final : public Signals {
 void Answerer::OnWord(const v1::LinkSignal& word) {
   if (!begin_) return Speaker::OnWord(word);
   const BeginFn begin = std::exchange(begin_, nullptr);
+  if (spoken_.exchange(true)) return;
   auto rest = std::make_unique<SignalsOf<Answerer>>(me_.lock());
   auto signal = SignalIn(word);
   if (!signal.ok() || !signal->ends.has_value()) {
     return rest->Say({.ends = std::nullopt,
-                      .goodbye = signal.ok() ? absl::InvalidArgumentError("no ends were offered")
+                      .goodbye = signal.ok() ? absl::InvalidArgumentError(
+                                                   "the peer's first message offers no queue pairs")
                                              : signal.status()});
   }
   const v1::LinkAccess& access = word.access();
@@ -290,14 +347,15 @@ class LinkCaller::Caller final
     auto caller = std::make_shared<Caller>(std::move(prove));
     caller->stub_ = v1::Summation::NewStub(Dial(server));
     caller->stub_->async()->Converse(&caller->context_, caller.get());
-    // Others speak when they like: the call must not be over before they have been told.
+    // Other threads send at any time: the hold keeps the call open until they have learned of its
+    // end.
     caller->AddHold();
     caller->Begin(caller);
     caller->StartCall();
     return caller;
   }
   using Speaker::WaitUntilOver;
-  // Ends wait for the challenge.
+  // Keeps ends back until the server's challenge has come.
   void Say(v1::LinkSignal word) {
     if (word.has_ends()) {
       MutexLock lock(&unproved_mu_);
@@ -339,7 +397,7 @@ class LinkCaller::Caller final
   }
 
   Mutex unproved_mu_;
-  ProveFn prove_ ABSL_GUARDED_BY(unproved_mu_);  // null once it was called
+  ProveFn prove_ ABSL_GUARDED_BY(unproved_mu_);  // null after its call
   std::optional<v1::LinkSignal> ends_ ABSL_GUARDED_BY(unproved_mu_);
   std::optional<v1::LinkChallenge> challenge_ ABSL_GUARDED_BY(unproved_mu_);
   std::unique_ptr<v1::Summation::Stub> stub_;
@@ -352,7 +410,7 @@ LinkCaller::~LinkCaller() {
   const auto deadline = std::chrono::steady_clock::now() + link_signals::kGoodbyeTimeout;
   for (const auto& call : calls_) {
     if (call->WaitUntilOver(deadline)) continue;
-    call->Cancel();  // which gRPC carries out soon
+    call->Cancel();  // gRPC ends the call soon
     while (!call->WaitUntilOver(std::chrono::steady_clock::now() + link_signals::kGoodbyeTimeout)) {
     }
   }
@@ -365,10 +423,11 @@ std::unique_ptr<rdma::Signals> LinkCaller::Call(const std::string& server, Prove
   return std::make_unique<link_signals::SignalsOf<Caller>>(calls_.back());
 }
 
-grpc::ServerBidiReactor<v1::LinkSignal, v1::LinkSignal>* AnswerCall(Incarnation server,
-                                                                    BeginFn begin) {
-  auto answerer = std::make_shared<link_signals::Answerer>(server, std::move(begin));
-  answerer->Begin(answerer);
+grpc::ServerBidiReactor<v1::LinkSignal, v1::LinkSignal>* AnswerCall(
+    grpc::CallbackServerContext* context, Incarnation server, BeginFn begin,
+    std::chrono::milliseconds patience) {
+  auto answerer = std::make_shared<link_signals::Answerer>(context, server, std::move(begin));
+  answerer->Begin(answerer, patience);
   return answerer.get();
 }
 

@@ -1,9 +1,10 @@
-// The conversation beside a link over RDMA, as a stream of gRPC's: both ends. Nothing of a gradient
-// passes here.
+// The signalling channel beside a link over RDMA, as a gRPC stream: both ends. It carries queue
+// pair addresses and reasons, never gradients.
 #pragma once
 
 #include <grpcpp/support/server_callback.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -18,41 +19,45 @@
 namespace addend {
 
 v1::RdmaPort ToProto(const rdma::PortAddress& port);
-// INVALID_ARGUMENT: a GID of another length, or an unknown fabric.
+// INVALID_ARGUMENT for a GID of another length, or an unknown fabric.
 absl::StatusOr<rdma::PortAddress> FromProto(const v1::RdmaPort& port);
 
-// Calls summation servers. One thread at a time.
+// Opens signalling streams to summation servers. Not thread-safe.
 class LinkCaller {
  public:
   LinkCaller();
-  // Waits until the conversations have ended, which their Signals have asked for by then; not on a
-  // thread of gRPC's.
+  // Waits until all streams have ended; their Signals must have been destroyed before. Not on a
+  // gRPC thread.
   ~LinkCaller();
-  // Answers the server's challenge about a link to this shard; called once at most, on a thread of
-  // gRPC's.
+  // Answers the server's challenge for a link to this shard; called at most once, on a gRPC thread.
   using ProveFn = std::function<v1::LinkAccess(const v1::LinkChallenge&, uint32_t shard)>;
-  // Begins a conversation with the server whose gRPC listens on `server` (host:port). The ends that
-  // are said first go out with what `prove` says, when the server's challenge has come. Never
-  // blocks.
+  // Opens a stream to the server whose gRPC listens on `server` (host:port). The ends are sent
+  // together with the answer of `prove`, when the server's challenge has come. Never blocks.
   std::unique_ptr<rdma::Signals> Call(const std::string& server, ProveFn prove);
 
  private:
   class Caller;
-  // gRPC 1.51 aborts when a channel of calls with callbacks goes on one of its own threads: calls
-  // are kept until they are over, and dropped here.
+  // gRPC 1.51 aborts when a channel of callback calls is destroyed on one of its own threads: this
+  // list keeps the calls until they are over, and destroys them.
   std::vector<std::shared_ptr<Caller>> calls_;
 };
 
-// What a node says first: who it is, which its proof is to show, and its ends.
+// Time for a node's first message, as for the handshake over TCP.
+inline constexpr std::chrono::seconds kFirstWordPatience(10);
+
+// A node's first message: its claimed identity with the proof, and its ends.
 struct LinkRequest {
   auth::LinkTerms terms;
   std::string proof;
   rdma::Signal::Ends offer;
 };
-// The server's end of a stream, until the node's first word has come: then `begin` gets that and
-// the rest of the conversation, on a thread of gRPC's. Owned by itself. `server`: this one.
+// The server's end of a stream until the node's first message: then `begin` gets that message and
+// the rest of the stream, on a gRPC thread. Owns itself. `server` is the incarnation of this
+// server. Without a first message in time the call is cancelled, since its peer may not read
+// either.
 using BeginFn = std::function<void(LinkRequest request, std::unique_ptr<rdma::Signals> rest)>;
-grpc::ServerBidiReactor<v1::LinkSignal, v1::LinkSignal>* AnswerCall(Incarnation server,
-                                                                    BeginFn begin);
+grpc::ServerBidiReactor<v1::LinkSignal, v1::LinkSignal>* AnswerCall(
+    grpc::CallbackServerContext* context, Incarnation server, BeginFn begin,
+    std::chrono::milliseconds patience = kFirstWordPatience);
 
 }  // namespace addend

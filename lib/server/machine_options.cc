@@ -7,15 +7,16 @@
 #include "lib/server/link_signals.h"
 
 ABSL_FLAG(addend::PeerAddresses, scheduler, (addend::PeerAddresses{{{"127.0.0.1", 7070}}}),
-          "the scheduler, host:port; several schedulers with commas");
+          "address of the scheduler, host:port; several schedulers separated by commas");
 ABSL_FLAG(std::string, advertise, "",
-          "host that the other machines connect to; default: the address from which the scheduler "
-          "is reached");
+          "host that other machines connect to; default: the local address of the route to the "
+          "scheduler");
 ABSL_FLAG(addend::Bandwidth, bandwidth, {},
-          "of all NICs together, each direction; default: the link speed that the kernel reports");
+          "bandwidth of all NICs together, each direction; default: the link speed that the kernel "
+          "reports");
 ABSL_FLAG(
     absl::Duration, connect_timeout, absl::Seconds(60),
-    "how long to wait for the scheduler at the start, and for a connection to a summation server");
+    "time to wait for the scheduler at the start, and for a connection to a summation server");
 
 namespace addend {
 absl::StatusOr<MachineOptions> ReadMachineOptions() {

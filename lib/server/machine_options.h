@@ -1,6 +1,6 @@
-// What addend-summation and addend-agent have in common as machines of the cluster: the options
-// that say where the scheduler is and how others reach this machine, and the registration of the
-// summation server that each of them runs.
+// Options and registration that addend-summation and addend-agent share as machines of the cluster:
+// the address of the scheduler, the addresses under which others reach this machine, and the
+// registration of its summation server.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,9 @@ struct MachineOptions {
 // transport_options.h), which are declared in machine_options.cc. INVALID_ARGUMENT names the flag.
 absl::StatusOr<MachineOptions> ReadMachineOptions();
 
-// A summation server on this machine, as a CPU server; an agent adds whose it is. It takes TCP at
-// `data_port`, unless RDMA was demanded, and links over RDMA through these NICs.
-// `memory_limit_bytes` 0: no limit.
+// Registration of a summation server on this machine, as a CPU server; an agent adds its job. The
+// server accepts TCP at `data_port`, unless RDMA was demanded, and links over RDMA through these
+// NICs. `memory_limit_bytes` 0: no limit.
 v1::RegisterServerRequest ServerRegistration(const MachineOptions& options,
                                              const rdma::Devices& rdma, uint16_t grpc_port,
                                              uint16_t data_port, uint64_t memory_limit_bytes);

@@ -8,7 +8,7 @@
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
-#include "lib/base/version.h"
+#include "lib/member/protocols.h"
 
 namespace addend {
 namespace {
@@ -31,7 +31,7 @@ absl::StatusOr<TensorSpec> ToTensorSpec(const v1::TensorReservation& tensor) {
   const v1::TensorDescriptor& descriptor = tensor.tensor();
   if (descriptor.reduction_tree() != "flat" && !descriptor.reduction_tree().empty()) {
     return absl::UnimplementedError(
-        absl::StrFormat("the reduction tree '%s' of tensor '%s' is not known to this server",
+        absl::StrFormat("this server does not support the reduction tree '%s' of tensor '%s'",
                         descriptor.reduction_tree(), descriptor.name()));
   }
   TensorSpec spec;
@@ -39,7 +39,7 @@ absl::StatusOr<TensorSpec> ToTensorSpec(const v1::TensorReservation& tensor) {
   spec.name = descriptor.name();
   if (!v1::DType_IsValid(descriptor.dtype()) || !v1::ReduceOp_IsValid(descriptor.op())) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("the element type or operation of tensor '%s' is not known to this server",
+        absl::StrFormat("this server does not support the element type or operation of tensor '%s'",
                         descriptor.name()));
   }
   spec.dtype = static_cast<DType>(descriptor.dtype());
@@ -128,7 +128,7 @@ v1::AckReservationRequest CarryOut(const v1::ServerUpdate& update, Engine* engin
 
 absl::StatusOr<std::unique_ptr<SummationMember>> SummationMember::Join(
     const MemberOptions& options, v1::RegisterServerRequest request, Engine* engine) {
-  request.set_protocol_version(kProtocolVersion);
+  FillVersions(&request);
   request.set_incarnation(engine->incarnation().value());
   request.set_shards(engine->shards());
   std::unique_ptr<SummationMember> member(new SummationMember(engine));

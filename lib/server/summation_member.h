@@ -1,6 +1,6 @@
-// A summation engine as a member of the scheduler: registers it, carries out what the scheduler
-// reserves and releases, and reports its traffic. Used by addend-summation and, for the colocated
-// server, by the agent.
+// A summation engine as a member of the scheduler: registers it, carries out the scheduler's
+// reservations and releases, and reports its traffic. Used by addend-summation and, for the
+// colocated server, by the agent.
 #pragma once
 
 #include <memory>
@@ -17,13 +17,14 @@ namespace addend {
 
 v1::Traffic ToProto(const EngineStats& stats);
 
-// Carries out what the scheduler reserves and releases. What is left to be said: who answers.
+// Carries out the reservations and releases of an update. The caller fills in the member of the
+// answer.
 v1::AckReservationRequest CarryOut(const v1::ServerUpdate& update, Engine* engine);
 
 class SummationMember {
  public:
-  // `request` with everything but the engine's own facts (incarnation, shards). `engine` must
-  // outlive the member. Blocks as ServerMember::Join does.
+  // `request` lacks only the engine's own fields (incarnation, shards). `engine` must outlive the
+  // member. Blocks as ServerMember::Join does.
   static absl::StatusOr<std::unique_ptr<SummationMember>> Join(const MemberOptions& options,
                                                                v1::RegisterServerRequest request,
                                                                Engine* engine);
@@ -47,7 +48,7 @@ class SummationMember {
 
   Engine* const engine_;
   mutable Mutex mu_;
-  std::set<JobId> jobs_ ABSL_GUARDED_BY(mu_);  // that may have partitions here
+  std::set<JobId> jobs_ ABSL_GUARDED_BY(mu_);  // the jobs that may have partitions here
   std::unique_ptr<ServerMember> member_;
 };
 

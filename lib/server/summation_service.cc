@@ -15,6 +15,7 @@ constexpr uint32_t kMaxRounds = 10000;
 
 grpc::Status SummationService::GetRollCall(grpc::ServerContext*, const v1::RollCallRequest* request,
                                            v1::RollCallResponse* response) {
+  if (const grpc::Status asked = pace_.Next(); !asked.ok()) return asked;
   const uint32_t limit =
       request->limit() == 0 ? kDefaultRounds : std::min(request->limit(), kMaxRounds);
   for (const OpenRoundInfo& info : engine_->RollCall(JobId(request->job_id()), limit)) {
@@ -40,11 +41,11 @@ grpc::Status SummationService::GetRollCall(grpc::ServerContext*, const v1::RollC
 
 grpc::ServerBidiReactor<v1::LinkSignal, v1::LinkSignal>* SummationService::Converse(
     grpc::CallbackServerContext* context) {
-  return AnswerCall(engine_->incarnation(),
+  return AnswerCall(context, engine_->incarnation(),
                     [engine = engine_, peer = context->peer()](
                         LinkRequest request, std::unique_ptr<rdma::Signals> rest) {
                       engine->AnswerRdma({.peer = peer,
-                                          .terms = std::move(request.terms),
+                                          .terms = request.terms,
                                           .proof = std::move(request.proof),
                                           .offer = std::move(request.offer)},
                                          std::move(rest));

@@ -1,7 +1,8 @@
-// The gRPC service of a summation engine: the roll-call, and the conversations beside links over
+// The gRPC service of a summation engine: the roll-call, and the signalling streams of links over
 // RDMA.
 #pragma once
 
+#include "lib/server/question_pace.h"
 #include "lib/summation/engine.h"
 #include "proto/addend/v1/summation.grpc.pb.h"
 
@@ -19,6 +20,7 @@ class SummationService final
 
  private:
   Engine* const engine_;
+  QuestionPace pace_;
 };
 
 }  // namespace addend

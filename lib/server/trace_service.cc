@@ -4,16 +4,23 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <fstream>
 #include <string>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_format.h"
+#include "lib/server/caller_deadline.h"
 #include "lib/trace/clock.h"
 
 namespace addend {
 namespace {
 
-// Of a chunk: some 3 MB.
+// Records per chunk: about 3 MB.
 constexpr int kRecordsPerChunk = 1 << 15;
+// Each call occupies a thread and a copy of the job's last events until the caller has read them.
+constexpr int kTracesAtOnce = 8;
+constexpr std::chrono::seconds kTraceDeadline(60);
 
 // CLOCK_MONOTONIC is common to all processes of a boot and a time namespace.
 std::string NameOfClock() {
@@ -45,8 +52,20 @@ grpc::Status TraceService::GetClock(grpc::ServerContext*, const v1::GetClockRequ
   return grpc::Status::OK;
 }
 
-grpc::Status TraceService::GetTrace(grpc::ServerContext*, const v1::GetTraceRequest* request,
+grpc::Status TraceService::GetTrace(grpc::ServerContext* context,
+                                    const v1::GetTraceRequest* request,
                                     grpc::ServerWriter<v1::TraceChunk>* writer) {
+  if (auto status = CheckDeadline(*context, "GetTrace", kTraceDeadline); !status.ok()) {
+    return status;
+  }
+  if (const grpc::Status asked = pace_.Next(); !asked.ok()) return asked;
+  const absl::Cleanup over = [this] { --reading_; };
+  if (++reading_ > kTracesAtOnce) {
+    return {grpc::StatusCode::RESOURCE_EXHAUSTED,
+            absl::StrFormat(
+                "%d callers are already reading traces from this process: ask again in a second",
+                kTracesAtOnce)};
+  }
   const JobId job(request->job_id());
   v1::TraceChunk chunk;
   for (const auto& [id, name] : engine_->TensorNames(job)) {

@@ -1,9 +1,11 @@
-// The gRPC service that gives what a process has noted of a job's rounds. The same in summation
-// servers and agents, which add the ways of their partitions.
+// The gRPC service that returns the recorded events of a job's rounds. Summation servers and agents
+// run it; agents add the lives of their partitions.
 #pragma once
 
+#include <atomic>
 #include <functional>
 
+#include "lib/server/question_pace.h"
 #include "lib/summation/engine.h"
 #include "proto/addend/v1/trace.grpc.pb.h"
 
@@ -11,7 +13,7 @@ namespace addend {
 
 class TraceService final : public v1::Trace::Service {
  public:
-  // Appends what else is known of the job's last rounds.
+  // Appends further records of the job's last rounds.
   using MoreFn = std::function<void(JobId job, uint64_t rounds, v1::TraceChunk* chunk)>;
 
   // `engine` must outlive the service.
@@ -19,12 +21,15 @@ class TraceService final : public v1::Trace::Service {
       : engine_(engine), more_(std::move(more)) {}
   grpc::Status GetClock(grpc::ServerContext* context, const v1::GetClockRequest* request,
                         v1::GetClockResponse* response) override;
+  // Requires a deadline of at most a minute; few callers may read at the same time.
   grpc::Status GetTrace(grpc::ServerContext* context, const v1::GetTraceRequest* request,
                         grpc::ServerWriter<v1::TraceChunk>* writer) override;
 
  private:
   const Engine* const engine_;
   const MoreFn more_;
+  QuestionPace pace_;
+  std::atomic<int> reading_ = 0;  // running calls of GetTrace
 };
 
 }  // namespace addend

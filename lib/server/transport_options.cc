@@ -12,17 +12,18 @@
 #include "lib/base/strings.h"
 
 ABSL_FLAG(std::string, transport, "auto",
-          "of links to other machines: auto (RDMA where both ends have it and reach each other, "
-          "else TCP), tcp, or rdma (else an error)");
+          "transport of links to other machines: auto (RDMA where both ends have it and reach each "
+          "other, else TCP), tcp, or rdma (else an error)");
 ABSL_FLAG(std::string, rdma_device, "",
-          "the RDMA NICs to use, with commas: mlx5_0, or mlx5_0:1 for its first port; default: all "
-          "that have an active port");
+          "the RDMA NICs to use, separated by commas: mlx5_0, or mlx5_0:1 for its first port; "
+          "default: all NICs with an active port");
 ABSL_FLAG(int, rdma_gid_index, -1,
-          "entry of the NIC's GID table; default: the RoCEv2 entry, of an IPv4 address first");
+          "index in the NIC's GID table; default: a RoCEv2 entry, preferably of an IPv4 address");
 ABSL_FLAG(uint32_t, rdma_traffic_class, 0,
-          "of the IP header of RoCE packets: DSCP * 4, which the switches map to a priority");
+          "traffic class in the IP header of RoCE packets: DSCP * 4, which the switches map to a "
+          "priority");
 ABSL_FLAG(absl::Duration, rdma_spin, absl::Microseconds(50),
-          "how long a thread polls for RDMA completions after the last one, before it sleeps");
+          "time for which a thread polls for further RDMA completions before it sleeps");
 
 namespace addend {
 namespace {
@@ -32,7 +33,7 @@ absl::StatusOr<TransportMode> ParseMode(const std::string& mode) {
   if (mode == "tcp") return TransportMode::kTcp;
   if (mode == "rdma") return TransportMode::kRdma;
   return absl::InvalidArgumentError(
-      absl::StrFormat("--transport=%s is no transport: use auto, tcp or rdma", mode));
+      absl::StrFormat("--transport=%s is not a transport: use auto, tcp or rdma", mode));
 }
 
 std::string Describe(const rdma::PortAddress& port) {

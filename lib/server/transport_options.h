@@ -1,5 +1,5 @@
-// --transport and what belongs to it: whether this machine's links go over RDMA, and through which
-// of its NICs.
+// --transport and the options of RDMA: whether this machine's links use RDMA, and through which
+// NICs.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace addend {
 enum class TransportMode {
   kAuto,  // RDMA where both ends have it and reach each other, else TCP
   kTcp,
-  kRdma,  // or an error
+  kRdma,  // RDMA, or an error
 };
 
 struct TransportOptions {
@@ -25,13 +25,13 @@ struct TransportOptions {
 // --rdma-spin), which are declared in transport_options.cc. INVALID_ARGUMENT names the flag.
 absl::StatusOr<TransportOptions> ReadTransportOptions();
 
-// What this machine has of RDMA.
+// The RDMA resources of this machine.
 struct RdmaHere {
   rdma::Devices devices;
-  std::string why_none;  // if there are none
+  std::string why_none;  // the reason for an empty `devices`
 };
-// Says in one line of the log what the data path is. An error only if RDMA was demanded: there is
-// none (exit status 64), or this process may not use it (77).
+// Opens the NICs and logs the transport of the data path. Fails only if RDMA was demanded: it is
+// missing (exit status 64), or this process may not use it (77).
 absl::StatusOr<RdmaHere> OpenRdma(const TransportOptions& options);
 
 }  // namespace addend

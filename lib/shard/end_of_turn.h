@@ -1,6 +1,6 @@
-// What is to be done once at the end of a turn of the loop, however often it was asked for: all
-// that a turn leaves to do is done together, and never inside a call of the owner's. Belongs to the
-// loop's thread.
+// A task that runs once at the end of a turn of the loop, however often it was scheduled in that
+// turn: the work that a turn leaves is done together, and never inside a call of the owner's.
+// Belongs to the loop's thread.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace addend {
 
 class EndOfTurn {
  public:
-  // `run` may destroy this. It does not run any more once this is destroyed.
+  // `run` may destroy this object. It does not run after this object is destroyed.
   EndOfTurn(EventLoop* loop, absl::AnyInvocable<void()> run) : loop_(loop), run_(std::move(run)) {}
 
   void Schedule() {

@@ -1,3 +1,4 @@
+// The turn of a loop: descriptors, the mailbox, timers, deferred tasks.
 #include "lib/shard/event_loop.h"
 
 #include <pthread.h>
@@ -7,9 +8,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
+#include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 
 namespace addend {
@@ -23,8 +25,8 @@ struct Completion {
   bool done ABSL_GUARDED_BY(mu) = false;
 };
 
-// Signals when it is destroyed: also with a task that never ran, so that nobody waits for a stopped
-// loop.
+// Signals when it is destroyed, also with a task that never ran, so that no thread waits for a
+// stopped loop.
 class CompletionSignal {
  public:
   explicit CompletionSignal(std::shared_ptr<Completion> completion)
@@ -76,15 +78,21 @@ EventLoop::EventLoop(std::string name, UniqueFd epoll, UniqueFd wake, size_t mai
 
 EventLoop::~EventLoop() { Stop(); }
 
-absl::Status EventLoop::Post(Task task) {
+absl::Status EventLoop::Post(Task task) { return Enqueue(std::move(task), mailbox_capacity_); }
+
+void EventLoop::PostSurely(Task task) {
+  Enqueue(std::move(task), std::numeric_limits<size_t>::max()).IgnoreError();
+}
+
+absl::Status EventLoop::Enqueue(Task task, size_t capacity) {
   bool first = false;
   {
     MutexLock lock(&mu_);
     if (closed_) return absl::CancelledError(absl::StrFormat("the loop %s has stopped", name_));
-    if (mailbox_.size() >= mailbox_capacity_) {
+    if (mailbox_.size() >= capacity) {
       ++stats_.posts_rejected;
       return absl::ResourceExhaustedError(
-          absl::StrFormat("the mailbox of %s is full (%d tasks)", name_, mailbox_capacity_));
+          absl::StrFormat("the mailbox of %s is full (%d tasks)", name_, capacity));
     }
     first = mailbox_.empty();
     mailbox_.push_back(std::move(task));
@@ -99,12 +107,14 @@ absl::Status EventLoop::Post(Task task) {
 
 void EventLoop::Run(absl::AnyInvocable<void()> task) {
   ADDEND_CHECK(!InLoop(), "Run() would wait for itself");
-  // Shared: the waiter may return while the loop still holds the mutex.
+  // Shared: the waiting thread may return while the loop still holds the mutex.
   auto completion = std::make_shared<Completion>();
-  Post([task = std::move(task), signal = std::make_unique<CompletionSignal>(completion)]() mutable {
-    task();
-    signal.reset();
-  }).IgnoreError();
+  // After Stop() the task is destroyed at once, and signals.
+  PostSurely(
+      [task = std::move(task), signal = std::make_unique<CompletionSignal>(completion)]() mutable {
+        task();
+        signal.reset();
+      });
   MutexLock lock(&completion->mu);
   while (!completion->done) completion->cv.Wait(&completion->mu);
 }
@@ -165,7 +175,7 @@ void EventLoop::Defer(Task task) {
 uint64_t EventLoop::RunAfter(absl::Duration delay, Task task) {
   ADDEND_CHECK(InLoop(), "timers belong to the loop's thread");
   const uint64_t id = next_timer_++;
-  const absl::Time when = absl::Now() + delay;
+  const absl::Time when = SteadyNow() + delay;
   timers_.emplace(std::make_pair(when, id), std::move(task));
   timer_times_[id] = when;
   return id;
@@ -181,7 +191,7 @@ void EventLoop::Cancel(uint64_t timer) {
 int EventLoop::MillisUntilTimer() const {
   if (!deferred_.empty()) return 0;
   if (timers_.empty()) return -1;
-  const absl::Duration left = timers_.begin()->first.first - absl::Now();
+  const absl::Duration left = timers_.begin()->first.first - SteadyNow();
   // Rounded up: waking a moment early would spin until the timer is due.
   return static_cast<int>(
       std::clamp<int64_t>(absl::ToInt64Milliseconds(left + absl::Milliseconds(1)), 0, 60000));
@@ -201,14 +211,14 @@ void EventLoop::RunMailbox() {
 }
 
 void EventLoop::RunDeferred() {
-  // What a deferred task defers runs in the next turn, so one turn always ends.
+  // A task that a deferred task defers runs in the next turn, so a turn always ends.
   std::vector<Task> tasks;
   tasks.swap(deferred_);
   for (Task& task : tasks) task();
 }
 
 void EventLoop::RunTimers() {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   while (!timers_.empty() && timers_.begin()->first.first <= now) {
     auto node = timers_.extract(timers_.begin());
     timer_times_.erase(node.key().second);

@@ -1,11 +1,10 @@
-// One thread with its event loop: file descriptors, timers and a bounded mailbox. What a shard owns
-// is touched by this thread alone; all others post tasks.
+// A thread with its event loop: file descriptors, timers and a bounded mailbox. Only this thread
+// touches the state of its shard; all other threads post tasks.
 //
 // Invariants
-//  1. Tasks of one poster run in the order of posting; each runs at most once, on the loop's
-//  thread.
+//  1. Tasks of a poster run in the order of posting; each runs at most once, on the loop's thread.
 //  2. Handlers, timers and deferred tasks run on the loop's thread, never nested in one another.
-//  3. After Stop() nothing runs any more; tasks that did not run are destroyed by the destructor.
+//  3. After Stop() no task runs any more; tasks that did not run are destroyed by the destructor.
 #pragma once
 
 #include <atomic>
@@ -44,14 +43,18 @@ class EventLoop {
   // Starts the thread. `name` (15 characters at most) shows in `top -H`.
   static absl::StatusOr<std::unique_ptr<EventLoop>> Start(const std::string& name,
                                                           size_t mailbox_capacity = 1 << 20);
-  // Stops first. Destroys what is left in the mailbox.
+  // Calls Stop(). Destroys the tasks left in the mailbox.
   ~EventLoop();
 
   // ---- any thread ----
-  // RESOURCE_EXHAUSTED when the mailbox is full, CANCELLED after Stop(); the task is destroyed
-  // then.
+  // RESOURCE_EXHAUSTED if the mailbox is full, CANCELLED after Stop(); the task is destroyed in
+  // both cases.
   absl::Status Post(Task task);
-  // Runs `task` on the loop and waits for its end. Not from the loop's own thread.
+  // Like Post(), but accepted by a full mailbox too: for tasks that are never sent again (the end
+  // of a link, memory that is released) and whose number is bounded elsewhere.
+  void PostSurely(Task task);
+  // Runs `task` on the loop and waits until it has run, or the loop has ended. Not from the loop's
+  // own thread. A full mailbox accepts it too: a waiting thread has at most a single such task.
   void Run(absl::AnyInvocable<void()> task);
   // Ends the loop after the current task and joins the thread. Idempotent.
   void Stop();
@@ -59,7 +62,7 @@ class EventLoop {
   Stats stats() const;
 
   // ---- the loop's thread only ----
-  // The handler stays the caller's; it must be unwatched before it dies.
+  // The caller owns the handler, and must unwatch it before it destroys it.
   absl::Status Watch(int fd, uint32_t events, FdHandler* handler);
   void Modify(int fd, uint32_t events);
   void Unwatch(int fd);
@@ -71,9 +74,10 @@ class EventLoop {
  private:
   struct Watched {
     FdHandler* handler;
-    uint32_t serial;  // tells a reused descriptor from the one an event was for
+    uint32_t serial;  // distinguishes a reused descriptor from the descriptor that an event was for
   };
   EventLoop(std::string name, UniqueFd epoll, UniqueFd wake, size_t mailbox_capacity);
+  absl::Status Enqueue(Task task, size_t capacity);
   void Main();
   void RunMailbox();
   void RunDeferred();

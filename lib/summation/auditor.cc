@@ -1,3 +1,4 @@
+// The second sum, and the comparison with the nodes' digests.
 #include "lib/summation/auditor.h"
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 namespace addend {
 namespace {
 
-// The same sum as the owner's: in node order, in one pass.
+// The same sum as the owner's: in node order, in a single pass.
 std::vector<std::byte> SumOf(const FrameHeader& header,
                              const std::vector<std::unique_ptr<EarlyContribution>>& contributions,
                              uint32_t ranks) {
@@ -25,18 +26,18 @@ std::vector<std::byte> SumOf(const FrameHeader& header,
   }
   std::vector<std::byte> sum(bytes);
   if (inputs.empty()) return sum;
-  const auto nodes = static_cast<uint32_t>(contributions.size());
+  const uint64_t nodes = contributions.size();
   Reduce(header.dtype, header.op, sum.data(), inputs, bytes / SizeOf(header.dtype), nodes * ranks);
   return sum;
 }
 
 }  // namespace
 
-// No job's audits push out those of others.
+// A job's audits do not push out those of other jobs.
 Auditor::Key Auditor::FirstToGiveWay() const {
   std::map<JobId, size_t> of_job;
   for (const auto& [key, audit] : open_) ++of_job[std::get<JobId>(key)];
-  const auto rank = [&](const auto& entry) {  // the least gives way
+  const auto rank = [&](const auto& entry) {  // the smallest is abandoned
     return std::make_pair(-static_cast<int>(of_job[std::get<JobId>(entry.first)]),
                           entry.second.since);
   };
@@ -62,7 +63,7 @@ Auditor::Audit* Auditor::Find(const FrameHeader& header, uint32_t nodes, uint32_
 void Auditor::OnContribution(const FrameHeader& header, uint32_t nodes, uint32_t ranks,
                              std::unique_ptr<EarlyContribution> contribution, absl::Time now) {
   Audit* const audit = Find(header, nodes, ranks, now);
-  // All that is not empty has the same size.
+  // The contributions that are not empty have the same size.
   const bool fits =
       contribution != nullptr &&
       std::all_of(audit->contributions.begin(), audit->contributions.end(), [&](const auto& other) {
@@ -102,7 +103,7 @@ Auditor::Finding Auditor::Compare(const Audit& audit) const {
   const bool all_empty =
       std::all_of(audit.contributions.begin(), audit.contributions.end(),
                   [](const auto& contribution) { return contribution->empty(); });
-  if (all_empty) return finding;  // the size is not known, and nothing was summed
+  if (all_empty) return finding;  // nothing was summed, and the size is not known
   const uint32_t expected = Crc32c(SumOf(audit.header, audit.contributions, audit.ranks));
   std::vector<uint32_t> differ;
   for (uint32_t node = 0; node < audit.digests.size(); ++node) {

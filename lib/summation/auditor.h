@@ -1,8 +1,9 @@
-// Sums a few partitions a second time, on a server that does not own them, and compares with what
-// every node was given: silent corruption, of the owner's memory or on the way, gets a name. The
-// nodes send the same contributions here, and a digest of the result that they got; which rounds,
-// and to whom, they all compute alike (lib/wire/audit.h). What is not complete in time is
-// abandoned: nothing waits for an audit. Belongs to one shard's thread.
+// The integrity check of results: sums a few partitions a second time, on a server that does not
+// own them, and compares the sum with the result of every node. So silent corruption is found, in
+// the owner's memory or on the way. The nodes send the same contributions here, and a digest of the
+// result that they received; lib/wire/audit.h chooses the rounds and the server, for all nodes
+// alike. An audit that is not complete in time is abandoned: nothing waits for it. Belongs to a
+// shard's thread.
 #pragma once
 
 #include <cstdint>
@@ -29,25 +30,26 @@ class Auditor {
   struct Finding {
     Result result = Result::kMatch;
     JobId job;
-    std::string text;  // kMismatch: one sentence for people
+    std::string text;  // kMismatch: a sentence for people
   };
   using FindingFn = std::function<void(const Finding&)>;
 
-  // Audits that are under way at a time; the oldest of the job that has most gives way.
+  // The limit of audits under way. Beyond it the job with the most audits abandons its oldest.
   static constexpr size_t kOpenMax = 16;
 
   explicit Auditor(FindingFn on_finding) : on_finding_(std::move(on_finding)) {}
 
-  // Both of a round that `nodes` nodes with `ranks` ranks each take part in.
-  // A node's contribution; null: there was no memory for it, so the audit is abandoned.
+  // `nodes` nodes with `ranks` ranks each take part in the round.
+  //
+  // A node's contribution. Null if there was no memory for it: the audit is abandoned.
   void OnContribution(const FrameHeader& header, uint32_t nodes, uint32_t ranks,
                       std::unique_ptr<EarlyContribution> contribution, absl::Time now);
-  // What the node was given: header.detail is the CRC-32C, header.contributors the owner's server
-  // id.
+  // The digest of a node's result: header.detail is the CRC-32C, header.contributors the owner's
+  // server id.
   void OnDigest(const FrameHeader& header, uint32_t nodes, uint32_t ranks, absl::Time now);
-  // Abandons what began before `before`.
+  // Abandons the audits that began before `before`.
   void AbandonOlderThan(absl::Time before);
-  // What refers to this node's memory goes: its link has closed.
+  // The node's link has closed: abandons the audits that refer to the memory of its process.
   void ForgetNode(JobId job, NodeId node);
   void ForgetJob(JobId job);
 
@@ -66,7 +68,7 @@ class Auditor {
   Key FirstToGiveWay() const;
   void FinishIfComplete(const FrameHeader& header);
   Finding Compare(const Audit& audit) const;
-  // By value: the key of what is erased may be the very one that is given.
+  // By value: a reference might point into the audit that is erased.
   void Abandon(Key key);
 
   const FindingFn on_finding_;

@@ -1,3 +1,4 @@
+// The order of the nodes in a round.
 #include "lib/summation/collector.h"
 
 #include <algorithm>

@@ -1,13 +1,15 @@
-// Who has contributed to a partition's round, and whose turn it is. Pure: no bytes, thread, clock
-// or I/O.
+// The nodes that have contributed to a partition's round, and the node whose turn it is. Pure: no
+// bytes, thread, clock or I/O.
 //
-// A result is the sum in node order, so contributions are summed in turn. One that comes early is
-// kept, or dropped when memory is short and asked for again when its turn has come.
+// A result is the sum in node order, whatever the order of arrival: so its bits do not depend on
+// the network. A contribution that comes before its turn is kept, or dropped when memory is short
+// and requested again at its turn.
 //
 // Invariants
-//  1. Every node is summed exactly once in a round, in ascending order; a lost one in no round any
-//     more, but for the open one if its contribution was there.
-//  2. A sealed round never opens again; the next one opens when it is sealed.
+//  1. Every node is summed exactly once in a round, in ascending order. A lost node is summed in no
+//     further round, and in the open round only if its contribution was there.
+//  2. A sealed round never opens again, except by GoBack(). The next round opens when a round is
+//     sealed.
 #pragma once
 
 #include <cstdint>
@@ -19,20 +21,20 @@ namespace addend {
 
 class Collector {
  public:
-  // What a contribution of (node, round) is to this partition now.
+  // The use of a contribution of (node, round) now.
   enum class Standing {
     kItsTurn,   // sum it, then call Summed()
     kEarly,     // call Keep() or Drop()
     kRepeated,  // this round has it already
-    kSealed,    // of the last sealed round: the node wants its result again
-    kOld,       // of a round before that
+    kSealed,    // of the last sealed round: the node lacks its result
+    kOld,       // of an earlier round
     kAhead,     // of a round that cannot have begun
   };
-  // What is known of the node whose turn it is.
+  // The next step for the node whose turn it is.
   enum class Next {
-    kWait,  // nothing came yet
+    kWait,  // its contribution has not arrived
     kKept,  // its contribution is kept: sum it
-    kAsk,   // its contribution was dropped: ask for it (once; then kWait)
+    kAsk,   // its contribution was dropped: request it (once; then kWait)
     kSeal,  // all nodes are summed: call Seal()
   };
 
@@ -43,41 +45,41 @@ class Collector {
   NodeId turn() const;  // only while not all nodes are summed
   // All nodes that take part in this round are summed.
   bool IsComplete() const { return position_ == states_.size(); }
-  // After the node whose turn it is none follows.
+  // No node follows the node whose turn it is.
   bool IsLast() const { return NextFrom(position_ + 1) == states_.size(); }
-  // How many nodes take part in this round: all but the lost ones.
+  // The number of nodes that take part in this round: all but the lost nodes.
   uint32_t contributors() const;
 
   Standing Classify(NodeId node, Round round) const;
   void Keep(NodeId node);
   void Drop(NodeId node);
-  // What was kept of `node` is gone (its link closed): as if it had never come.
+  // The kept contribution of `node` is gone, because its link has closed: it counts as missing.
   void Forget(NodeId node);
-  // The node will not contribute any more. What is kept or summed of it counts in this round. May
-  // complete the round.
+  // The node will not contribute any more. A contribution that is kept or summed counts in this
+  // round. May complete the round.
   void Lose(NodeId node);
   // The node whose turn it is has been summed.
   void Summed();
-  // May turn a dropped contribution into one that was asked for.
+  // Marks a dropped contribution as requested when it returns kAsk.
   Next Advance();
   void Seal();
-  // Another server may have been the owner: all of the open round is forgotten, and the next one is
-  // `round` or a later one that this server has reached itself.
+  // Another server may have been the owner: forgets the open round. The next round is `round`, or
+  // the later round that this server has reached itself.
   void Restart(Round round);
-  // The last sealed round, whose result is lost with the only node that held it, opens again.
+  // Opens the last sealed round again: its result is lost with the only node that held it.
   void GoBack();
 
   bool HasPushed(NodeId node) const;
   bool IsLost(NodeId node) const { return lost_[node.value()]; }
   bool TakesPart(NodeId node) const { return states_[node.value()] != State::kAbsent; }
-  // Anything of this round has come.
+  // A contribution to this round has arrived, or has been kept or dropped.
   bool IsOpen() const;
 
  private:
   enum class State : uint8_t { kMissing, kKept, kDropped, kAsked, kSummed, kAbsent };
 
   uint32_t NodeAt(uint32_t position) const;
-  // The first position from this one on whose node takes part.
+  // The first position from `position` on whose node takes part.
   uint32_t NextFrom(uint32_t position) const;
   void Open();
 

@@ -1,3 +1,4 @@
+// The reuse of buffers, by job and by size.
 #include "lib/summation/early_buffers.h"
 
 #include <utility>

@@ -1,6 +1,6 @@
-// Memory for contributions that come before their turn: taken from the server's budget, and kept
-// for the next one, since fresh pages cost more than what is received into them. Belongs to one
-// shard's thread.
+// Buffers for contributions that come before their turn. They are taken from the server's budget,
+// and kept for later contributions: fresh pages cost more time than receiving into them. Belongs to
+// a shard's thread.
 #pragma once
 
 #include <cstddef>
@@ -20,17 +20,17 @@ namespace addend {
 
 class EarlyBuffers : public std::enable_shared_from_this<EarlyBuffers> {
  public:
-  // What is kept unused, at most. It counts as taken from the budget.
+  // The limit of unused buffers. They count as taken from the budget.
   static constexpr size_t kUnusedBytesMax = 32 << 20;
 
-  // Given back when it is destroyed, on the shard's thread.
+  // Returned when it is destroyed, on the shard's thread.
   class Buffer {
    public:
     Buffer() = default;
     Buffer(Buffer&&) = default;
     Buffer& operator=(Buffer&&) = delete;
     ~Buffer();
-    // Empty: none. Not zeroed.
+    // Empty for a default-constructed buffer. Not zeroed.
     MutableBytes memory() const { return arena_ ? arena_->memory().first(bytes_) : MutableBytes(); }
 
    private:
@@ -41,15 +41,15 @@ class EarlyBuffers : public std::enable_shared_from_this<EarlyBuffers> {
     size_t bytes_ = 0;
   };
 
-  // `budget` outlives it.
+  // `budget` outlives this object.
   static std::shared_ptr<EarlyBuffers> Create(MemoryBudget* budget) {
     return std::shared_ptr<EarlyBuffers>(new EarlyBuffers(budget));
   }
   ~EarlyBuffers() { DropUnused(); }
 
-  // An empty one when the budget has no room, or the job has had its part of it.
+  // Returns an empty buffer if the budget has no room, or the job has used its share.
   Buffer Take(size_t bytes, std::shared_ptr<JobMemory> job);
-  // Gives what is kept unused back to the budget and the machine.
+  // Returns the unused buffers to the budget and the machine.
   void DropUnused();
 
  private:
@@ -62,7 +62,8 @@ class EarlyBuffers : public std::enable_shared_from_this<EarlyBuffers> {
   void DropOfGoneJobs();
 
   MemoryBudget* const budget_;
-  // Never another job's: nodes may still have the keys to write there over RDMA.
+  // By job: a node may still have the keys to write into a buffer over RDMA, so a buffer never goes
+  // to another job.
   std::map<std::weak_ptr<JobMemory>, Arenas, std::owner_less<>> unused_;
   size_t unused_bytes_ = 0;
 };
@@ -71,7 +72,7 @@ class EarlyBuffers : public std::enable_shared_from_this<EarlyBuffers> {
 // sender's memory.
 class EarlyContribution {
  public:
-  // Null when there is no room for the job.
+  // Null if there is no room for the job.
   static std::unique_ptr<EarlyContribution> TakeBuffer(EarlyBuffers* buffers, size_t bytes,
                                                        std::shared_ptr<JobMemory> job);
   EarlyContribution(Payload payload, bool empty) : payload_(std::move(payload)), empty_(empty) {}

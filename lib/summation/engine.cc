@@ -1,3 +1,4 @@
+// The orders of the scheduler, and their way to the shards.
 #include "lib/summation/engine.h"
 
 #include <algorithm>
@@ -6,66 +7,28 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "lib/base/limits.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/units.h"
 #include "lib/memory/arena.h"
+#include "lib/summation/partition_layout.h"
 
 namespace addend {
 namespace {
 
-// Accumulators start on a cache line.
-constexpr uint64_t kAlignment = 64;
-uint64_t Aligned(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+// The partitions that an order reaches in one turn of a shard, while the links of others wait.
+constexpr size_t kPartitionsAtOnce = 64;
 
-// What one partition takes of the engine's own memory. With the agent's result slots at hand, sums
-// of full-width types happen right there; half types need one wide accumulator beside them.
-uint64_t OwnBytes(const TensorSpec& tensor, uint32_t partition, bool external) {
-  const uint64_t accumulator =
-      Aligned(tensor.ElementsOf(partition) * AccumulatorSizeOf(tensor.dtype));
-  if (!external) return 2 * accumulator;
-  return AccumulatorSizeOf(tensor.dtype) == SizeOf(tensor.dtype) ? 0 : accumulator;
-}
-
-Partition::Spec SpecOf(const JobSpec& job, const TensorSpec& tensor, size_t i) {
-  return {.id = PartitionId(tensor.id, tensor.partitions[i]),
-          .name = tensor.name,
-          .dtype = tensor.dtype,
-          .op = tensor.op,
-          .elements = tensor.ElementsOf(tensor.partitions[i]),
-          .nodes = job.num_nodes,
-          .ranks = job.local_size,
-          .lost = job.lost,
-          .aborted = job.failed,
-          .version = tensor.versions[i],
-          .handed_over = tensor.handed_over[i]};
-}
-
-PartitionMemory Layout(const TensorSpec& tensor, uint32_t partition, std::byte* own,
-                       const std::optional<ExternalSlots>& external) {
-  const uint64_t accumulator =
-      Aligned(tensor.ElementsOf(partition) * AccumulatorSizeOf(tensor.dtype));
-  const bool widened = AccumulatorSizeOf(tensor.dtype) != SizeOf(tensor.dtype);
-  PartitionMemory memory;
-  for (int slot = 0; slot < 2; ++slot) {
-    if (external) {
-      memory.result[slot] =
-          external->slot[slot].data() + tensor.FirstElement(partition) * SizeOf(tensor.dtype);
-      memory.accumulator[slot] = widened ? own : memory.result[slot];
-      memory.reads = external->reads;
-    } else {
-      memory.accumulator[slot] = memory.result[slot] = own + slot * accumulator;
+// Calls `order` with a few of the partitions at a time.
+template <typename Order>
+void InPieces(const std::set<uint32_t>& partitions, Order order) {
+  for (auto next = partitions.begin(); next != partitions.end();) {
+    std::set<uint32_t> some;
+    while (next != partitions.end() && some.size() < kPartitionsAtOnce) {
+      some.insert(some.end(), *next++);
     }
+    order(some);
   }
-  return memory;
-}
-
-// The arena is shared by the partitions that were reserved together, which may be released one by
-// one.
-std::shared_ptr<void> KeepAlive(std::shared_ptr<Arena> arena, MutableBytes part,
-                                const std::optional<ExternalSlots>& external) {
-  std::shared_ptr<void> slots = external ? external->keep_alive : nullptr;
-  return std::shared_ptr<void>(part.data(), [arena = std::move(arena), slots = std::move(slots),
-                                             part](void*) { Arena::Discard(part); });
 }
 
 }  // namespace
@@ -143,7 +106,7 @@ void Engine::OnShards(absl::FunctionRef<void(Shard*)> task) const {
 void Engine::SetJob(const JobSpec& spec) {
   MutexLock lock(&mu_);
   HeldJob& held = jobs_[spec.id];
-  if (held.spec.generation != spec.generation) ForgetTensors(&held);
+  if (held.spec.generation != spec.generation || held.spec.key != spec.key) ForgetTensors(&held);
   held.spec = spec;
   if (held.memory == nullptr) {
     held.memory = std::make_shared<JobMemory>(&budget_, options_.job_memory_limit_bytes);
@@ -162,53 +125,67 @@ absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(
   uint64_t bytes = 0;
   for (const uint32_t index : tensor.partitions)
     bytes += OwnBytes(tensor, index, external.has_value());
-  ADDEND_RETURN_IF_ERROR(job.memory->Reserve(tensor.name, bytes));
+  const uint64_t tables = tensor.partitions.size() * PartitionTableBytes(job.spec.num_nodes);
+  ADDEND_RETURN_IF_ERROR(job.memory->Reserve(tensor.name, bytes + tables));
   auto arena = Arena::Create(bytes);
   if (!arena.ok()) {
-    job.memory->Release(bytes);
+    job.memory->Release(bytes + tables);
     return arena.status();
   }
   std::vector<std::shared_ptr<Partition>> partitions;
+  const SharedText name = tensor.name;
   std::byte* own = (*arena)->memory().data();
   for (size_t i = 0; i < tensor.partitions.size(); ++i) {
     const uint32_t index = tensor.partitions[i];
     const MutableBytes part(own, OwnBytes(tensor, index, external.has_value()));
     PartitionMemory memory = Layout(tensor, index, own, external);
     own += part.size();
-    (*held)[index] = {part.size(), tensor.ElementsOf(index) * SizeOf(tensor.dtype),
-                      tensor.shards[i]};
+    (*held)[index] = {part.size() + PartitionTableBytes(job.spec.num_nodes),
+                      tensor.ElementsOf(index) * SizeOf(tensor.dtype), tensor.shards[i]};
     memory.keep_alive = KeepAlive(*arena, part, external);
     partitions.push_back(
-        std::make_shared<Partition>(SpecOf(job.spec, tensor, i), std::move(memory)));
+        std::make_shared<Partition>(SpecOf(job.spec, tensor, name, i), std::move(memory)));
   }
   return partitions;
 }
 
-// Two values of each are reserved: the latest, and one that is on its way to a node.
+// Two copies of each value are reserved: the latest value, and a copy on its way to a node.
 absl::StatusOr<std::vector<std::shared_ptr<LatestPartition>>> Engine::MakeLatest(
     const HeldJob& job, const TensorSpec& tensor, HeldTensor* held) {
+  const auto payload_of = [&tensor](size_t i) {
+    return tensor.ElementsOf(tensor.partitions[i]) * SizeOf(tensor.dtype);
+  };
+  const uint64_t table = LatestPartitionTableBytes(job.spec.num_nodes);
   uint64_t bytes = 0;
-  std::vector<std::shared_ptr<LatestPartition>> partitions;
   for (size_t i = 0; i < tensor.partitions.size(); ++i) {
-    const uint64_t payload = tensor.ElementsOf(tensor.partitions[i]) * SizeOf(tensor.dtype);
-    (*held)[tensor.partitions[i]] = {2 * payload, payload, tensor.shards[i]};
-    bytes += 2 * payload;
-    partitions.push_back(std::make_shared<LatestPartition>(SpecOf(job.spec, tensor, i)));
+    bytes += ValueCopies::kReserved * payload_of(i) + table;
   }
   ADDEND_RETURN_IF_ERROR(job.memory->Reserve(tensor.name, bytes));
+  std::vector<std::shared_ptr<LatestPartition>> partitions;
+  const SharedText name = tensor.name;
+  for (size_t i = 0; i < tensor.partitions.size(); ++i) {
+    const uint64_t payload = payload_of(i);
+    (*held)[tensor.partitions[i]] = {ValueCopies::kReserved * payload + table, payload,
+                                     tensor.shards[i]};
+    partitions.push_back(
+        std::make_shared<LatestPartition>(SpecOf(job.spec, tensor, name, i), job.memory));
+  }
   return partitions;
 }
 
 template <typename P>
 void Engine::GiveToShards(JobId job, const TensorSpec& tensor,
                           const std::vector<std::shared_ptr<P>>& partitions) {
-  for (uint32_t s = 0; s < shards_.size(); ++s) {
-    Shard* const shard = shards_[s].get();
-    shard->loop()->Run([&] {
-      for (size_t i = 0; i < partitions.size(); ++i) {
-        if (tensor.shards[i] == s) shard->AddPartition(job, partitions[i]);
-      }
-    });
+  for (size_t begin = 0; begin < partitions.size(); begin += kPartitionsAtOnce) {
+    const size_t end = std::min(partitions.size(), begin + kPartitionsAtOnce);
+    for (uint32_t s = 0; s < shards_.size(); ++s) {
+      Shard* const shard = shards_[s].get();
+      shard->loop()->Run([&] {
+        for (size_t i = begin; i < end; ++i) {
+          if (tensor.shards[i] == s) shard->AddPartition(job, partitions[i]);
+        }
+      });
+    }
   }
 }
 
@@ -225,7 +202,7 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
   added.shards.clear();
   added.versions.clear();
   added.handed_over.clear();
-  // One that this server had in a former life, perhaps, and now gets back at another shard.
+  // Partitions that this server has held at another shard, and now gets back.
   std::set<uint32_t> elsewhere;
   if (const auto found = held.tensors.find(tensor.id); found != held.tensors.end()) {
     for (size_t i = 0; i < tensor.partitions.size(); ++i) {
@@ -253,6 +230,12 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
     }
   }
   if (known != held.tensors.end() && added.partitions.empty()) return absl::OkStatus();
+  if (added.partitions.size() > kMaxPartitions - std::min(kMaxPartitions, held.partitions())) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "tensor '%s' has %d partitions here, and its job %d others, more than %d together: raise "
+        "--partition-bytes",
+        tensor.name, added.partitions.size(), held.partitions(), kMaxPartitions));
+  }
   HeldTensor reserved;
   if (tensor.op == ReduceOp::kAccumulate) {
     ADDEND_ASSIGN_OR_RETURN(const auto partitions, MakeLatest(held, added, &reserved));
@@ -280,7 +263,9 @@ void Engine::TrimEarly() const {
 void Engine::HandOver(JobId job, TensorId tensor, const std::set<uint32_t>& partitions,
                       PlanVersion next) {
   MutexLock lock(&mu_);
-  OnShards([&](Shard* shard) { shard->HandOver(job, tensor, partitions, next); });
+  InPieces(partitions, [&](const std::set<uint32_t>& some) {
+    OnShards([&](Shard* shard) { shard->HandOver(job, tensor, some, next); });
+  });
 }
 
 void Engine::Release(JobId job, TensorId tensor) {
@@ -301,7 +286,9 @@ void Engine::Release(JobId job, TensorId tensor, const std::set<uint32_t>& parti
 void Engine::Drop(JobId job, TensorId tensor, const std::set<uint32_t>& partitions, HeldJob* held) {
   const auto there = held->tensors.find(tensor);
   if (there == held->tensors.end()) return;
-  OnShards([&](Shard* shard) { shard->DropPartitions(job, tensor, partitions); });
+  InPieces(partitions, [&](const std::set<uint32_t>& some) {
+    OnShards([&](Shard* shard) { shard->DropPartitions(job, tensor, some); });
+  });
   for (const uint32_t index : partitions) {
     const auto partition = there->second.find(index);
     if (partition == there->second.end()) continue;
@@ -327,8 +314,9 @@ void Engine::ForgetTensors(HeldJob* job) {
   job->owned_bytes.clear();
 }
 
-// Every link gets the part of the machine's link that its results take in a round. A colocated
-// server shares that with its node, which sends all tensors but what is summed right here.
+// Every link gets a part of the machine's link in proportion to its results in a round. A colocated
+// server shares the machine's link with its node, which sends all contributions except those that
+// are summed right here.
 void Engine::LimitInFlight(JobId id, const HeldJob& job) const {
   const size_t limit = options_.send_limits.results_in_flight;
   if (limit == SendLimits::kUnlimited) return;
@@ -420,7 +408,7 @@ std::vector<SumEvent> Engine::Trace(JobId job, uint64_t rounds) const {
   std::vector<SumEvent> events;
   OnShards([&](Shard* shard) {
     std::optional<Generation> generation;  // the last
-    std::map<TensorId, Round> newest;      // of each tensor; the first that is seen
+    std::map<TensorId, Round> newest;      // of each tensor: the round of its first event
     shard->journal().events().NewestFirst([&](const SumEvent& event) {
       if (event.job != job) return true;
       if (!generation) generation = event.generation;

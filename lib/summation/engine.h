@@ -1,8 +1,8 @@
 // A summation server without its control plane: shards, memory, data listeners. The same engine
 // runs in addend-summation and, colocated, in every agent.
 //
-// Threads: the control methods may be called from any thread, one at a time; each waits until all
-// shards have done it. Statistics may be read at any time.
+// Threads: any thread may call the control methods; they run in turn, and each waits until all
+// shards have executed it. Statistics may be read at any time.
 #pragma once
 
 #include <map>
@@ -41,24 +41,24 @@ class Engine {
  public:
   struct Options {
     uint32_t shards = 1;
-    uint64_t memory_limit_bytes = 0;      // 0: none
-    uint64_t job_memory_limit_bytes = 0;  // of each job; 0: none
+    uint64_t memory_limit_bytes = 0;      // 0: no limit
+    uint64_t job_memory_limit_bytes = 0;  // of each job; 0: no limit
     Incarnation incarnation;
     SendLimits send_limits;                  // for the machine's link
     std::shared_ptr<InprocNetwork> network;  // null: no in-process links
-    rdma::Devices rdma_devices = {};         // none: no links over RDMA
+    rdma::Devices rdma_devices = {};         // empty: no links over RDMA
     RdmaOptions rdma_options = {};
     ExternalSlotsFn external_slots;  // null: all results in the engine's own memory
   };
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Options options);
   ~Engine();
 
-  // One port for all shards. Returns the bound port.
+  // All shards share a port. Returns the bound port.
   absl::StatusOr<uint16_t> ListenTcp(const Address& bind);
   // Shard i listens as InprocName(i).
   absl::Status ListenInproc();
   static std::string InprocName(uint32_t shard);
-  // Somebody asks for a link over RDMA. From any thread, at once; who may not is told so.
+  // A peer requests a link over RDMA. Any thread; does not wait. The shard answers the peer.
   void AnswerRdma(Shard::RdmaCall call, std::unique_ptr<rdma::Signals> signals);
   // Closes all links over RDMA, whose conversations would keep gRPC from ending, and takes no more.
   void HangUp();
@@ -68,30 +68,31 @@ class Engine {
   Incarnation incarnation() const { return identity_.incarnation; }
   void SetServerId(ServerId id) { identity_.id = id.value(); }
 
-  // INVALID_ARGUMENT: SetJob() must not be called with it: a number is 0 or too large, a lost node
-  // is none of the job's, or the generation that is held has other nodes.
+  // INVALID_ARGUMENT: SetJob() must not be called with `spec`. A number is 0 or too large, a lost
+  // node is not a node of the job, or the generation that is held has other nodes.
   absl::Status CheckJob(const JobSpec& spec) const;
-  // Makes the job known, or moves it to a larger generation, which forgets all tensors of the
-  // former one.
+  // Makes the job known, or moves it to a larger generation, which drops all tensors of the former
+  // generation.
   void SetJob(const JobSpec& spec);
-  // Reserves two accumulators for every partition named that is not held yet. One that had another
-  // owner before (a version that is newer than what is held) first recovers: see Ownership.
+  // Reserves two accumulators for every named partition that is not held yet. A partition that had
+  // another owner before (its version is newer than the version held) first recovers: see
+  // Ownership.
   // RESOURCE_EXHAUSTED (with the numbers) when the memory limit has no room, INVALID_ARGUMENT for a
   // bad spec.
   absl::Status Reserve(JobId job, const TensorSpec& tensor);
   // Another server owns these partitions from the plan version `next` on. Each is closed between
-  // two rounds, which the nodes are told; it is held until it is released.
+  // two rounds, and the nodes are told; it is held until it is released.
   void HandOver(JobId job, TensorId tensor, const std::set<uint32_t>& partitions, PlanVersion next);
   void Release(JobId job, TensorId tensor);
   void Release(JobId job, TensorId tensor, const std::set<uint32_t>& partitions);
   void ReleaseJob(JobId job);
-  // Forgets whatever is not named.
+  // Drops all jobs and partitions that are not named.
   using Holdings = std::map<JobId, std::map<TensorId, std::set<uint32_t>>>;
   void RetainOnly(const Holdings& wanted);
 
   std::vector<OpenRoundInfo> RollCall(JobId job, size_t limit) const;
   EngineStats stats() const;
-  // By job, of its present generation.
+  // Numbers of a job's present generation.
   struct JobNumbers {
     JobTotals totals;
     uint64_t reserved_bytes = 0;
@@ -100,9 +101,9 @@ class Engine {
   LinkCounts links() const;
   uint64_t memory_limit_bytes() const { return options_.memory_limit_bytes; }
   uint64_t job_memory_limit_bytes() const { return options_.job_memory_limit_bytes; }
-  // What audits have found since the last call: sentences for people.
+  // The mismatches that audits have found since the last call: sentences for people.
   std::vector<std::string> TakeMismatches();
-  // The newest events of the job, of its last `rounds` rounds of every tensor.
+  // The events of the job's last `rounds` rounds of every tensor, newest first.
   std::vector<SumEvent> Trace(JobId job, uint64_t rounds) const;
   // The names of the tensors that the engine has partitions of.
   std::map<TensorId, std::string> TensorNames(JobId job) const;
@@ -122,6 +123,11 @@ class Engine {
     std::map<TensorId, uint64_t> tensor_bytes;  // of these, whole
     uint64_t all_bytes = 0;                     // of these together
     std::vector<uint64_t> owned_bytes;          // payload on each shard
+    uint64_t partitions() const {
+      uint64_t sum = 0;
+      for (const auto& [id, tensor] : tensors) sum += tensor.size();
+      return sum;
+    }
   };
 
   explicit Engine(Options options);

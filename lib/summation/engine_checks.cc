@@ -1,17 +1,11 @@
-// What a job and a reservation have to fulfil before the engine works with them.
+// The checks of a job and of a reservation, before the engine works with them.
 #include <set>
 
 #include "absl/strings/str_format.h"
+#include "lib/base/limits.h"
 #include "lib/summation/engine.h"
 
 namespace addend {
-namespace {
-
-// More than any job or tensor has, and little enough to reckon with.
-constexpr uint32_t kMaxNodes = 1 << 16;
-constexpr uint64_t kMaxElements = uint64_t{1} << 50;
-
-}  // namespace
 
 absl::Status Engine::CheckJob(const JobSpec& spec) const {
   MutexLock lock(&mu_);
@@ -20,8 +14,7 @@ absl::Status Engine::CheckJob(const JobSpec& spec) const {
                           (held->second.spec.num_nodes == spec.num_nodes &&
                            held->second.spec.local_size == spec.local_size);
   const bool lost_exist = spec.lost.empty() || spec.lost.rbegin()->value() < spec.num_nodes;
-  if (spec.num_nodes > 0 && spec.num_nodes <= kMaxNodes && spec.local_size > 0 && same_nodes &&
-      lost_exist) {
+  if (IsJobSize(spec.num_nodes, spec.local_size) && same_nodes && lost_exist) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrFormat(

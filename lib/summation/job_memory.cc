@@ -1,3 +1,4 @@
+// The reservation of accumulators, and its refusals.
 #include "lib/summation/job_memory.h"
 
 #include "absl/strings/str_format.h"

@@ -1,8 +1,9 @@
-// What one job has of a server's memory: its accumulators and the contributions that came before
-// their turn, each under the job's own limit and the server's. Thread-safe; shared by all shards.
+// A job's part of a server's memory: accumulators, and contributions that came before their turn,
+// both under the job's own limit and the server's. Thread-safe; shared by all shards.
 //
-// Jobs share what no accumulators take in equal parts: one that keeps more early contributions than
-// its part is asked for them again, so that none can take the room of all others.
+// The memory beside the accumulators is shared by the jobs in equal parts. A job that keeps more
+// early contributions than its part has to send some again, so that no job can take the memory of
+// all others.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +18,7 @@ namespace addend {
 
 class JobMemory {
  public:
-  // `budget` outlives it. `limit` 0: none but the server's.
+  // `budget` outlives this object. `limit` 0: only the server's limit.
   JobMemory(MemoryBudget* budget, uint64_t limit)
       : budget_(budget), limit_(limit == 0 ? UINT64_MAX : limit) {
     budget_->AddJob();
@@ -26,23 +27,36 @@ class JobMemory {
   JobMemory(const JobMemory&) = delete;
   JobMemory& operator=(const JobMemory&) = delete;
 
-  // For the accumulators of a tensor, which come before early contributions; one at a time.
-  // RESOURCE_EXHAUSTED says which limit has no room, and the numbers.
+  // For the accumulators of a tensor, which have precedence over early contributions. A single
+  // thread at a time. RESOURCE_EXHAUSTED names the limit and the numbers.
   absl::Status Reserve(std::string_view tensor, uint64_t bytes);
   void Release(uint64_t bytes) {
     reserved_.fetch_sub(bytes, std::memory_order_relaxed);
     budget_->Release(bytes);
   }
 
-  // For an early contribution, beside what the server's budget says of it. Shards may pass the part
-  // together, by as much as each takes at a time.
+  // For an early contribution, in addition to the server's budget. Shards that take memory at the
+  // same time may together exceed the part, by a buffer for each shard.
   bool TryKeep(uint64_t bytes) {
     if (early_.fetch_add(bytes, std::memory_order_relaxed) + bytes <= Part()) return true;
     LetGo(bytes);
     return false;
   }
   void LetGo(uint64_t bytes) { early_.fetch_sub(bytes, std::memory_order_relaxed); }
-  // Other jobs, or accumulators, have made its part smaller: some have to be dropped.
+  // For a copy of an asynchronous value above the reserved copies, until GiveCopy(). Counts as an
+  // early contribution, against the server's budget too.
+  bool TryTakeCopy(uint64_t bytes) {
+    if (!TryKeep(bytes)) return false;
+    if (budget_->TryTake(bytes)) return true;
+    LetGo(bytes);
+    return false;
+  }
+  void GiveCopy(uint64_t bytes) {
+    budget_->Give(bytes);
+    LetGo(bytes);
+  }
+  // Other jobs, or accumulators, have made the job's part smaller: early contributions have to be
+  // dropped.
   bool over_part() const { return early_.load(std::memory_order_relaxed) > Part(); }
 
  private:

@@ -1,16 +1,25 @@
+// The value of an asynchronous partition, its copies, and its restoration from the nodes' copies.
 #include "lib/summation/latest_partition.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 #include "lib/reduce/reduce.h"
 
 namespace addend {
+namespace {
 
-LatestPartition::LatestPartition(Partition::Spec spec)
+// A stamp of so many nodes, with its entry in the partition's table.
+constexpr uint64_t PaidStampBytes(uint32_t nodes) { return StampBytes(nodes) + 128; }
+
+}  // namespace
+
+LatestPartition::LatestPartition(Partition::Spec spec, std::shared_ptr<JobMemory> memory)
     : spec_(std::move(spec)),
+      memory_(std::move(memory)),
+      copies_(payload_bytes(), memory_),
       version_(spec_.version),
       aborted_(spec_.aborted),
       stamp_{.updates = 0, .applied = std::vector<uint64_t>(spec_.nodes, 0)},
@@ -36,13 +45,12 @@ std::string_view LatestPartition::Describe() const {
 
 absl::Status LatestPartition::Apply(NodeId node, Round round, Bytes contribution) {
   if (!contribution.empty()) {
-    ADDEND_ASSIGN_OR_RETURN(std::shared_ptr<Arena> next, RoomForNext());
+    ADDEND_ASSIGN_OR_RETURN(std::shared_ptr<Arena> next, copies_.RoomForNext());
     std::vector<const void*> inputs;
-    if (has_value_) inputs.push_back(value_->memory().data());
+    if (has_value_) inputs.push_back(copies_.latest()->memory().data());
     inputs.push_back(contribution.data());
     Reduce(spec_.dtype, ReduceOp::kSum, next->memory().data(), inputs, spec_.elements, 1);
-    if (value_ != nullptr && value_ != next) former_.push_back(std::move(value_));
-    value_ = std::move(next);
+    copies_.Replace(std::move(next));
     has_value_ = true;
   }
   stamp_.applied[node.value()] = round.value();
@@ -50,22 +58,17 @@ absl::Status LatestPartition::Apply(NodeId node, Round round, Bytes contribution
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<const Arena>> LatestPartition::Value() {
-  if (value_ == nullptr) {
-    ADDEND_ASSIGN_OR_RETURN(value_, Arena::Create(payload_bytes()));  // reads as zeros
+void LatestPartition::Postpone(NodeId node) {
+  if (std::find(postponed_.begin(), postponed_.end(), node) == postponed_.end()) {
+    postponed_.push_back(node);
   }
-  return std::shared_ptr<const Arena>(value_);
 }
 
-// The value's own memory, unless it is lent.
-absl::StatusOr<std::shared_ptr<Arena>> LatestPartition::RoomForNext() {
-  if (value_ != nullptr && value_.use_count() == 1) return value_;
-  const auto free = std::find_if(former_.begin(), former_.end(),
-                                 [](const auto& arena) { return arena.use_count() == 1; });
-  if (free == former_.end()) return Arena::Create(payload_bytes());
-  std::shared_ptr<Arena> room = std::move(*free);
-  former_.erase(free);
-  return room;
+std::optional<NodeId> LatestPartition::TakePostponed() {
+  if (postponed_.empty() || !copies_.AnyIsFree()) return std::nullopt;
+  const NodeId node = postponed_.front();
+  postponed_.pop_front();
+  return node;
 }
 
 bool LatestPartition::HandOver(PlanVersion next) {
@@ -90,8 +93,9 @@ bool LatestPartition::TakeOver(PlanVersion version) {
 void LatestPartition::AwaitReports() {
   state_ = State::kRecovering;
   std::fill(reports_.begin(), reports_.end(), std::nullopt);
+  ForgetStamps();
   has_value_ = false;
-  waiting_since_ = absl::Now();
+  waiting_since_ = SteadyNow();
 }
 
 bool LatestPartition::AllHaveReported() const {
@@ -102,11 +106,40 @@ bool LatestPartition::AllHaveReported() const {
 }
 
 absl::StatusOr<bool> LatestPartition::OnReport(NodeId node, Round held, Stamp stamp) {
-  if (stamp.applied.size() != spec_.nodes) {
+  if (stamp.updates > 0 && stamp.applied.size() != spec_.nodes) {
     return absl::InvalidArgumentError("a report's stamp is of another number of nodes");
   }
-  reports_[node.value()] = Report{held, std::move(stamp)};
+  ForgetStamp(node);
+  reports_[node.value()] = Report{held, stamp.updates};
+  if (stamp.updates > 0) KeepStamp(node, std::move(stamp.applied));
   return state_ == State::kRecovering && AllHaveReported();
+}
+
+void LatestPartition::KeepStamp(NodeId node, std::vector<uint64_t> applied) {
+  if (Holder() != node) {
+    if (PayForStamp()) stamps_[node] = std::move(applied);
+    return;
+  }
+  if (unpaid_stamp_.has_value() && !PayForStamp()) stamps_.erase(*unpaid_stamp_);
+  stamps_[node] = std::move(applied);
+  unpaid_stamp_ = node;
+}
+
+void LatestPartition::ForgetStamp(NodeId node) {
+  if (stamps_.erase(node) == 0) return;
+  if (unpaid_stamp_ == node) {
+    unpaid_stamp_.reset();
+  } else if (memory_ != nullptr) {
+    memory_->GiveCopy(PaidStampBytes(spec_.nodes));
+  }
+}
+
+void LatestPartition::ForgetStamps() {
+  while (!stamps_.empty()) ForgetStamp(stamps_.begin()->first);
+}
+
+bool LatestPartition::PayForStamp() const {
+  return memory_ == nullptr || memory_->TryTakeCopy(PaidStampBytes(spec_.nodes));
 }
 
 Round LatestPartition::Held(NodeId node) const {
@@ -119,8 +152,8 @@ std::optional<NodeId> LatestPartition::Holder() const {
   uint64_t updates = 0;
   for (uint32_t node = 0; node < reports_.size(); ++node) {
     if (lost_[node] || !reports_[node].has_value()) continue;
-    if (reports_[node]->stamp.updates <= updates) continue;
-    updates = reports_[node]->stamp.updates;
+    if (reports_[node]->updates <= updates) continue;
+    updates = reports_[node]->updates;
     holder = NodeId(node);
   }
   return holder;
@@ -129,21 +162,29 @@ std::optional<NodeId> LatestPartition::Holder() const {
 void LatestPartition::BeginRestore() {
   const std::optional<NodeId> holder = Holder();
   if (holder.has_value()) {
-    stamp_ = reports_[holder->value()]->stamp;
-    state_ = State::kRestoring;
-    waiting_since_ = absl::Now();
+    std::optional<Report>& report = reports_[holder->value()];
+    waiting_since_ = SteadyNow();
+    if (const auto kept = stamps_.find(*holder); kept != stamps_.end()) {
+      stamp_ = Stamp{.updates = report->updates, .applied = std::move(kept->second)};
+      ForgetStamp(*holder);
+      state_ = State::kRestoring;
+    } else {
+      report.reset();
+      state_ = State::kRecovering;
+    }
     return;
   }
   stamp_ = Stamp{.updates = 0, .applied = std::vector<uint64_t>(spec_.nodes, 0)};
-  if (value_ != nullptr) former_.push_back(std::exchange(value_, nullptr));
+  copies_.Replace(nullptr);
   state_ = State::kOpen;
   waiting_since_ = absl::InfiniteFuture();
 }
 
 void LatestPartition::EndRestore(std::shared_ptr<Arena> copy) {
-  if (value_ != nullptr) former_.push_back(std::move(value_));
-  value_ = std::move(copy);
+  copies_.Replace(std::move(copy));
   has_value_ = true;
+  ForgetStamps();
+  DropFurtherCopies();
   state_ = State::kOpen;
   waiting_since_ = absl::InfiniteFuture();
 }
@@ -160,6 +201,7 @@ uint64_t LatestPartition::LostUpdates() const {
 bool LatestPartition::Lose(NodeId node) {
   const bool was_asked = state_ == State::kRestoring && Holder() == node;
   lost_[node.value()] = true;
+  ForgetStamp(node);
   return was_asked || (state_ == State::kRecovering && AllHaveReported());
 }
 

@@ -1,8 +1,9 @@
 // The memory limit of a server: accumulators, reserved at declaration, and contributions that came
 // before their turn. Thread-safe; shared by all shards.
 //
-// Accumulators come first: a reservation counts against other reservations only, and may push what
-// is used over the limit until early contributions have been dropped (their nodes send them again).
+// Accumulators have precedence: a reservation counts against other reservations only. It may push
+// the memory in use over the limit, until early contributions have been dropped (their nodes send
+// them again).
 #pragma once
 
 #include <algorithm>
@@ -16,17 +17,17 @@ class MemoryBudget {
   // 0: no limit.
   explicit MemoryBudget(uint64_t limit) : limit_(limit == 0 ? UINT64_MAX : limit) {}
 
-  // For accumulators. False when all reservations together would pass the limit.
+  // For accumulators. False if all reservations together would exceed the limit.
   bool TryReserve(uint64_t bytes) { return TryAdd(&reserved_, bytes, limit_); }
   void Release(uint64_t bytes) { reserved_.fetch_sub(bytes, std::memory_order_relaxed); }
 
-  // For an early contribution. False when it would not fit beside everything else.
+  // For an early contribution. False if it does not fit beside everything else.
   bool TryTake(uint64_t bytes) { return TryAdd(&early_, bytes, free()); }
   void Give(uint64_t bytes) { early_.fetch_sub(bytes, std::memory_order_relaxed); }
-  // A reservation has taken the place of early contributions: some have to be dropped.
+  // A reservation has taken the place of early contributions, which have to be dropped.
   bool over_limit() const { return used() > limit_; }
 
-  // Jobs that share it, and what each may keep of early contributions (job_memory.h).
+  // The jobs that share the memory, and each job's part for early contributions (job_memory.h).
   void AddJob() { jobs_.fetch_add(1, std::memory_order_relaxed); }
   void RemoveJob() { jobs_.fetch_sub(1, std::memory_order_relaxed); }
   uint64_t part() const { return free() / std::max<uint64_t>(1, jobs_.load()); }
@@ -34,7 +35,7 @@ class MemoryBudget {
   uint64_t limit() const { return limit_; }
   uint64_t used() const { return reserved_.load() + early_.load(); }
   uint64_t peak() const { return peak_.load(std::memory_order_relaxed); }
-  // What can still be reserved; all ones: no limit.
+  // Bytes that can still be reserved; UINT64_MAX: no limit.
   uint64_t free() const { return limit_ == UINT64_MAX ? UINT64_MAX : limit_ - reserved_.load(); }
 
  private:

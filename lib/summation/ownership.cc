@@ -1,3 +1,4 @@
+// The transitions of spec/recovery.pml.
 #include "lib/summation/ownership.h"
 
 #include <algorithm>

@@ -1,17 +1,17 @@
-// What this server is to one of its partitions: the owner, one that first has to learn from the
-// nodes where the partition stands, or one that hands it over. Pure: no bytes, link, thread or
+// The role of this server for a partition: it is the owner, it first has to learn from the nodes
+// where the partition stands, or it hands the partition over. Pure: no bytes, link, thread or
 // clock.
 //
-// Server states of spec/recovery.pml, with the same transitions; a partition that is not held at
-// all is ABSENT there.
+// The states are the server states of spec/recovery.pml, with the same transitions. A partition
+// that is not held at all is ABSENT there.
 //
 // Invariants
-//  1. An owner that recovers sums nothing before every node that is left has reported what it
-//     holds.
-//  2. The newest round that a node holds is never summed again: who lacks it gets it from one that
-//     has it.
-//  3. An owner that hands over has sealed every round of which it has accepted a contribution, and
-//     accepts none of a later one.
+//  1. An owner that recovers sums nothing before every remaining node has reported the newest round
+//     that it holds.
+//  2. The newest round that a node holds is never summed again: the nodes that lack its result get
+//     it from a node that has it. So all nodes have the same bits.
+//  3. An owner that hands over has sealed every round to which it has accepted a contribution, and
+//     accepts no contribution to a later round.
 #pragma once
 
 #include <cstdint>
@@ -28,40 +28,41 @@ class Ownership {
   enum class State : uint8_t {
     kOpen,        // contributions are summed
     kClosing,     // the same, until the round is sealed that has begun
-    kClosed,      // no longer the owner: kept until every node follows the new one
+    kClosed,      // no longer the owner: kept until every node follows the new owner
     kRecovering,  // waits for the nodes' reports
   };
 
-  // `version` 0: the owner from the tensor's first round on. Else another server was it before; one
-  // that lives and has `handed_over` closes between two rounds, so the nodes have nothing to
-  // report.
+  // `version` 0: the owner from the tensor's first round on. Else another server was the owner
+  // before. A former owner that lives, and has `handed_over`, closes between two rounds: then the
+  // nodes have nothing to report.
   Ownership(uint32_t nodes, PlanVersion version, bool handed_over);
 
   State state() const { return state_; }
   // The plan version that made this server the owner.
   PlanVersion version() const { return version_; }
-  // For people and the roll-call: "open", "closing", "closed", "recovering", or "lacking" while a
-  // node is asked for the newest result.
+  // For people and the roll-call: "open", "closing", "closed", "recovering", or "lacking" while the
+  // newest result is requested from a node.
   std::string_view Describe() const;
   bool Sums() const { return state_ == State::kOpen || state_ == State::kClosing; }
 
-  // The scheduler makes this server the owner once more, because somebody else was meanwhile, or
-  // may have been. False: old news.
+  // The scheduler makes this server the owner again, because another server was the owner
+  // meanwhile, or may have been. False: the version is old, and nothing has changed.
   bool TakeOver(PlanVersion version, bool handed_over);
 
-  // The scheduler makes another server the owner from `next` on. False: old news.
+  // The scheduler makes another server the owner from `next` on. False: the version is old, and
+  // nothing has changed.
   bool HandOver(PlanVersion next);
   // The plan version of the next owner, once HandOver() was called.
   PlanVersion next_version() const { return next_version_; }
-  // To be called whenever it may be time to close. True: now it is kClosed. `between_rounds`:
-  // nothing of the round after the last sealed one has come.
+  // To be called whenever the partition may be due to close. True: it is kClosed now.
+  // `between_rounds`: no contribution to the round after the last sealed round has arrived.
   bool CloseIfDue(bool between_rounds);
 
-  // A node tells the last round whose result it holds. True for the report that completes them.
+  // A node reports the last round whose result it holds. True for the report that completes them.
   bool OnReport(NodeId node, Round held);
 
-  // The node is lost: neither its report nor what it held counts any more. True if that completes
-  // the reports.
+  // The node is lost: neither its report nor its results count any more. True if that completes the
+  // reports.
   bool Lose(NodeId node);
 
   bool HasReported(NodeId node) const { return reports_[node.value()].has_value(); }
@@ -71,11 +72,12 @@ class Ownership {
   Round newest() const { return newest_; }
   bool Lacks(NodeId node) const { return lacking_[node.value()]; }
   bool AnyLacks() const;
-  // A node that holds the newest round; none: those that did are lost.
+  // A node that holds the newest round; nullopt if all of those are lost.
   std::optional<NodeId> Holder() const;
-  // No node holds the newest round any more: the one before it is the newest, and nobody lacks it.
+  // No node holds the newest round any more: the round before it becomes the newest, and all nodes
+  // hold that.
   void GoBack();
-  // The nodes that lacked it are being sent it.
+  // The newest result is on its way to the nodes that lacked it.
   void Supplied();
 
  private:

@@ -1,3 +1,4 @@
+// The life of a round: contributions, the seal, and changes of the owner.
 #include "lib/summation/partition.h"
 
 #include <algorithm>
@@ -66,7 +67,7 @@ void Partition::Settle(Round* sealed) {
   nonfinite_ = false;
   if (spec_.op != ReduceOp::kBroadcast) {
     sum_.Finish(Slot(), divisor());
-    // While it is in the cache.
+    // Here, while the result is in the cache.
     nonfinite_ = FirstNonFinite(spec_.dtype, memory_.result[parity()], spec_.elements).has_value();
   }
   Seal(sealed);
@@ -86,7 +87,7 @@ absl::Status Partition::TakeBroadcast(Bytes payload, bool empty) {
   if (has_data_) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "two nodes sent data for the broadcast '%s': all ranks must name the same root",
-        spec_.name));
+        spec_.name.str()));
   }
   std::byte* const result = memory_.result[parity()];
   if (payload.data() != result) {
@@ -98,8 +99,9 @@ absl::Status Partition::TakeBroadcast(Bytes payload, bool empty) {
 
 absl::Status Partition::CheckBroadcast() const {
   if (has_data_) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrFormat(
-      "no node sent data for the broadcast '%s': its root rank is not in this job", spec_.name));
+  return absl::FailedPreconditionError(
+      absl::StrFormat("no node sent data for the broadcast '%s': its root rank is not in this job",
+                      spec_.name.str()));
 }
 
 Partition::Loss Partition::Lose(NodeId node) {
@@ -111,7 +113,7 @@ Partition::Loss Partition::Lose(NodeId node) {
   if (loss.reports_complete) {
     GoOnWithNewest();
   } else if (!aborted_ && !was_complete && collector_.IsComplete() && IsOpen()) {
-    // The others are summed: it was the last one.
+    // All other nodes are summed: the lost node was the last.
     if (spec_.op == ReduceOp::kBroadcast) {
       loss.status = CheckBroadcast();
       if (!loss.status.ok()) return loss;
@@ -192,7 +194,7 @@ size_t Partition::DropEarly() {
   size_t dropped = 0;
   for (uint32_t node = 0; node < early_.size(); ++node) {
     if (early_[node] == nullptr || early_[node]->room().empty()) continue;
-    if (collector_.IsLost(NodeId(node))) continue;  // nobody could be asked for it again
+    if (collector_.IsLost(NodeId(node))) continue;  // the node could not send it again
     early_[node].reset();
     collector_.Drop(NodeId(node));
     ++dropped;

@@ -1,3 +1,4 @@
+// Passes over the accumulator: as few as the memory of the contributions allows.
 #include "lib/summation/round_sum.h"
 
 #include <algorithm>
@@ -52,7 +53,7 @@ bool RoundSum::RefersTo(NodeId node) const {
   });
 }
 
-void RoundSum::Finish(const Memory& memory, uint32_t divisor) {
+void RoundSum::Finish(const Memory& memory, uint64_t divisor) {
   if (!started_ && terms_.empty()) {
     std::memset(memory.result, 0, elements_ * SizeOf(dtype_));
   } else if (!started_) {

@@ -1,6 +1,6 @@
 // The sum of a partition's open round: the contributions whose turn has come, in their order. They
-// are summed together as late as their memory allows, since every pass reads and writes the
-// accumulator once more. Belongs to one shard's thread.
+// are summed together, as late as their memory allows, since every pass reads and writes the
+// accumulator once more. Belongs to a shard's thread.
 #pragma once
 
 #include <cstddef>
@@ -28,32 +28,32 @@ class RoundSum {
   RoundSum(DType dtype, ReduceOp op, uint64_t elements)
       : dtype_(dtype), op_(op), elements_(elements) {}
 
-  // The next one, of `node`, in the memory of `owner`. Without an owner it is lent until Condense()
-  // or Finish(), and may be the accumulator itself if nothing came before and elements need no
-  // widening.
+  // Adds the next contribution, of `node`, in the memory of `owner`. Without an owner the data is
+  // lent until Condense() or Finish(), and may be the accumulator itself if it is the first and
+  // elements need no widening.
   void Add(NodeId node, Bytes data, std::unique_ptr<EarlyContribution> owner, const Memory& memory);
-  // Lets go of all memory but the accumulator. Returns how many bytes were copied to no purpose but
-  // that.
+  // Sums all contributions into the accumulator, and releases their memory. Returns the bytes that
+  // were only copied for that.
   size_t Condense(const Memory& memory);
-  // The same, but for references to the senders' memory that are not in the way.
+  // The same, unless all contributions are references to the senders' memory: those can wait.
   size_t LetGoOfBuffers(const Memory& memory);
   bool RefersTo(NodeId node) const;
-  // result = finish(sum), 0 without contributions; begins anew.
-  void Finish(const Memory& memory, uint32_t divisor);
+  // result = finish(sum), or 0 without contributions. Afterwards the sum is empty.
+  void Finish(const Memory& memory, uint64_t divisor);
   void Clear();
 
  private:
   struct Term {
     Bytes data;
     NodeId node;
-    std::unique_ptr<EarlyContribution> owner;  // null: lent
+    std::unique_ptr<EarlyContribution> owner;  // null if the data is lent
   };
   std::vector<const void*> Pointers() const;
 
   const DType dtype_;
   const ReduceOp op_;
   const uint64_t elements_;
-  bool started_ = false;  // the accumulator has the sum of what came before the terms
+  bool started_ = false;  // the accumulator has the sum of the contributions before the terms
   std::vector<Term> terms_;
 };
 

@@ -1,3 +1,4 @@
+// The events of a round, and the totals that follow from them.
 #include "lib/summation/shard_journal.h"
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 namespace addend {
 namespace {
 
-// Of one shard: with 4 nodes the last 7,000 rounds of partitions; 4 MB if they ever come.
+// Of a shard: with 4 nodes the last 7,000 rounds of partitions, in 4 MB.
 constexpr size_t kEventsKept = 1 << 16;
 
 }  // namespace
@@ -54,7 +55,7 @@ void ShardJournal::Summed(const Subject& subject, const Gathering& gathering, Jo
   ++totals->partitions_sealed;
   totals->gather.Observe(gathering.last - gathering.first);
   totals->sum.Observe(gathering.busy_ns);
-  if (gathering.before_last == 0) return;  // of one node alone
+  if (gathering.before_last == 0) return;  // a single contribution
   totals->delay_ns[gathering.last_node] +=
       static_cast<uint64_t>(std::max<int64_t>(gathering.last - gathering.before_last, 0));
 }

@@ -1,5 +1,6 @@
-// What a shard notes of its rounds: when contributions came, how long they took to sum, when
-// results were sent; for the trace, and in numbers for every job. Belongs to the shard's thread.
+// The journal of a shard's rounds, for the trace and for the numbers of every job: when
+// contributions arrived, how long they took to sum, when results were sent. Belongs to the shard's
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +14,12 @@
 
 namespace addend {
 
-// Something that took time, as TraceNow().
+// A step of a round. Times are as TraceNow().
 struct SumEvent {
   enum class Kind : uint8_t {
-    kReceived,  // a node's contribution: its first byte, its last one
-    kSummed,    // a round: its last contribution was there, its result is
-    kSent,      // a result: it was there, its last byte has been handed to the node's link
+    kReceived,  // from the first to the last byte of a node's contribution
+    kSummed,    // from a round's last contribution to its result
+    kSent,      // from a round's result to the end of sending it to a node
   };
   JobId job;
   Generation generation;
@@ -32,7 +33,7 @@ struct SumEvent {
   Kind kind = Kind::kReceived;
 };
 
-// How the contributions to a partition's open round came.
+// The arrivals of the contributions to a partition's open round.
 struct Gathering {
   int64_t first = 0;
   int64_t last = 0;
@@ -48,7 +49,7 @@ struct Gathering {
   }
 };
 
-// Of one job.
+// The totals of a job, over its generations.
 struct JobTotals {
   std::string name;
   uint64_t partitions_sealed = 0;
@@ -58,7 +59,8 @@ struct JobTotals {
   uint64_t audits_matched = 0;
   uint64_t audits_mismatched = 0;
   uint64_t audits_abandoned = 0;
-  std::map<NodeId, uint64_t> delay_ns;  // by which a node's contribution came after all others'
+  // By straggler: the time by which its contribution arrived after those of all other nodes.
+  std::map<NodeId, uint64_t> delay_ns;
 
   void Add(const JobTotals& other);
 };
@@ -67,7 +69,7 @@ class ShardJournal {
  public:
   ShardJournal();
 
-  // Whose round it is.
+  // The round that an event is about.
   struct Subject {
     JobId job;
     Generation generation;

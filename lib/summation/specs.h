@@ -1,4 +1,4 @@
-// What the scheduler asks a summation server to hold.
+// The orders of the scheduler to a summation server: the jobs and the tensors that it holds.
 #pragma once
 
 #include <algorithm>
@@ -23,11 +23,11 @@ struct JobSpec {
   std::string name = {};  // for people
   Generation generation;
   PlanVersion plan_version;
-  std::string key;  // what its nodes' tokens are made from (lib/auth/token.h)
+  std::string key;  // from which its nodes' tokens are made (lib/auth/token.h)
   uint32_t num_nodes = 1;
   uint32_t local_size = 1;     // Average divides by the nodes of the round times local_size
-  std::set<NodeId> lost = {};  // take part in nothing any more
-  bool failed = false;         // the generation has: nothing is sealed any more
+  std::set<NodeId> lost = {};  // nodes that take part in no round any more
+  bool failed = false;         // the generation has failed: no round is sealed any more
 };
 
 struct TensorSpec {
@@ -37,7 +37,7 @@ struct TensorSpec {
   ReduceOp op = ReduceOp::kSum;
   uint64_t elements = 0;              // of the whole tensor
   uint64_t partition_elements = 1;    // of every partition but the last
-  std::vector<uint32_t> partitions;   // indices of those that this server owns
+  std::vector<uint32_t> partitions;   // the indices of the partitions that this server owns
   std::vector<uint32_t> shards;       // the shard of each
   std::vector<PlanVersion> versions;  // of each; 0: this server is its first owner
   std::vector<bool> handed_over;      // of each: the former owner lives, and closes between rounds
@@ -48,8 +48,8 @@ struct TensorSpec {
   }
 };
 
-// Memory of the agent in which a colocated server leaves its results: slot[r & 1] of the whole
-// tensor.
+// The result slots of an agent, in which its colocated server leaves the results: slot[r & 1] of
+// the whole tensor for round r.
 struct ExternalSlots {
   MutableBytes slot[2];
   std::atomic<uint64_t>* reads = nullptr;  // as Segment::reads()
@@ -58,9 +58,9 @@ struct ExternalSlots {
 using ExternalSlotsFn =
     std::function<std::optional<ExternalSlots>(JobId, Generation, const std::string& tensor_name)>;
 
-// A round that waits for nodes, for the roll-call. Of a partition that recovers: the nodes that
-// have and have not reported; where the newest result is lacking, the node that is asked for it is
-// missing.
+// A round that waits for nodes, for the roll-call. `pushed` and `missing` are the nodes that have
+// and have not contributed. While the partition recovers, they are the nodes that have and have not
+// reported; while it lacks the newest result, the node from which that is requested is missing.
 struct OpenRoundInfo {
   JobId job;
   TensorId tensor;

@@ -1,3 +1,4 @@
+// The sentences about stalled rounds.
 #include "lib/summation/stall_log.h"
 
 #include <set>
@@ -10,7 +11,7 @@ namespace {
 
 constexpr double kSayAfter_s[] = {10, 60};
 constexpr int kTimes = 2;
-// A missing node is missing everywhere: one sentence must not be longer than a screen.
+// A missing node is missing in every round: a sentence must not be longer than a screen.
 constexpr size_t kNodesListed = 16;
 
 std::string Describe(const OpenRoundInfo& round) {

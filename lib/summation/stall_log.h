@@ -1,4 +1,4 @@
-// Names in the log whom open rounds wait for: once after 10 s, and once more after 60 s.
+// Names the nodes for which open rounds wait, in the log: once after 10 s, and again after 60 s.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace addend {
 
 class StallLog {
  public:
-  // `open`: the engine's roll-call. Returns the sentences that are due now; several partitions of
-  // one tensor give one. To be called every few seconds.
+  // `open`: the engine's roll-call. Returns the sentences that are due now; the partitions of a
+  // tensor share a sentence. To be called every few seconds.
   std::vector<std::string> Check(std::span<const OpenRoundInfo> open);
 
  private:

@@ -1,3 +1,7 @@
+// order_ has the next frame of every outbox by its place in the node's stream: the first entry is
+// the link that is furthest behind. When that link moves on, outboxes that were held back may
+// continue.
+
 #include "lib/transport/convoy.h"
 
 #include <vector>
@@ -28,6 +32,8 @@ void Convoy::Update(Outbox* outbox, std::optional<Frame> next, bool held) {
   if (was_last) ReleaseHeld();
 }
 
+// A frame may leave if no other link has a frame of at least its priority that is more than
+// lead_bytes behind it.
 bool Convoy::MayLeave(const Outbox* outbox, const Frame& frame) const {
   for (const auto& [place, other] : order_) {
     if (place + limits_.lead_bytes >= frame.place) return true;
@@ -36,7 +42,7 @@ bool Convoy::MayLeave(const Outbox* outbox, const Frame& frame) const {
   return true;
 }
 
-// Those that go on may in turn be what others wait for.
+// Repeats while outboxes move: other outboxes may wait for an outbox that was released.
 void Convoy::ReleaseHeld() {
   if (releasing_) return;
   releasing_ = true;

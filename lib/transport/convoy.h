@@ -1,11 +1,12 @@
-// Keeps the links of one port side by side. What a node contributes to a round leaves through many
-// links at once, to each server as much as it has of the tensors. TCP and RDMA give every link of a
-// port the same bandwidth: the links with little to carry would be done early, and those with much
-// would end the round alone, no faster than their servers can receive. So every frame has a place
-// in the node's stream of bytes, in which each link's frames are spread evenly, and no link may run
-// more than a lead ahead of the last one. All then get bandwidth in proportion to what they carry.
+// Keeps the links of a port side by side. A node's contribution to a round leaves through many
+// links at once: each server gets its own share of the tensors. TCP and RDMA give every link of a
+// port the same bandwidth: links with little to carry would finish early, and links with much would
+// end the round alone, no faster than their servers can receive. So every frame has a place in the
+// node's stream of bytes, in which each link's frames are spread evenly, and no link may run more
+// than SendLimits::lead_bytes ahead of the last link. All links then get bandwidth in proportion to
+// their load.
 //
-// More urgent frames never wait for less urgent ones. Belongs to one shard's thread.
+// More urgent frames never wait for less urgent frames. Belongs to one shard's thread.
 #pragma once
 
 #include <cstdint>
@@ -33,14 +34,15 @@ class Convoy {
 
  private:
   friend class Outbox;
-  // `next`: the frame that the outbox sends next; none: it has none, or no link. `held`: only the
-  // convoy keeps it. May call outboxes that were held.
+  // Updates the convoy's record of `outbox`. `next`: the frame that the outbox sends next; nullopt
+  // if the outbox has no frame or no link. `held`: the convoy alone keeps the frame from being
+  // sent. May call outboxes that were held.
   void Update(Outbox* outbox, std::optional<Frame> next, bool held);
   bool MayLeave(const Outbox* outbox, const Frame& frame) const;
   void ReleaseHeld();
 
   const SendLimits limits_;
-  std::set<std::pair<uint64_t, Outbox*>> order_;  // by place, of those that have a next frame
+  std::set<std::pair<uint64_t, Outbox*>> order_;  // outboxes with a next frame, by its place
   std::map<Outbox*, Frame> next_;
   std::set<Outbox*> held_;
   bool releasing_ = false;

@@ -49,7 +49,7 @@ int64_t FairTurns::QuantumOf(GroupId id) const {
 
 void FairTurns::Run() {
   ++run_;
-  // Groups that begin to wait meanwhile have their turn in the next run.
+  // Groups that begin to wait during this run have their turn in the next run.
   for (size_t left = order_.size(); left > 0 && !order_.empty(); --left) {
     const GroupId id = order_.front();
     const auto group = groups_.find(id);
@@ -63,8 +63,9 @@ void FairTurns::Run() {
   }
 }
 
-// What a byte costs depends on what it is part of, and on what is in the cache: where others wait,
-// the time counts that they wait for. Nobody else does: it need not be known.
+// The cost of a byte depends on the work it is part of and on the cache. So while other groups
+// wait, the time that they wait is the cost. Otherwise no group waits, and time need not be
+// measured.
 size_t FairTurns::Serve(Waiter* waiter, size_t most) {
   const bool timed = clock_ && !order_.empty();
   const int64_t begin = timed ? clock_() : 0;

@@ -1,7 +1,7 @@
 #include "lib/transport/link_status.h"
 
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
+#include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "lib/base/strings.h"
 #include "lib/wire/crc32c.h"
@@ -17,7 +17,7 @@ void BlamePeer(const std::string& peer, const absl::Status& why, TransportStats*
                LinePace* pace) {
   if (!IsMalformed(why)) return;
   stats->links_malformed.fetch_add(1, std::memory_order_relaxed);
-  if (const auto others = pace->Next(absl::Now())) {
+  if (const auto others = pace->Next(SteadyNow())) {
     spdlog::warn("closing the link to {}: {}{}", peer, Message(why), *others);
   }
 }

@@ -1,4 +1,4 @@
-// What all transports say alike about a link and what came through it.
+// Link errors and checks that all transports share.
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@
 
 namespace addend {
 
-// A link closes with this because of what its peer sent.
+// True if a link closes with this status because of malformed bytes from its peer.
 bool IsMalformed(const absl::Status& status);
-// Counts and logs the end of a link, where its peer is to blame.
+// Counts and logs the end of a link if the peer is to blame (IsMalformed).
 void BlamePeer(const std::string& peer, const absl::Status& why, TransportStats* stats,
                LinePace* pace);
-// DATA_LOSS: the frame carries the checksum of its payload, and it is another one.
+// DATA_LOSS: the frame carries a checksum, and the payload does not match it.
 absl::Status CheckChecksum(const FrameHeader& header, Bytes payload, const std::string& peer);
 
 }  // namespace addend

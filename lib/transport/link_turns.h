@@ -1,5 +1,5 @@
-// The turns of one transport's links on their shard's thread (fair_turns.h), taken at the end of
-// every turn of the loop: other events come in between.
+// Shares a shard's thread among the links of a transport (fair_turns.h). The turns are taken at the
+// end of every turn of the event loop, so that other events come in between.
 #pragma once
 
 #include <time.h>
@@ -14,7 +14,7 @@ namespace addend {
 
 class LinkTurns {
  public:
-  // Links that this end has made, and those that came and were not given to a group yet.
+  // Groups of the links that this end has made, and of incoming links without a group.
   static constexpr FairTurns::GroupId kMade = ~FairTurns::GroupId{0};
   static constexpr FairTurns::GroupId kStrangers = kMade - 1;
   // Enough for a hundred handshakes in a turn.
@@ -27,7 +27,7 @@ class LinkTurns {
 
   void Join(FairTurns::Waiter* waiter, FairTurns::GroupId group) { turns_.Join(waiter, group); }
   void Leave(FairTurns::Waiter* waiter) { turns_.Leave(waiter); }
-  // It is served once it is its turn; never from inside this.
+  // Queues `waiter` for its turn. Never serves it from inside this call.
   void Wait(FairTurns::Waiter* waiter) {
     turns_.Wait(waiter);
     if (!running_) end_of_turn_.Schedule();

@@ -1,3 +1,7 @@
+// Pump() hands frames to the link while the window has room and the convoy lets the next frame
+// leave. Each Done makes room and pumps again. A Done may come after the outbox is gone: it holds a
+// weak reference.
+
 #include "lib/transport/outbox.h"
 
 #include <algorithm>
@@ -74,7 +78,7 @@ void Outbox::Pump() {
 }
 
 void Outbox::SendNext() {
-  // top() is const only to protect the order, which pop() ends.
+  // top() is const only to protect the order of the heap, and pop() follows.
   std::unique_ptr<Item> item = std::move(const_cast<std::unique_ptr<Item>&>(queue_.top()));
   queue_.pop();
   const size_t bytes = kFrameHeaderBytes + item->payload.size();

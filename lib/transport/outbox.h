@@ -1,6 +1,6 @@
-// Sends frames through a link by priority: larger first, then in the order of pushing. Only a
-// window of bytes is handed to the link at a time, so that what is urgent overtakes what waits
-// here. Outboxes of one convoy keep side by side. Belongs to one shard's thread.
+// A send queue for a link, by priority: larger first, then in the order of pushing. Only a window
+// of bytes is handed to the link at a time, so that urgent frames overtake the frames that wait
+// here. Outboxes of a convoy keep side by side. Belongs to one shard's thread.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ class Outbox {
   using WaitingFn = absl::AnyInvocable<void(bool waiting)>;
 
   explicit Outbox(const SendLimits& limits) : window_bytes_(limits.window_bytes) {}
-  // `convoy`, which outlives it, holds back links that copy. `on_waiting` is told when frames begin
-  // to wait here, and when none does any more.
+  // `convoy`, which must outlive the outbox, holds back links that copy. `on_waiting` is called
+  // when frames begin to wait here, and when no frame waits any more.
   Outbox(Convoy* convoy, WaitingFn on_waiting)
       : convoy_(convoy), on_waiting_(std::move(on_waiting)) {}
   // Frames that were not handed to a link run their Done with CANCELLED.
@@ -30,18 +30,18 @@ class Outbox {
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
 
-  // Starts sending through `link` of a transport with these traits, which must stay open until
-  // Detach().
+  // Starts sending through `link`, which belongs to a transport with these traits and must stay
+  // open until Detach().
   void Attach(Link* link, const Traits& traits);
   void Detach();
-  // `payload` is lent until `done`, and so is `*handed_at`, which gets the TraceNow() of when the
-  // frame is handed to the link. May be called before Attach(). `place`: in the stream of the
-  // convoy; 0: the frame belongs to none.
+  // `payload` is lent until `done` runs, and so is `*handed_at`, which is set to TraceNow() when
+  // the frame is handed to the link. May be called before Attach(). `place`: the frame's position
+  // in the convoy's stream; 0: the frame is not part of a convoy.
   void Push(const FrameHeader& header, Bytes payload, Done done, uint64_t place = 0,
             int64_t* handed_at = nullptr);
   void Clear(const absl::Status& why);
   size_t queued() const { return queue_.size(); }
-  // What may be handed to the link before anything has to come back.
+  // The bytes that may be handed to the link before an earlier frame is done. 0 with by_reference.
   size_t credit_bytes() const;
 
  private:
@@ -67,7 +67,7 @@ class Outbox {
   std::optional<Convoy::Frame> NextInConvoy() const;
   void Changed();
 
-  const size_t window_bytes_ = 0;  // without a convoy
+  const size_t window_bytes_ = 0;  // used without a convoy
   Convoy* const convoy_ = nullptr;
   WaitingFn on_waiting_;
   bool waiting_ = false;
@@ -77,7 +77,7 @@ class Outbox {
   size_t in_flight_bytes_ = 0;
   uint64_t next_sequence_ = 0;
   std::priority_queue<std::unique_ptr<Item>, std::vector<std::unique_ptr<Item>>, Later> queue_;
-  // A new one for every Attach: the Dones of a former link must not count for this one.
+  // Replaced at every Attach(): the Dones of a former link must not count for the current link.
   std::shared_ptr<Outbox*> self_;
 };
 

@@ -1,5 +1,5 @@
-// How much of what waits to be sent is handed on at a time: enough to keep a link full, and no
-// more, since what is on its way cannot be overtaken, and lets some links run ahead of others.
+// Limits of the bytes handed on for sending at a time: enough to keep a link full, and no more,
+// because bytes on their way cannot be overtaken and let some links run ahead of others.
 #pragma once
 
 #include <algorithm>
@@ -12,18 +12,19 @@ namespace addend {
 struct SendLimits {
   static constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
 
-  // Handed to one link that copies, and not yet taken by it. Payloads passed by reference cost
+  // Bytes handed to a link that copies and not yet taken by it. Payloads passed by reference cost
   // nothing in flight and are not limited: a window would let early contributions, which the
-  // receiver keeps, block later ones.
+  // receiver keeps, block later contributions.
   size_t window_bytes = 256 << 10;
-  // How far a link may run ahead of the last one of its convoy (convoy.h). Keeps the buffers of all
-  // links filled up to networks of 100 Gbit/s and 80 us.
+  // How far a link may run ahead of the last link of its convoy (convoy.h). Keeps the buffers of
+  // all links filled up to networks of 100 Gbit/s and 80 us.
   uint64_t lead_bytes = 1 << 20;
-  // On its way through all links of the machine together, unacknowledged, if it sends nothing but
-  // contributions, or nothing but results: each link gets a part in proportion to what it carries
-  // (Link::LimitInFlight). Equal parts, which TCP would give them, let the queues of the network
-  // fill with what is not needed yet. Results get more than contributions: contributions that run
-  // ahead of the other nodes' only keep the results behind them waiting, and the nodes drift apart.
+  // Limits of the unacknowledged bytes on all links of the machine together while the machine sends
+  // only contributions, or only results: each link gets a part in proportion to its load
+  // (Link::LimitInFlight). Equal parts, which TCP would give the links, let the queues of the
+  // network fill with bytes that are not needed yet. Results get more than contributions:
+  // contributions that run ahead of the other nodes' only keep the results behind them waiting, and
+  // the nodes drift apart.
   size_t contributions_in_flight = kUnlimited;
   size_t results_in_flight = kUnlimited;
 };
@@ -34,9 +35,9 @@ inline size_t PartInFlight(size_t in_flight, double part) {
   return static_cast<size_t>(static_cast<double>(in_flight) * part);
 }
 
-// Milliseconds of the machine's link, on links where that is less than what is enough anyway: with
-// 400 Mbit/s rounds end 2 to 7 % earlier than with the limits for fast links (docs/performance.md).
-// `bandwidth_bps`: bits per second, each direction; 0: unknown.
+// The limits for a machine whose link has `bandwidth_bps` (bits per second, each direction; 0:
+// unknown). Slow links get smaller limits, in proportion to their bandwidth: with 400 Mbit/s rounds
+// end 2 to 7 % earlier than with the limits for fast links (docs/performance.md).
 inline SendLimits SendLimitsFor(double bandwidth_bps) {
   constexpr double kWindowSeconds = 0.5e-3, kSlowBps = 2e9;
   constexpr double kContributionsSeconds = 10e-3, kResultsSeconds = 22e-3;

@@ -9,12 +9,12 @@
 
 namespace addend {
 
-// The names that can be connected to; one per process (or per test). Thread-safe. Must outlive its
+// The names that can be connected to, of a process (or a test). Thread-safe. Must outlive its
 // transports.
 class InprocNetwork;
 std::shared_ptr<InprocNetwork> MakeInprocNetwork();
 
-// The transport of one shard. Address.host is any name, unique in the network; port is ignored.
+// Makes the transport of a shard. Address.host is any name, unique in the network; port is ignored.
 std::unique_ptr<Transport> MakeInprocTransport(EventLoop* loop,
                                                std::shared_ptr<InprocNetwork> network);
 

@@ -28,8 +28,8 @@ class InprocNetwork {
 
 namespace {
 
-// What both ends of a link and the payloads on their way share. An end is reached by posting to its
-// loop; the pointer in `link` is read and cleared on that loop only.
+// State shared by an end of a link, its peer and the payloads on their way. Other threads reach an
+// end by posting to its loop; `link` is read and cleared on that loop only.
 struct End {
   explicit End(EventLoop* loop) : loop(loop) {}
   EventLoop* const loop;
@@ -51,11 +51,11 @@ class InprocLink final : public Link {
   void LimitInFlight(size_t) override {}
   void Share(uint64_t) override {}
 
-  // From the peer's end, on this end's loop.
+  // Called by the peer's end, on this end's loop.
   void OnFrame(const FrameHeader& header, Payload payload);
   void OnReleased(uint64_t send);
   void OnPeerClosed(const absl::Status& why);
-  // From the transport's destructor.
+  // Called by the transport's destructor.
   void Abandon(const absl::Status& why);
 
  private:
@@ -72,7 +72,7 @@ class InprocLink final : public Link {
   bool finishing_ = false;
   absl::Status why_;
   uint64_t next_send_ = 1;
-  std::map<uint64_t, Done> lent_;  // payloads that the peer still holds
+  std::map<uint64_t, Done> lent_;  // payloads that the peer holds
 };
 
 class InprocTransport final : public Transport {
@@ -89,7 +89,7 @@ class InprocTransport final : public Transport {
 
   EventLoop* loop() const { return loop_; }
   TransportStats& mutable_stats() { return stats_; }
-  // On this loop: the passive end of a new link.
+  // Makes the passive end of a new link, on this loop.
   void Accept(std::shared_ptr<End> self, std::shared_ptr<End> peer, const std::string& peer_name);
   InprocLink* NewLink(std::shared_ptr<End> self, std::shared_ptr<End> peer,
                       const std::string& peer_name);
@@ -133,22 +133,19 @@ void InprocLink::Send(const FrameHeader& header, Bytes payload, Done done) {
   complete.payload_bytes = static_cast<uint32_t>(payload.size());
   const uint64_t send = Remember(std::move(done));
   auto release = [self = self_, send] {
-    // From whatever thread destroyed the payload.
-    self->loop
-        ->Post([self, send] {
-          if (self->link != nullptr) self->link->OnReleased(send);
-        })
-        .IgnoreError();
+    // Runs on the thread that destroyed the payload.
+    self->loop->PostSurely([self, send] {
+      if (self->link != nullptr) self->link->OnReleased(send);
+    });
   };
   auto& stats = transport_->mutable_stats();
   stats.frames_sent.fetch_add(1, std::memory_order_relaxed);
   stats.local_bytes.fetch_add(payload.size(), std::memory_order_relaxed);
-  // A closed or dead peer destroys the payload, and so releases it.
-  peer_->loop
-      ->Post([peer = peer_, complete, lent = Payload(payload, std::move(release))]() mutable {
+  // A closed or dead peer destroys the payload, which releases it.
+  peer_->loop->PostSurely(
+      [peer = peer_, complete, lent = Payload(payload, std::move(release))]() mutable {
         if (peer->link != nullptr) peer->link->OnFrame(complete, std::move(lent));
-      })
-      .IgnoreError();
+      });
 }
 
 void InprocLink::Close(absl::Status why) { Shut(std::move(why)); }
@@ -171,17 +168,16 @@ void InprocLink::Shut(absl::Status why) {
   if (closing_) return;
   closing_ = true;
   why_ = std::move(why);
-  peer_->loop
-      ->Post([peer = peer_, told = why_.ok()
-                                       ? absl::CancelledError("the peer closed the link on purpose")
-                                       : why_] {
+  peer_->loop->PostSurely(
+      [peer = peer_,
+       told = why_.ok() ? absl::CancelledError("the peer closed the link on purpose") : why_] {
         if (peer->link != nullptr) peer->link->OnPeerClosed(told);
-      })
-      .IgnoreError();
+      });
   FinishIfIdle();
 }
 
-// The memory that is lent stays the peer's until it lets go, also when the link closes.
+// Waits for all Dones: lent payloads stay with the peer until it releases them, also when the link
+// closes.
 void InprocLink::FinishIfIdle() {
   if (!closing_ || finishing_ || !lent_.empty()) return;
   finishing_ = true;
@@ -195,12 +191,10 @@ void InprocLink::FinishIfIdle() {
 
 void InprocLink::Abandon(const absl::Status& why) {
   if (!closing_) {
-    peer_->loop
-        ->Post([peer = peer_] {
-          if (peer->link != nullptr)
-            peer->link->OnPeerClosed(absl::UnavailableError("the peer shut down"));
-        })
-        .IgnoreError();
+    peer_->loop->PostSurely([peer = peer_] {
+      if (peer->link != nullptr)
+        peer->link->OnPeerClosed(absl::UnavailableError("the peer shut down"));
+    });
   }
   closing_ = true;
   for (auto& [send, done] : lent_) {
@@ -241,32 +235,28 @@ void InprocTransport::Connect(const Address& peer, uint32_t, Sink* sink, absl::D
   }
   if (listener.loop == nullptr) {
     loop_->Defer([connected = std::move(connected), host = peer.host]() mutable {
-      connected(
-          absl::UnavailableError(absl::StrFormat("nobody listens on '%s' in this process", host)));
+      connected(absl::UnavailableError(
+          absl::StrFormat("there is no listener on '%s' in this process", host)));
     });
     return;
   }
   auto here = std::make_shared<End>(loop_);
   auto there = std::make_shared<End>(listener.loop);
   NewLink(here, there, peer.host);
-  listener.loop
-      ->Post([network = network_, here, there, host = peer.host] {
-        // The listener may have gone between the look-up and now.
-        InprocTransport* transport = nullptr;
-        {
-          MutexLock lock(&network->mu);
-          const auto it = network->listeners.find(host);
-          if (it != network->listeners.end()) transport = it->second.transport;
-        }
-        if (transport != nullptr) return transport->Accept(there, here, "in-process peer");
-        here->loop
-            ->Post([here] {
-              if (here->link != nullptr)
-                here->link->OnPeerClosed(absl::UnavailableError("the listener is gone"));
-            })
-            .IgnoreError();
-      })
-      .IgnoreError();
+  listener.loop->PostSurely([network = network_, here, there, host = peer.host] {
+    // The listener may have gone since the look-up.
+    InprocTransport* transport = nullptr;
+    {
+      MutexLock lock(&network->mu);
+      const auto it = network->listeners.find(host);
+      if (it != network->listeners.end()) transport = it->second.transport;
+    }
+    if (transport != nullptr) return transport->Accept(there, here, "in-process peer");
+    here->loop->PostSurely([here] {
+      if (here->link != nullptr)
+        here->link->OnPeerClosed(absl::UnavailableError("the listener is gone"));
+    });
+  });
   loop_->Defer([here, sink, connected = std::move(connected)]() mutable {
     if (here->link == nullptr) return;
     InprocLink* link = here->link;

@@ -40,7 +40,7 @@ std::string FormatGid(const Gid& gid) {
 absl::Status CheckReaches(const PortAddress& here, const PortAddress& there) {
   if (here.fabric != there.fabric) {
     return absl::FailedPreconditionError(
-        absl::StrFormat("%s is a port of %s and the server's %s one of %s", here.device,
+        absl::StrFormat("%s is a port of %s, but the server's port %s is a port of %s", here.device,
                         Name(here.fabric), there.device, Name(there.fabric)));
   }
   if (here.fabric == Fabric::kInfiniBand) {

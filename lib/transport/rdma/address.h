@@ -1,5 +1,5 @@
-// How one RDMA port is reached by another: plain facts, without verbs, so that members without any
-// RDMA can compare them, and gRPC carry them. Pure.
+// The address of an RDMA port: plain data without verbs, so that members without RDMA can compare
+// addresses, and gRPC can carry them. Pure.
 #pragma once
 
 #include <array>
@@ -17,27 +17,27 @@ std::string_view Name(Fabric fabric);
 using Gid = std::array<uint8_t, 16>;
 
 struct PortAddress {
-  std::string device;  // "mlx5_0:1", for people
+  std::string device;  // "mlx5_0:1", for messages
   Fabric fabric = Fabric::kRoceV2;
   Gid gid{};
   uint16_t lid = 0;        // InfiniBand only
-  uint32_t mtu_bytes = 0;  // that is active
+  uint32_t mtu_bytes = 0;  // the active MTU
 
   bool operator==(const PortAddress&) const = default;
 };
 
-// What kind of address a GID is, the preferred ones last.
+// The kind of a GID's address, preferred kinds last.
 enum class GidKind : uint8_t { kLinkLocal, kIpv6, kIpv4 };
 GidKind KindOf(const Gid& gid);
-// "10.77.0.1" for the GID of an IPv4 address, else as an IPv6 address.
+// "10.77.0.1" for the GID of an IPv4 address, otherwise an IPv6 address.
 std::string FormatGid(const Gid& gid);
-// OK if queue pairs of the two ports can be connected, as far as that can be told without trying;
-// else why not: another kind of fabric, of address, or another InfiniBand subnet.
+// OK if queue pairs of the two ports can be connected, as far as the addresses show; otherwise the
+// reason: different fabrics, different kinds of address, or different InfiniBand subnets.
 absl::Status CheckReaches(const PortAddress& here, const PortAddress& there);
-// Traffic between the two never leaves the NIC: it would be the slowest loopback there is.
+// True if traffic between the two never leaves the NIC: it would be the slowest kind of loopback.
 bool IsLoopback(const PortAddress& here, const PortAddress& there);
 
-// One end of a queue pair.
+// An end of a queue pair.
 struct LaneAddress {
   PortAddress port;
   uint32_t queue_pair = 0;

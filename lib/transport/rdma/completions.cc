@@ -1,3 +1,6 @@
+// Polls while completions come, and for `spin` after the last of them; then arms the completion
+// channel and sleeps in epoll. The poll after arming catches completions that arrived in between.
+
 #include "lib/transport/rdma/completions.h"
 
 #include <fcntl.h>
@@ -9,7 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
+#include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
@@ -19,7 +22,7 @@ namespace {
 
 constexpr int kFirstCapacity = 1024;
 constexpr int kPolledAtOnce = 32;
-// So that sockets and timers get their turn.
+// Bounded, so that sockets and timers get their turn.
 constexpr int kPolledPerTurn = 256;
 
 }  // namespace
@@ -71,16 +74,16 @@ void CompletionQueue::OnReady(uint32_t) {
   ibv_cq* queue = nullptr;
   void* context = nullptr;
   while (ibv_get_cq_event(channel_.get(), &queue, &context) == 0) ibv_ack_cq_events(queue, 1);
-  last_completion_ = absl::Now();
+  last_completion_ = SteadyNow();
   Turn();
 }
 
 void CompletionQueue::Turn() {
   Poll();
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   if (now - last_completion_ < spin_) return turn_.Schedule();
   if (const absl::Status armed = Arm(); !armed.ok()) spdlog::error("RDMA: {}", Message(armed));
-  // What came between the last poll and the arming has no event.
+  // Completions that came between the last poll and the arming cause no event.
   if (PollOnce() > 0) turn_.Schedule();
 }
 
@@ -89,7 +92,7 @@ void CompletionQueue::Poll() {
     const int count = PollOnce();
     if (count == 0) return;
     polled += count;
-    last_completion_ = absl::Now();
+    last_completion_ = SteadyNow();
   }
 }
 

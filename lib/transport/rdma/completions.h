@@ -1,5 +1,5 @@
-// The completion queue of one shard on one NIC: polled while there is work and a little longer,
-// asleep on its channel after that. Belongs to the shard's thread.
+// The completion queue of a shard on a NIC: polled while there is work and a little longer, then
+// asleep on its channel. Belongs to the shard's thread.
 #pragma once
 
 #include <memory>
@@ -14,12 +14,12 @@
 
 namespace addend::rdma {
 
-// What a work request says about itself when it is complete: whose it is, and what the owner wants
-// to know of it.
+// The id of a work request, which its completion returns: the owner, and an index that the owner
+// chose.
 struct WorkId {
   static constexpr uint32_t kIndexMax = 0xffffff;
   enum class Kind : uint8_t { kReceive = 1, kMessage = 2, kWrite = 3 };
-  uint32_t owner = 0;  // as CompletionTable gave it
+  uint32_t owner = 0;  // from CompletionTable::Add()
   Kind kind = Kind::kReceive;
   uint32_t index = 0;  // up to kIndexMax
   uint64_t Pack() const { return uint64_t{owner} << 32 | uint64_t(kind) << 24 | index; }
@@ -35,8 +35,8 @@ class CompletionTaker {
   virtual void OnCompletion(const WorkId& id, const ibv_wc& completion) = 0;
 };
 
-// The owners of work requests, by a number that is never used twice: what completes after its
-// owner has gone is nobody's.
+// Owners of work requests, by a number that is never used twice. A completion whose owner has gone
+// is ignored.
 class CompletionTable {
  public:
   uint32_t Add(CompletionTaker* taker) {
@@ -56,7 +56,8 @@ class CompletionTable {
 
 class CompletionQueue final : private FdHandler {
  public:
-  // All outlive it. `spin`: how long it is polled on after the last completion.
+  // All arguments must outlive the queue. `spin`: how long polling goes on after the last
+  // completion.
   static absl::StatusOr<std::unique_ptr<CompletionQueue>> Create(EventLoop* loop,
                                                                  std::shared_ptr<Device> device,
                                                                  const CompletionTable* table,
@@ -65,10 +66,10 @@ class CompletionQueue final : private FdHandler {
 
   ibv_cq* get() const { return queue_.get(); }
   const std::shared_ptr<Device>& device() const { return device_; }
-  // Makes room for so many more completions. RESOURCE_EXHAUSTED: the device has no more.
+  // Makes room for `completions` more. RESOURCE_EXHAUSTED: the device has no room left.
   absl::Status Reserve(int completions);
   void Release(int completions) { reserved_ -= completions; }
-  // Takes what is complete by now.
+  // Handles the completions that are in the queue.
   void Poll();
 
  private:

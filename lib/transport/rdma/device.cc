@@ -1,3 +1,8 @@
+// Chooses NICs: all with an active port, or the named NICs; of each port's GID table the preferred
+// entry. A NIC counts only if memory can be registered, which containers often forbid: better to
+// know that before a job runs. The reasons against all NICs are collected, because the user sees
+// only the final error.
+
 #include "lib/transport/rdma/device.h"
 
 #include <fcntl.h>
@@ -22,13 +27,13 @@
 namespace addend::rdma {
 namespace {
 
-// What every link needs at least: registered at the start to see whether that is allowed.
+// The least memory of a link: registered at the start to check that registration is allowed.
 constexpr size_t kProbeBytes = 1 << 20;
 constexpr int kProbeCompletions = 1024;
-// That are in use, on all ports of a device. The kernel takes no more than 64 KiB for them.
+// GID entries in use on all ports of a device, at most. The kernel takes at most 64 KiB for them.
 constexpr size_t kGidEntriesMax = 1024;
 
-// The order in which entries of the GID table are preferred.
+// Ranks entries of the GID table; the largest is preferred.
 int Preference(const ibv_gid_entry& entry) {
   Gid gid;
   std::memcpy(gid.data(), entry.gid.raw, gid.size());
@@ -53,8 +58,8 @@ Fabric FabricOf(uint32_t gid_type) {
   }
 }
 
-// "mlx5_0:1" is port 1 of mlx5_0; 0: any port. What is no such number is taken for a part of the
-// name, which no device has.
+// "mlx5_0:1" is port 1 of mlx5_0; 0: any port. A suffix that is not a port number stays a part of
+// the name, which then matches no device.
 std::pair<std::string, int> SplitName(const std::string& name) {
   const size_t colon = name.find(':');
   int port = 0;
@@ -65,7 +70,8 @@ std::pair<std::string, int> SplitName(const std::string& name) {
   return {name.substr(0, colon), port};
 }
 
-// libibverbs lists only what it can use: whether the kernel has more is another question.
+// Explains an empty device list: libibverbs lists only devices that it can use, so the kernel may
+// have others.
 absl::Status WhyNoDevice() {
   std::vector<std::string> names;
   std::error_code error;
@@ -90,7 +96,7 @@ struct DeviceList {
   ibv_device** const devices;
 };
 
-// Collects what can be used, and why the rest cannot.
+// Collects the usable devices, and the reasons why other devices are not usable.
 struct Search {
   Devices found;
   std::vector<std::string> reasons;
@@ -210,7 +216,8 @@ absl::Status Device::Begin() {
   return status;
 }
 
-// Whether links could be made: what is not allowed or not there is better known at the start.
+// Checks at the start that links can be made, so that missing permissions or resources are reported
+// early.
 absl::Status Device::Probe() {
   ADDEND_ASSIGN_OR_RETURN(const auto memory, Arena::Create(kProbeBytes));
   ADDEND_RETURN_IF_ERROR(Register(memory->memory(), Access::kReceive).status());

@@ -1,5 +1,5 @@
-// A port of an RDMA NIC, with what all shards of the process share of it: its protection domains
-// and the memory registered in them. Thread-safe.
+// A port of an RDMA NIC, with the state that all shards of the process share: its protection
+// domains and the memory registered in them. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -22,16 +22,17 @@
 namespace addend::rdma {
 
 struct DeviceOptions {
-  std::vector<std::string> names;  // "mlx5_0" or "mlx5_0:1" (its port); empty: all that are usable
-  int gid_index = -1;         // -1: the RoCEv2 entry of the GID table, of an IPv4 address first
+  std::vector<std::string> names;  // "mlx5_0" or "mlx5_0:1" (with a port); empty: all usable ports
+  int gid_index = -1;  // -1: the RoCEv2 entry of the GID table, preferably of an IPv4 address
   uint8_t traffic_class = 0;  // of the IP header: DSCP * 4
 };
 
 class Device;
 using Devices = std::vector<std::shared_ptr<Device>>;
 
-// Those with an active port, in the order of `names`. NOT_FOUND: there is none, and why.
-// PERMISSION_DENIED: there is one, and this process may not use it.
+// Opens the devices with an active port, in the order of `names`. NOT_FOUND: there is no such
+// device; the message has the reasons. PERMISSION_DENIED: there is a device, but this process may
+// not use it.
 absl::StatusOr<Devices> OpenDevices(const DeviceOptions& options);
 
 class Device final : public UnmapObserver, private FdHandler {
@@ -47,20 +48,21 @@ class Device final : public UnmapObserver, private FdHandler {
   uint8_t traffic_class() const { return traffic_class_; }
   ibv_mtu mtu() const { return mtu_; }
   ibv_context* context() const { return context_.get(); }
-  // Bytes of a payload.
+  // The largest payload of a write, in bytes.
   uint32_t largest_write() const { return largest_write_; }
   bool active() const { return active_.load(); }
 
-  // Made when it is asked for first, and gone when nobody has it and nothing is registered in it.
+  // The domain of `owner`, created at the first call. A later call releases domains that have no
+  // user and no registered memory.
   absl::StatusOr<std::shared_ptr<Domain>> DomainOf(uint64_t owner);
-  // The process itself: of the links that it makes.
+  // The owner of the links that the process itself makes.
   static constexpr uint64_t kSelf = 0;
-  // In the domain of the process itself, as Domain::Register().
+  // Registers `memory` in the process's own domain, like Domain::Register().
   absl::StatusOr<Registered> Register(Bytes memory, Access access);
-  // Of all domains.
+  // The registered bytes of all domains.
   uint64_t registered_bytes() const { return registered_bytes_.load(); }
 
-  // Who hears, on a thread of the device's, that it or a queue pair (0: all of them) has failed.
+  // Called on the device's own thread when the device or a queue pair (0: all of them) has failed.
   using TellFn = std::function<void(uint32_t queue_pair, const absl::Status& why)>;
   class FailureListener {
    public:
@@ -69,7 +71,7 @@ class Device final : public UnmapObserver, private FdHandler {
       MutexLock lock(&mu_);
       if (tell_) tell_(queue_pair, why);
     }
-    // It is not told any more once this returns.
+    // No call is made after this returns.
     void Stop() {
       MutexLock lock(&mu_);
       tell_ = nullptr;
@@ -79,7 +81,7 @@ class Device final : public UnmapObserver, private FdHandler {
     Mutex mu_;
     TellFn tell_ ABSL_GUARDED_BY(mu_);
   };
-  // Listens as long as the returned object lives.
+  // `tell` is called until the returned object is destroyed or stopped.
   std::shared_ptr<FailureListener> OnFailure(TellFn tell);
 
  private:
@@ -101,7 +103,7 @@ class Device final : public UnmapObserver, private FdHandler {
   uint8_t gid_index_ = 0;
   ibv_mtu mtu_ = IBV_MTU_1024;
   uint32_t largest_write_ = 0;
-  std::unique_ptr<EventLoop> loop_;  // hears of failures
+  std::unique_ptr<EventLoop> loop_;  // receives the failure events
 
   std::atomic<bool> active_{true};
   std::atomic<uint64_t> registered_bytes_{0};

@@ -1,3 +1,7 @@
+// Registers whole mappings (lib/memory/mappings.h), once for local and once for remote access, and
+// keeps them until the mapping goes away: registration pins pages and is far too slow for each
+// payload. Memory outside of known mappings is registered for a single use.
+
 #include "lib/transport/rdma/domain.h"
 
 #include <sys/resource.h>
@@ -78,7 +82,7 @@ absl::StatusOr<Registered> Domain::Register(Bytes memory, Access access) {
     if (access == Access::kPeerWrites) flags |= IBV_ACCESS_REMOTE_WRITE;
     ADDEND_ASSIGN_OR_RETURN(Owned<ibv_mr> region, RegisterRegion(memory, flags));
     const uint32_t local = region->lkey, remote = region->rkey;
-    // Which the domain outlives.
+    // The pair releases the region before the domain.
     auto keep = std::make_shared<std::pair<std::shared_ptr<Domain>, Owned<ibv_mr>>>(
         shared_from_this(), std::move(region));
     return Registered{local, remote, std::move(keep)};

@@ -1,6 +1,5 @@
-// A protection domain of a device: what the links of one owner share. No queue pair of another
-// owner's reaches the memory that is registered here, whatever key and address its peer has
-// guessed.
+// A protection domain of a device, shared by the links of an owner. No queue pair of another owner
+// reaches the memory that is registered here, whatever key and address its peer has guessed.
 #pragma once
 
 #include <atomic>
@@ -23,38 +22,39 @@ namespace addend::rdma {
 struct Registered {
   uint32_t local_key = 0;
   uint32_t remote_key = 0;
-  // Memory outside of all mappings is registered as long as this lives.
+  // Keeps memory outside of all mappings registered.
   std::shared_ptr<void> keep;
 };
 
-// What memory is for.
+// The use of registered memory.
 enum class Access : uint8_t { kSend, kReceive, kPeerWrites };
 
-// What the process may lock, for people.
+// The process's limit of locked memory, for messages.
 std::string LockedMemoryLimit();
 
 // Thread-safe.
 class Domain : public std::enable_shared_from_this<Domain> {
  public:
-  // `context` and `registered`, the bytes of all domains of the device together, outlive it.
-  // `device`: its name, for people.
+  // `context` and `registered`, the bytes of all domains of the device together, must outlive the
+  // domain. `device`: its name, for messages.
   static absl::StatusOr<std::shared_ptr<Domain>> Create(ibv_context* context,
                                                         const std::string& device,
                                                         std::atomic<uint64_t>* registered);
   ~Domain();
 
   ibv_pd* get() const { return domain_.get(); }
-  // The keys of `memory`. All of the mapping that it lies in is registered, once, until it is
-  // unmapped; other memory for this use alone. RESOURCE_EXHAUSTED: the limit of locked memory.
-  // UNIMPLEMENTED: it is a GPU's, which this NIC cannot read.
+  // Returns the keys of `memory`. The whole mapping that contains `memory` is registered, once,
+  // until it is unmapped; memory outside of mappings is registered for this use alone.
+  // RESOURCE_EXHAUSTED: the limit of locked memory. UNIMPLEMENTED: GPU memory that this NIC cannot
+  // read.
   absl::StatusOr<Registered> Register(Bytes memory, Access access);
-  // The mapping goes.
+  // Deregisters a mapping that is about to be unmapped.
   void Forget(Bytes mapping);
-  // No mapping is registered.
+  // True if no mapping is registered.
   bool empty() const;
 
  private:
-  // Of one mapping: `local` until peers are to write there.
+  // The regions of a mapping: `local` is used until peers are to write there, then `remote`.
   struct Regions {
     size_t bytes = 0;
     Owned<ibv_mr> local;
@@ -71,7 +71,7 @@ class Domain : public std::enable_shared_from_this<Domain> {
   std::atomic<uint64_t>* const registered_;
   Owned<ibv_pd> domain_;
   mutable Mutex mu_;
-  std::map<const std::byte*, Regions> regions_ ABSL_GUARDED_BY(mu_);  // by where mappings begin
+  std::map<const std::byte*, Regions> regions_ ABSL_GUARDED_BY(mu_);  // by the begin of the mapping
 };
 
 }  // namespace addend::rdma

@@ -1,5 +1,5 @@
-// RDMA over reliable connected queue pairs: payloads are written by the sender straight to where
-// the receiver's sink wants them. docs/rdma.md.
+// RDMA over reliable connected queue pairs: the sender writes payloads straight to the place that
+// the receiver's sink has chosen. docs/rdma.md.
 #pragma once
 
 #include <memory>
@@ -13,15 +13,15 @@
 namespace addend {
 
 struct RdmaOptions {
-  // How long a completion queue is polled on after its last completion, before the thread sleeps.
+  // How long a completion queue is polled after its last completion, before the thread sleeps.
   absl::Duration spin = absl::Microseconds(50);
-  // Links that are answered reach the memory of one owner alone. Off where all are of one owner, as
-  // in an agent: memory that two kinds of links use would be registered twice.
+  // Restricts each answered link to the memory of its owner. Off where all memory has the same
+  // owner, as in an agent: otherwise memory that two kinds of links use would be registered twice.
   bool domain_per_owner = false;
 };
 
-// The transport of one shard: an RdmaTransport (rdma_transport.h) on all of `devices`, at least
-// one. `loop` must outlive it. `dial` may be null where nothing is connected.
+// Makes the transport of a shard: an RdmaTransport (rdma_transport.h) on all of `devices`, of which
+// there must be at least 1. `loop` must outlive it. `dial` may be null if Connect() is not used.
 class RdmaTransport;
 absl::StatusOr<std::shared_ptr<RdmaTransport>> MakeRdmaTransport(EventLoop* loop,
                                                                  const rdma::Devices& devices,

@@ -1,3 +1,8 @@
+// A frame goes through three states: new, granted (the peer may write its payload), complete.
+// Frames are placed in the order of sending, and taken in that order. A grant may wait for three
+// reasons: the limits of grants and bytes, an earlier frame of the same partition (MayPlace), or
+// the link's turn.
+
 #include "lib/transport/rdma/incoming.h"
 
 #include <algorithm>
@@ -17,8 +22,8 @@ void IncomingFrames::Add(const FrameHeader& header, Bytes payload, int buffer) {
 }
 
 absl::Status IncomingFrames::Announce(const FrameHeader& header) {
-  // The sender may know that these are written before the completions of the other queue pairs have
-  // been seen here.
+  // The sender may see its writes complete before this end sees the completions of the other queue
+  // pairs: hence twice the number.
   if (++announced_ > 2 * kAnnouncedMax) {
     return absl::DataLossError("more payloads are announced at a time than was agreed");
   }
@@ -42,8 +47,8 @@ absl::Status IncomingFrames::Written(uint32_t number, size_t bytes) {
   return absl::OkStatus();
 }
 
-// What is granted to a link is bounded, so that what it is granted follows what is taken of it:
-// only that costs.
+// Only taken frames have a cost: the grants of a link are bounded, so they follow the frames that
+// are taken.
 absl::Status IncomingFrames::Advance(size_t most, FairTurns::Waiter::Work* work) {
   absl::Status status;
   work->again = true;
@@ -59,8 +64,9 @@ absl::Status IncomingFrames::Advance(size_t most, FairTurns::Waiter::Work* work)
   return status;
 }
 
-// No payload is under way while another frame of its partition is: the sink decides with the first
-// what the second is. Every queue pair has as many receives as there are grants.
+// A payload is not placed while an earlier frame of its partition is under way: the sink decides
+// about the later frame when it has taken the earlier frame. Every queue pair has a receive for
+// each grant.
 bool IncomingFrames::MayPlace(const Frame& frame) const {
   const size_t bytes = frame.header.payload_bytes;
   if (bytes == 0) return true;
@@ -80,6 +86,8 @@ absl::Status IncomingFrames::PlaceNext(bool* placed) {
   return Place(&frames_[placed_++], number);
 }
 
+// Asks the sink for memory. Copies a payload that is in the message; grants or refuses an announced
+// payload.
 absl::Status IncomingFrames::Place(Frame* frame, uint32_t number) {
   const size_t bytes = frame->header.payload_bytes;
   if (bytes > 0) {

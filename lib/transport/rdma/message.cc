@@ -20,10 +20,6 @@ enum Offset : size_t {
 };
 static_assert(kReserved + 4 == kMessageHeadBytes);
 
-bool HasHeader(MessageKind kind) {
-  return kind == MessageKind::kFrame || kind == MessageKind::kAnnounce;
-}
-
 absl::Status CheckPayload(const DecodedMessage& message) {
   const size_t expected =
       message.head.kind == MessageKind::kFrame ? message.header.payload_bytes : 0;
@@ -34,6 +30,10 @@ absl::Status CheckPayload(const DecodedMessage& message) {
 }
 
 }  // namespace
+
+bool HasHeader(MessageKind kind) {
+  return kind == MessageKind::kFrame || kind == MessageKind::kAnnounce;
+}
 
 size_t EncodeMessage(const MessageHead& head, const FrameHeader* header, Bytes payload,
                      std::byte* out) {

@@ -1,3 +1,7 @@
+// Frames leave in the order of pushing, while there is credit and room for announced payloads.
+// Writes may complete out of order, across queue pairs; Dones run in the order of pushing
+// (CollectDone), as the contract of transport.h demands.
+
 #include "lib/transport/rdma/outgoing.h"
 
 #include <utility>
@@ -14,6 +18,7 @@ void OutgoingFrames::Push(const FrameHeader& header, Bytes payload, Done done) {
   frame.done = std::move(done);
 }
 
+// A payload that alone exceeds the limit of announced bytes is announced alone.
 OutgoingFrames::Frame* OutgoingFrames::Next() {
   if (sent_ == frames_.size() || credits_ == 0) return nullptr;
   Frame& frame = frames_[sent_];
@@ -51,7 +56,7 @@ absl::StatusOr<OutgoingFrames::Frame*> OutgoingFrames::Granted(uint32_t number) 
   Frame* const frame = Find(number, Frame::State::kAnnounced);
   if (frame == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("a grant for frame %d, of which none is awaited", number));
+        absl::StrFormat("the peer sent an unexpected grant for frame %d", number));
   }
   frame->state = Frame::State::kGranted;
   return frame;
@@ -69,7 +74,7 @@ absl::Status OutgoingFrames::Finish(uint32_t number, Frame::State state, const c
   Frame* const frame = Find(number, state);
   if (frame == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%s frame %d, of which none is awaited", what, number));
+        absl::StrFormat("%s frame %d was not expected", what, number));
   }
   frame->state = Frame::State::kDone;
   frame->memory = {};

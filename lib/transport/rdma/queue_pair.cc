@@ -1,3 +1,7 @@
+// The states of a reliable connection: INIT (created), RTR (ready to receive: knows the peer), RTS
+// (ready to send: timeouts and retries). Every request is signalled, so that each completion gives
+// its work id back.
+
 #include "lib/transport/rdma/queue_pair.h"
 
 #include <arpa/inet.h>
@@ -15,10 +19,10 @@ namespace addend::rdma {
 namespace {
 
 // 4.096 us * 2^14 = 67 ms for an acknowledgement, seven times: a path that loses packets gets
-// through, one that is dead is noticed in a second or two.
+// through, a dead path is noticed in a second or two.
 constexpr uint8_t kTimeout = 14;
 constexpr uint8_t kRetries = 7;
-// None: credit and grants see to it that a receive is always posted.
+// No retries: the flow control by credit and grants keeps a receive posted.
 constexpr uint8_t kReceiverNotReadyRetries = 0;
 constexpr uint8_t kMinReceiverNotReadyTimer = 12;
 constexpr uint8_t kHopLimit = 64;

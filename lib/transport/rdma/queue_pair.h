@@ -1,4 +1,4 @@
-// One reliable connected queue pair. What it posts has exactly one scatter-gather entry.
+// A reliable connected queue pair. Every posted request has exactly one scatter-gather entry.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ namespace addend::rdma {
 
 class QueuePair {
  public:
-  // Of a domain of the device of `completions`, which outlives it. The queue holds so many sends
-  // and receives at a time.
+  // Creates a queue pair of `domain` on the device of `completions`, which must outlive it, with
+  // room for `sends` and `receives` at a time.
   static absl::StatusOr<std::unique_ptr<QueuePair>> Create(CompletionQueue* completions,
                                                            std::shared_ptr<Domain> domain,
                                                            int sends, int receives);
-  // From then on no peer writes through it, and nothing is read of what was posted.
+  // After this no peer writes through the queue pair, and no posted memory is read.
   ~QueuePair();
   QueuePair(const QueuePair&) = delete;
   QueuePair& operator=(const QueuePair&) = delete;
@@ -29,13 +29,14 @@ class QueuePair {
   CompletionQueue* completions() const { return completions_; }
   Domain* domain() const { return domain_.get(); }
   uint32_t number() const { return queue_pair_->qp_num; }
-  // Once the peer's end is known. May wait for the address to be resolved.
+  // Connects to the peer's end. May wait for the address to be resolved.
   absl::Status Connect(const LaneAddress& peer);
 
-  // `local_key`: of the memory. A receive without memory is for a peer's Write() alone.
+  // `local_key`: the key of the memory. A receive without memory serves the peer's PostWrite()
+  // only.
   absl::Status PostReceive(const WorkId& id, MutableBytes room, uint32_t local_key);
   absl::Status PostSend(const WorkId& id, Bytes message, uint32_t local_key);
-  // Writes into the peer's memory; its receive completes with `immediate`.
+  // Writes into the peer's memory; the peer's receive completes with `immediate`.
   struct Target {
     uint64_t address;
     uint32_t remote_key;
@@ -54,7 +55,7 @@ class QueuePair {
 
   CompletionQueue* const completions_;
   const std::shared_ptr<Domain> domain_;
-  const int room_;  // reserved of the completion queue
+  const int room_;  // completions reserved in the completion queue
   Owned<ibv_qp> queue_pair_;
   uint32_t first_psn_ = 0;
 };

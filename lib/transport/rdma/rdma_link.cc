@@ -1,3 +1,14 @@
+// A link over RDMA. The steps of a frame with a large payload:
+//
+//  sender: announces the frame in a message, by credit (SendSome)
+//  receiver: asks its sink for memory, registers it and answers with address and key (Grant)
+//  sender: writes the payload to that address, with the frame's number as the immediate (OnGrant)
+//  receiver: learns of the end of the write from its completion, and takes the frame (OnReceived)
+//
+// Small payloads travel in the message. Messages wait for the end of the loop's turn (Turn), so
+// that all credits and grants of a turn leave together. Errors of the path, not of the peer, are
+// marked as PathFailure: the caller may fall back to TCP.
+
 #include "lib/transport/rdma/rdma_link.h"
 
 #include <arpa/inet.h>
@@ -6,7 +17,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
+#include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "lib/transport/link_status.h"
@@ -18,7 +29,7 @@ constexpr int kSends = kFrameCredits + kControlMessages;
 constexpr size_t kBufferBytes = (kMessageBytesMax + 63) / 64 * 64;
 constexpr size_t kMaxLanes = 256;
 
-// A receive's index: the lane, and the buffer.
+// The index of a receive: its lane and its buffer.
 uint32_t ReceiveIndex(size_t lane, size_t buffer) {
   return static_cast<uint32_t>(lane << 16 | buffer);
 }
@@ -44,6 +55,7 @@ RdmaLink::~RdmaLink() {
   shared_->table.Remove(owner_);
 }
 
+// Creates a queue pair with room for all messages and writes that flow control allows.
 absl::StatusOr<LaneAddress> RdmaLink::AddLane(CompletionQueue* completions) {
   ADDEND_ASSIGN_OR_RETURN(auto domain, completions->device()->DomainOf(domain_));
   ADDEND_ASSIGN_OR_RETURN(auto lane, QueuePair::Create(completions, std::move(domain),
@@ -52,6 +64,8 @@ absl::StatusOr<LaneAddress> RdmaLink::AddLane(CompletionQueue* completions) {
   return lanes_.back()->address();
 }
 
+// Posts all receives before the queue pairs are ready to receive: receiver-not-ready retries are
+// off.
 absl::Status RdmaLink::Connect(const std::vector<std::optional<LaneAddress>>& peers) {
   std::vector<std::unique_ptr<QueuePair>> kept;
   std::vector<LaneAddress> ends;
@@ -62,7 +76,7 @@ absl::Status RdmaLink::Connect(const std::vector<std::optional<LaneAddress>>& pe
   }
   lanes_ = std::move(kept);
   if (lanes_.empty() || lanes_.size() > kMaxLanes) {
-    return absl::UnavailableError("none of the NICs of the two ends can reach each other");
+    return absl::UnavailableError("no NIC of this end reaches a NIC of the peer");
   }
   ADDEND_RETURN_IF_ERROR(MakeBuffers());
   for (size_t lane = 1; lane < lanes_.size(); ++lane) {
@@ -120,7 +134,7 @@ void RdmaLink::OnDeviceFailure(const Device* device, uint32_t queue_pair, const 
   if (mine) FailPath(why);
 }
 
-// What the peer sent before it said why it closes counts.
+// Frames that the peer sent before its goodbye still count: they are handed over first.
 void RdmaLink::OnSignal(absl::StatusOr<Signal> signal) {
   if (closing_ || (signal.ok() && !signal->goodbye.has_value())) return;
   if (signal.ok()) {
@@ -139,11 +153,13 @@ void RdmaLink::OnSignal(absl::StatusOr<Signal> signal) {
 }
 
 void RdmaLink::Send(const FrameHeader& header, Bytes payload, Done done) {
-  outgoing_.Push(header, payload, std::move(done));
+  FrameHeader signed_header = header;
+  version_.Sign(&signed_header);
+  outgoing_.Push(signed_header, payload, std::move(done));
   if (closing_) return;  // Finish() runs the Done with the reason
   if (outgoing_.size() > shared_->in_flight_max) {
     return Fail(absl::ResourceExhaustedError(absl::StrFormat(
-                    "%s does not read: %d frames wait for it", peer_, outgoing_.size())),
+                    "%s is not reading: %d frames are queued for it", peer_, outgoing_.size())),
                 /*tell=*/true);
   }
   turn_.Schedule();
@@ -151,16 +167,17 @@ void RdmaLink::Send(const FrameHeader& header, Bytes payload, Done done) {
 
 void RdmaLink::Close(absl::Status why) { Fail(std::move(why), /*tell=*/true); }
 
+// Counts the time in which payloads were under way, for sending_time().
 void RdmaLink::CountBusy() {
   const bool busy = !closing_ && outgoing_.busy();
   if (busy == (busy_since_ != absl::InfiniteFuture())) return;
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   if (!busy) busy_ += now - busy_since_;
   busy_since_ = busy ? now : absl::InfiniteFuture();
 }
 
 absl::Duration RdmaLink::sending_time() const {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   return busy_ + (now - std::min(now, busy_since_));
 }
 
@@ -199,7 +216,7 @@ absl::Status RdmaLink::OnReceived(const WorkId& id, const ibv_wc& completion) {
   return incoming_.Written(ntohl(completion.imm_data), completion.byte_len);
 }
 
-// Grants leave at once: the peer waits for them.
+// Sends the grants at once: the peer waits for them.
 FairTurns::Waiter::Work RdmaLink::TakeSome(size_t most) {
   FairTurns::Waiter::Work work;
   absl::Status status = incoming_.Advance(most, &work);
@@ -212,10 +229,13 @@ FairTurns::Waiter::Work RdmaLink::TakeSome(size_t most) {
   return work;
 }
 
+// Handles a message. The first message decides the link: only now both ends can receive. A buffer
+// is posted again when its content has been used.
 absl::Status RdmaLink::OnMessage(int buffer, size_t bytes) {
   const Bytes received =
       buffers_->memory().subspan(static_cast<size_t>(buffer) * kBufferBytes, bytes);
   ADDEND_ASSIGN_OR_RETURN(const DecodedMessage message, DecodeMessage(received));
+  if (HasHeader(message.head.kind)) ADDEND_RETURN_IF_ERROR(version_.Check(message.header));
   ADDEND_RETURN_IF_ERROR(outgoing_.AddCredits(message.head.credits));
   if (decide_) {
     if (!greeted_) ADDEND_RETURN_IF_ERROR(Greet());
@@ -243,6 +263,7 @@ absl::Status RdmaLink::OnMessage(int buffer, size_t bytes) {
   return PostMessageReceive(buffer);
 }
 
+// Writes an announced payload to the memory that the peer has granted.
 absl::Status RdmaLink::OnGrant(const MessageHead& head) {
   ADDEND_ASSIGN_OR_RETURN(OutgoingFrames::Frame* const frame, outgoing_.Granted(head.number));
   if (head.lane >= lanes_.size()) {
@@ -264,6 +285,7 @@ absl::Status RdmaLink::OnGrant(const MessageHead& head) {
                          {head.address, head.key, head.number});
 }
 
+// Queues a grant, or a refusal if the sink gave no memory. Lanes take turns.
 absl::Status RdmaLink::Grant(uint32_t number, MutableBytes room, Registered* memory) {
   MessageHead head{.kind = MessageKind::kDrop, .number = number};
   if (!room.empty()) {
@@ -295,6 +317,7 @@ absl::Status RdmaLink::Take(const FrameHeader& header, Bytes payload) {
   return sink_->OnFrame(header, Payload(payload));
 }
 
+// Sends, then runs Dones, then ends the link if it is closing: a Done may close the link.
 void RdmaLink::Turn() {
   if (!closing_ && !lanes_.empty()) {
     if (absl::Status status = SendSome(); !status.ok()) FailPath(status);
@@ -306,6 +329,8 @@ void RdmaLink::Turn() {
   if (closing_) Finish();
 }
 
+// Grants and drops go first and need no credit: the peer waits for them, and the number under way
+// is bounded by its announcements.
 absl::Status RdmaLink::SendSome() {
   while (!control_.empty() && !free_sends_.empty()) {
     ADDEND_RETURN_IF_ERROR(SendMessage(control_.front(), nullptr, {}));
@@ -320,7 +345,7 @@ absl::Status RdmaLink::SendSome() {
     shared_->stats.frames_sent.fetch_add(1, std::memory_order_relaxed);
     ADDEND_RETURN_IF_ERROR(SendMessage(head, &frame->header, payload));
   }
-  // With half of the credit on its way there are never more than two such messages.
+  // Credit is returned by the half, so there are never more than two such messages on their way.
   if (owed_credits_ < kFrameCredits / 2 || free_sends_.empty()) return absl::OkStatus();
   return SendMessage({.kind = MessageKind::kCredit}, nullptr, {});
 }
@@ -337,8 +362,8 @@ absl::Status RdmaLink::SendMessage(MessageHead head, const FrameHeader* header, 
                                   room.first(bytes), buffers_key_);
 }
 
-// From here on nothing of the peer's lands in this process's memory, and nothing that was lent is
-// read any more: the queue pairs are gone.
+// After this the queue pairs are gone: the peer writes nothing more into this process's memory, and
+// lent payloads are not read any more.
 void RdmaLink::Fail(absl::Status why, bool tell) {
   if (closing_) return;
   closing_ = true;
@@ -352,7 +377,7 @@ void RdmaLink::Fail(absl::Status why, bool tell) {
   turn_.Schedule();
 }
 
-// Ends the link: nothing of it may be touched after gone_.
+// Ends the link. No member may be touched after gone_.
 void RdmaLink::Finish() {
   CountBusy();
   for (Done& done : outgoing_.TakeAll()) done(why_);

@@ -1,6 +1,7 @@
 // A link over RDMA: a queue pair on each NIC that both ends use together, and the conversation
-// beside them (signals.h). Messages go through the first queue pair, by credit; large payloads
-// through all in turn, written by the sender straight to where the receiver's sink wants them.
+// beside them (signals.h). Messages go through the first queue pair, by credit. Large payloads go
+// through all queue pairs in turn, written by the sender straight to the place that the receiver's
+// sink has chosen.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +23,13 @@
 #include "lib/transport/rdma/queue_pair.h"
 #include "lib/transport/rdma/signals.h"
 #include "lib/transport/transport.h"
+#include "lib/wire/link_version.h"
 
 namespace addend::rdma {
 
 class RdmaLink final : public Link, private CompletionTaker, private FrameHost {
  public:
-  // What a transport gives all of its links; outlives them.
+  // State that all links of a transport share; outlives them.
   struct Shared {
     EventLoop* loop;
     CompletionTable table;
@@ -36,34 +38,35 @@ class RdmaLink final : public Link, private CompletionTaker, private FrameHost {
     uint32_t in_flight_max;
     LinkTurns turns{loop};
   };
-  // Before the link is open: its first message has come (OK), and somebody opens it; or there will
-  // be none.
+  // Called once before the link is open: with OK when the peer's first message has come, and the
+  // callee opens the link; with an error if the link fails before.
   using DecideFn = absl::AnyInvocable<void(absl::Status)>;
-  // The link is gone when it has been called.
+  // The link is gone when this returns.
   using GoneFn = absl::AnyInvocable<void(RdmaLink*)>;
 
-  // Begins in `group`. Reaches the memory of `domain` (Device::DomainOf) alone.
+  // The link starts in `group`. It reaches only the memory of `domain` (Device::DomainOf).
   RdmaLink(Shared* shared, std::string peer, std::unique_ptr<Signals> signals,
            FairTurns::GroupId group, uint64_t domain, DecideFn decide, GoneFn gone);
   ~RdmaLink() override;
 
-  // ---- making it ----
-  // A queue pair that can be connected; the first one also gets the link's messages.
+  // ---- connection setup ----
+  // Adds a queue pair that can be connected; the first queue pair also carries the link's messages.
   absl::StatusOr<LaneAddress> AddLane(CompletionQueue* completions);
-  // Keeps the lanes that have a peer, and connects them. All ends are given, by lane.
+  // Connects each lane to its peer; drops the lanes without a peer. `peers`: the peers' ends, by
+  // lane.
   absl::Status Connect(const std::vector<std::optional<LaneAddress>>& peers);
-  // The first message: the peer decides, and answers likewise.
+  // Sends the first message. When it arrives, the peer's end is decided, and greets in return.
   absl::Status Greet();
   Signals* signals() { return signals_.get(); }
   bool connected() const { return buffers_ != nullptr; }
   bool decided() const { return !decide_; }
-  // A word of the conversation, on the loop; an error: it has ended.
+  // Handles a signal of the conversation, on the loop. An error: the conversation has ended.
   void OnSignal(absl::StatusOr<Signal> signal);
-  // From now on it is `sink`'s. Null: it only closes.
+  // Hands the link to `sink`. Null: the link only closes.
   void Open(Sink* sink);
-  // At once, from the transport's destructor.
+  // Closes at once. Called by the transport's destructor.
   void Abandon(absl::Status why);
-  // A queue pair (0: all of the device) has failed.
+  // A queue pair of the device (0: all of them) has failed.
   void OnDeviceFailure(const Device* device, uint32_t queue_pair, const absl::Status& why);
 
   void Send(const FrameHeader& header, Bytes payload, Done done) override;
@@ -77,7 +80,7 @@ class RdmaLink final : public Link, private CompletionTaker, private FrameHost {
   void Share(uint64_t group) override { shared_->turns.Join(&taker_, group); }
 
  private:
-  // Waits for its turn to grant what is announced, and to hand over what has come.
+  // Waits for its turn to grant announced payloads, and to hand over frames.
   struct Taker final : FairTurns::Waiter {
     explicit Taker(RdmaLink* link) : link(link) {}
     Work Serve(size_t most) override { return link->TakeSome(most); }
@@ -101,14 +104,14 @@ class RdmaLink final : public Link, private CompletionTaker, private FrameHost {
   absl::Status SendSome();
   absl::Status SendMessage(MessageHead head, const FrameHeader* header, Bytes payload);
   void CountBusy();
-  // The way has failed, not the peer.
+  // Fails the link because of the path, not the peer.
   void FailPath(const absl::Status& why) { Fail(PathFailure(why), /*tell=*/true); }
   void Fail(absl::Status why, bool tell);
   void Finish();
 
   // Constant after construction.
   Shared* const shared_;
-  const uint32_t owner_;  // in the completion table
+  const uint32_t owner_;  // number in the completion table
   const std::string peer_;
   const uint64_t domain_;
   std::unique_ptr<Signals> signals_;
@@ -118,14 +121,15 @@ class RdmaLink final : public Link, private CompletionTaker, private FrameHost {
   // Owned by the loop's thread.
   Sink* sink_ = nullptr;
   bool greeted_ = false;
-  // Receive buffers first, then those of messages that are sent.
+  // Receive buffers first, then send buffers.
   std::shared_ptr<Arena> buffers_;
   uint32_t buffers_key_ = 0;
-  std::vector<std::unique_ptr<QueuePair>> lanes_;  // destroyed first: nothing comes any more
+  std::vector<std::unique_ptr<QueuePair>> lanes_;  // destroyed first: nothing arrives any more
   std::vector<int> free_sends_;
-  std::deque<MessageHead> control_;  // grants and the like that wait for a buffer
+  std::deque<MessageHead> control_;  // grants, drops and the like that wait for a send buffer
   uint16_t owed_credits_ = 0;
   uint32_t next_lane_ = 0;
+  LinkVersion version_;
   OutgoingFrames outgoing_;
   IncomingFrames incoming_{this};
   Taker taker_{this};

@@ -1,3 +1,14 @@
+// Sets links up over the signalling channel (signals.h):
+//
+//  connecting end: creates a queue pair per active NIC and offers their addresses (Offer)
+//  answering end: pairs each of them with one of its NICs, connects, answers (Answer, Meet)
+//  connecting end: connects to the answered addresses and sends the first message (TakeAnswer)
+//  answering end: accepts the link when that message arrives, and greets in return
+//
+// The first message proves that the path works: without it within the time limit the link fails,
+// and the caller may use TCP. Signals arrive on other threads and are posted to the loop, under the
+// link's number, since the link may be gone by then.
+
 #include "lib/transport/rdma/rdma_transport.h"
 
 #include <algorithm>
@@ -8,16 +19,29 @@
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
+#include "lib/base/version.h"
 
 namespace addend {
 namespace {
 
 constexpr uint32_t kInFlightMax = 65536;
-// In flight through one link, for full speed: several partitions, one of which is being granted.
+// Bytes in flight through a link, for full speed: several partitions, one of which is being
+// granted.
 constexpr size_t kWindowBytes = 1 << 20;
-// Of one that was answered, for its first message to come.
+// Time limit for the first message of an answered link.
 constexpr absl::Duration kFirstMessageTimeout = absl::Seconds(10);
 constexpr size_t kMaxOfferedLanes = 64;
+
+// Checks the version in the peer's offer or answer.
+absl::Status CheckVersion(uint32_t version) {
+  if (protocol::kRdma.Contains(version)) return absl::OkStatus();
+  return WithExitCode(
+      absl::FailedPreconditionError(absl::StrFormat(
+          "the peer speaks version %d of the RDMA protocol, but this process speaks %s: install "
+          "releases of Addend that have a version in common (docs/operations.md)",
+          version, Describe(protocol::kRdma))),
+      kExitVersion);
+}
 
 }  // namespace
 
@@ -57,14 +81,13 @@ void RdmaTransport::WatchForFailures(const std::shared_ptr<rdma::Device>& device
   failures_.push_back(
       device->OnFailure([loop = loop_, weak = std::weak_ptr<RdmaTransport*>(self_),
                          device = device.get()](uint32_t queue_pair, const absl::Status& why) {
-        loop->Post([weak, device, queue_pair, why] {
-              const auto self = weak.lock();
-              if (self == nullptr) return;
-              for (auto& [number, link] : (*self)->links_) {
-                link->OnDeviceFailure(device, queue_pair, why);
-              }
-            })
-            .IgnoreError();
+        loop->PostSurely([weak, device, queue_pair, why] {
+          const auto self = weak.lock();
+          if (self == nullptr) return;
+          for (auto& [number, link] : (*self)->links_) {
+            link->OnDeviceFailure(device, queue_pair, why);
+          }
+        });
       }));
 }
 
@@ -86,7 +109,7 @@ void RdmaTransport::Connect(const Address& peer, uint32_t shard, Sink* sink, abs
         made->Open(sink);
       });
   ListenTo(number, link->signals());
-  if (absl::Status status = Offer(link, shard); !status.ok()) {
+  if (absl::Status status = Offer(link, shard, peer.rdma_version); !status.ok()) {
     link->Close(rdma::PathFailure(std::move(status)));
   }
   GiveUpAfter(timeout, number, name);
@@ -103,8 +126,8 @@ void RdmaTransport::GiveUpAfter(absl::Duration timeout, uint64_t number, std::st
   });
 }
 
-absl::Status RdmaTransport::Offer(rdma::RdmaLink* link, uint32_t shard) {
-  rdma::Signal::Ends offer{.version = rdma::kProtocolVersion, .shard = shard, .lanes = {}};
+absl::Status RdmaTransport::Offer(rdma::RdmaLink* link, uint32_t shard, uint32_t version) {
+  rdma::Signal::Ends offer{.version = version, .shard = shard, .lanes = {}};
   for (const auto& nic : nics_) {
     if (!nic->device()->active()) continue;
     ADDEND_ASSIGN_OR_RETURN(const rdma::LaneAddress lane, link->AddLane(nic.get()));
@@ -116,17 +139,25 @@ absl::Status RdmaTransport::Offer(rdma::RdmaLink* link, uint32_t shard) {
 }
 
 absl::Status RdmaTransport::TakeAnswer(rdma::RdmaLink* link, const rdma::Signal::Ends& answer) {
+  ADDEND_RETURN_IF_ERROR(CheckVersion(answer.version));
   ADDEND_RETURN_IF_ERROR(link->Connect(answer.lanes));
   return link->Greet();
 }
 
 void RdmaTransport::ListenTo(uint64_t number, rdma::Signals* signals) {
-  signals->Listen([loop = loop_, weak = std::weak_ptr<RdmaTransport*>(self_),
-                   number](absl::StatusOr<rdma::Signal> signal) {
-    loop->Post([weak, number, signal = std::move(signal)]() mutable {
-          if (const auto self = weak.lock()) (*self)->OnSignal(number, std::move(signal));
-        })
-        .IgnoreError();
+  // A peer may send signals faster than the shard handles them: then the link is closed, once: a
+  // signal is never lost silently.
+  signals->Listen([loop = loop_, weak = std::weak_ptr<RdmaTransport*>(self_), number,
+                   flooded = false](absl::StatusOr<rdma::Signal> signal) mutable {
+    const auto tell = [weak, number](absl::StatusOr<rdma::Signal> told) {
+      return [weak, number, told = std::move(told)]() mutable {
+        if (const auto self = weak.lock()) (*self)->OnSignal(number, std::move(told));
+      };
+    };
+    if (!signal.ok()) return loop->PostSurely(tell(std::move(signal)));
+    const absl::Status posted = loop->Post(tell(std::move(signal)));
+    if (!absl::IsResourceExhausted(posted) || std::exchange(flooded, true)) return;
+    loop->PostSurely(tell(posted));
   });
 }
 
@@ -137,7 +168,7 @@ void RdmaTransport::OnSignal(uint64_t number, absl::StatusOr<rdma::Signal> signa
   absl::Status taken = link->decided() || link->connected()
                            ? absl::InvalidArgumentError("addresses came twice")
                            : TakeAnswer(link, *signal->ends);
-  if (!taken.ok()) link->Close(rdma::PathFailure(std::move(taken)));
+  if (!taken.ok()) link->Close(rdma::PathFailure(rdma::SaidByPeer(std::move(taken))));
 }
 
 void RdmaTransport::Answer(const std::string& peer, uint64_t owner, const rdma::Signal::Ends& offer,
@@ -158,23 +189,17 @@ void RdmaTransport::Answer(const std::string& peer, uint64_t owner, const rdma::
 
 absl::StatusOr<rdma::Signal::Ends> RdmaTransport::Meet(rdma::RdmaLink* link,
                                                        const rdma::Signal::Ends& offer) {
-  if (offer.version != rdma::kProtocolVersion) {
-    return WithExitCode(
-        absl::FailedPreconditionError(absl::StrFormat(
-            "the peer speaks version %d of the RDMA protocol and this process %d: install the same "
-            "release of Addend on both",
-            offer.version, rdma::kProtocolVersion)),
-        kExitVersion);
-  }
+  ADDEND_RETURN_IF_ERROR(CheckVersion(offer.version));
   if (offer.lanes.size() > kMaxOfferedLanes) {
     return absl::InvalidArgumentError(
         absl::StrFormat("an offer of %d queue pairs", offer.lanes.size()));
   }
-  rdma::Signal::Ends answer{.version = rdma::kProtocolVersion, .shard = offer.shard, .lanes = {}};
+  rdma::Signal::Ends answer{.version = offer.version, .shard = offer.shard, .lanes = {}};
   std::vector<std::optional<rdma::LaneAddress>> peers;
   for (size_t i = 0; i < offer.lanes.size(); ++i) {
     const auto& end = offer.lanes[i];
-    // The same NIC of both ends, where they have as many: that may be one network of several.
+    // Starts with the NIC of the same index, where both ends have equally many NICs: the pair may
+    // belong to one network of several.
     rdma::CompletionQueue* const nic =
         end.has_value() ? NicTowards(end->port, i + offer.shard * offer.lanes.size()) : nullptr;
     answer.lanes.emplace_back();
@@ -192,7 +217,7 @@ void RdmaTransport::CloseAll(const absl::Status& why) {
 
 rdma::CompletionQueue* RdmaTransport::NicTowards(const rdma::PortAddress& peer,
                                                  size_t first) const {
-  rdma::CompletionQueue* loopback = nullptr;  // if there is no other
+  rdma::CompletionQueue* loopback = nullptr;  // used if no other NIC reaches the peer
   for (size_t i = 0; i < nics_.size(); ++i) {
     rdma::CompletionQueue* const nic = nics_[(first + i) % nics_.size()].get();
     const rdma::Device& device = *nic->device();

@@ -1,8 +1,9 @@
-// The RDMA transport of one shard: its links, and those that are being made.
+// The RDMA transport of a shard: its links, and the links that are being set up.
 //
-// How a link is made: who connects offers a queue pair on each of its NICs, the other answers each
-// with one of its own where a NIC of its reaches that one, and both send a first message. Only when
-// that has come the link is open: a path that does not carry packets is noticed before it is used.
+// Connection setup: the connecting end offers a queue pair on each of its NICs. The answering end
+// replies to each with a queue pair of its own, if a NIC of its own reaches that NIC. Then both
+// ends send a first message. A link opens only when the peer's message has arrived, so that a path
+// that does not carry packets is noticed before the link is used.
 #pragma once
 
 #include <map>
@@ -26,15 +27,15 @@ class RdmaTransport final : public Transport {
 
   const Traits& traits() const override { return traits_; }
   const TransportStats& stats() const override { return shared_.stats; }
-  // Links come through Answer(): this only says who takes them. The address is the caller's own.
+  // Only stores `accept`: incoming links come through Answer(). Returns the caller's own address.
   absl::StatusOr<Address> Listen(const Address& bind, AcceptFn accept) override;
   void Connect(const Address& peer, uint32_t shard, Sink* sink, absl::Duration timeout,
                ConnectFn connected) override;
-  // Somebody who may has begun a conversation with this shard, and offers these ends. `owner`: of
-  // the memory that the link is to reach, not 0.
+  // Answers an authorized peer that has begun a conversation with this shard and offers these ends.
+  // `owner`: the owner of the memory that the link may reach, not 0.
   void Answer(const std::string& peer, uint64_t owner, const rdma::Signal::Ends& offer,
               std::unique_ptr<rdma::Signals> signals);
-  // Every link is closed on purpose.
+  // Closes every link on purpose.
   void CloseAll(const absl::Status& why);
 
  private:
@@ -44,11 +45,11 @@ class RdmaTransport final : public Transport {
   rdma::RdmaLink* Find(uint64_t number) const;
   void ListenTo(uint64_t number, rdma::Signals* signals);
   void OnSignal(uint64_t number, absl::StatusOr<rdma::Signal> signal);
-  absl::Status Offer(rdma::RdmaLink* link, uint32_t shard);
+  absl::Status Offer(rdma::RdmaLink* link, uint32_t shard, uint32_t version);
   absl::Status TakeAnswer(rdma::RdmaLink* link, const rdma::Signal::Ends& answer);
   absl::StatusOr<rdma::Signal::Ends> Meet(rdma::RdmaLink* link, const rdma::Signal::Ends& offer);
   rdma::CompletionQueue* NicTowards(const rdma::PortAddress& peer, size_t first) const;
-  // An undecided link that has not come about by then is given up.
+  // Closes the link if it is still undecided after `timeout`.
   void GiveUpAfter(absl::Duration timeout, uint64_t number, std::string whom);
   void WatchForFailures(const std::shared_ptr<rdma::Device>& device);
   void Drop(rdma::RdmaLink* link);
@@ -63,7 +64,7 @@ class RdmaTransport final : public Transport {
   std::vector<std::shared_ptr<rdma::Device::FailureListener>> failures_;
   uint64_t last_number_ = 0;
   std::map<uint64_t, std::unique_ptr<rdma::RdmaLink>> links_;  // by number, never used twice
-  // Expires with the transport: what others post must not outlive it.
+  // Expires with the transport: posted tasks hold weak references, because they may outlive it.
   std::shared_ptr<RdmaTransport*> self_;
 };
 

@@ -1,6 +1,6 @@
-// The conversation beside a link's queue pairs, between the services over gRPC: at the start the
-// addresses of both ends, at the end why the link closes. It breaks when the peer dies, which a
-// queue pair that is silent would not notice.
+// The conversation beside a link's queue pairs, between the services over gRPC: first the addresses
+// of both ends, last the reason why the link closes. It breaks when the peer dies, which a silent
+// queue pair would not show.
 #pragma once
 
 #include <functional>
@@ -15,41 +15,46 @@
 
 namespace addend::rdma {
 
-// The ends of a link. Of who connects: a queue pair on each of its NICs, and the shard that is
-// meant. Of the other: for each of these its own end, or none where its NICs cannot reach that one.
+// The ends of a link. In an offer: a queue pair on each NIC of the connecting end, and the shard to
+// connect to. In an answer: for each of these the answering end's queue pair, or nullopt if none of
+// its NICs can reach that NIC.
 struct LinkEnds {
   uint32_t version = 0;
   uint32_t shard = 0;
   std::vector<std::optional<LaneAddress>> lanes;
 };
 
-// One word of the conversation.
+// A message of the conversation.
 struct Signal {
   using Ends = LinkEnds;
-  std::optional<Ends> ends;             // the first word of each end
-  std::optional<absl::Status> goodbye;  // the last one: why the link closes
+  std::optional<Ends> ends;             // the first signal of each end
+  std::optional<absl::Status> goodbye;  // the last signal: why the link closes
 };
 
 class Signals {
  public:
-  // Called on any thread, one word at a time and in order; an error, the last one, says that the
+  // Called on any thread, for a signal at a time and in order. An error is the last call: the
   // conversation has ended.
   using ListenFn = std::function<void(absl::StatusOr<Signal>)>;
 
-  // Ends the conversation, after what was said. The listener may still be called.
+  // Ends the conversation, after the signals that were sent. The listener may still be called.
   virtual ~Signals() = default;
-  // Once; what was heard before is not lost.
+  // Called once. Signals that came earlier are not lost.
   virtual void Listen(ListenFn listen) = 0;
-  // Never blocks.
+  // Sends a signal. Never blocks.
   virtual void Say(Signal signal) = 0;
 };
 
-// Begins a conversation with the server there. Never blocks; a failure is heard.
+// Begins a conversation with the server at `peer`. Never blocks; the listener gets a failure.
 using DialFn = std::function<std::unique_ptr<Signals>(const Address& peer)>;
 
-// Marks an error as one of the way that RDMA takes, not of the peer: another transport may get
-// through.
+// Marks an error as a failure of the RDMA path, not of the peer: another transport may get through.
 absl::Status PathFailure(absl::Status why);
 bool IsPathFailure(const absl::Status& why);
+
+// Marks an error that the peer has sent, or that follows from its messages: before the peer has
+// proved its identity, the error's code and exit status decide nothing.
+absl::Status SaidByPeer(absl::Status why);
+bool IsSaidByPeer(const absl::Status& why);
 
 }  // namespace addend::rdma

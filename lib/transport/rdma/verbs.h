@@ -1,4 +1,4 @@
-// What libibverbs gives, owned: released when it goes.
+// Owning pointers to libibverbs objects.
 #pragma once
 
 #include <infiniband/verbs.h>

@@ -1,4 +1,4 @@
-// TCP: non-blocking sockets, vectored writes, payloads read straight to where they belong.
+// TCP: non-blocking sockets, vectored writes, payloads read straight to their destination.
 #pragma once
 
 #include <memory>
@@ -10,20 +10,20 @@
 namespace addend {
 
 struct TcpOptions {
-  // Bytes the kernel may hold unsent per socket. Small, so that what is urgent can overtake what is
-  // queued here.
+  // Bytes the kernel may hold unsent per socket. Small, so that urgent frames can overtake the
+  // frames that are queued here.
   int unsent_bytes_max = 128 * 1024;
-  // A connected peer has to have sent its first header by then.
+  // Time for a connected peer to send its first header.
   absl::Duration hello_timeout = absl::Seconds(10);
 };
 
-// The transport of one shard. `loop` must outlive it; made and destroyed on any thread while the
-// loop is not running tasks that use it, used on the loop's thread.
+// Makes the transport of a shard. `loop` must outlive it; made and destroyed on any thread while
+// the loop is not running tasks that use it, used on the loop's thread.
 class TcpTransport;
 std::shared_ptr<Transport> MakeTcpTransport(EventLoop* loop, TcpOptions options = {});
 
-// One listening port for all shards of a server: reads which shard the first frame (HELLO,
-// header.partition) asks for and hands the socket to it. Every transport's accept function runs on
+// A listening port for all shards of a server: reads the wanted shard from the first frame (HELLO,
+// header.partition) and hands the socket to that shard. Every transport's accept function runs on
 // its own loop.
 class TcpPort {
  public:

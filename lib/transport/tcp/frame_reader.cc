@@ -1,3 +1,11 @@
+// The reader's state is a list of frames whose payloads are under way, and the header behind them.
+// A call of readv() fills the rest of the payloads, at their destinations, and that header
+// (Gather); Distribute() then advances the state by the number of bytes that arrived, wherever the
+// stream was cut.
+//
+// A bundle adds a step: its headers arrive first (index_), all of them, because the sink chooses
+// the destinations of the payloads by them.
+
 #include "lib/transport/tcp/frame_reader.h"
 
 #include <algorithm>
@@ -14,11 +22,11 @@ namespace addend::tcp {
 namespace {
 
 constexpr size_t kDropBytes = 64 << 10;
-// However little is left of a turn: a system call is worth so much.
+// The least to read, however little is left of a turn: a smaller read is not worth a system call.
 constexpr size_t kLeastRead = 16 << 10;
 static_assert(kMaxBundledBytes <= kDropBytes, "a dropped payload of a bundle is read at once");
 
-// Payloads that nobody wants are read to here; one per thread, never looked at.
+// Returns memory for payloads that are dropped; one buffer per thread, never looked at.
 MutableBytes DropBuffer() {
   thread_local std::vector<std::byte> buffer(kDropBytes);
   return MutableBytes(buffer);
@@ -33,9 +41,9 @@ absl::Status FrameReader::Read(size_t most, Progress* progress) {
   return absl::OkStatus();
 }
 
-// What is left of the payloads, and the next header behind them. Behind a bundle's headers come
-// payloads whose places are not known yet, and behind a dropped payload that is larger than the
-// drop buffer more of it: no header.
+// Gathers the rest of the payloads and the next header behind them. The headers of a bundle are
+// gathered alone: the places of the payloads behind them are not known yet. A dropped payload that
+// is larger than the drop buffer ends the list, because more of it comes before the next header.
 int FrameReader::Gather(iovec* vectors) {
   if (index_got_ < index_.size()) {
     vectors[0] = {index_.data() + index_got_, index_.size() - index_got_};
@@ -58,7 +66,7 @@ int FrameReader::Gather(iovec* vectors) {
   return count;
 }
 
-// There may be more to read if it got all it asked for.
+// A read that returned fewer bytes than it asked for has emptied the socket.
 absl::Status FrameReader::ReadOnce(size_t most, Progress* progress) {
   iovec vectors[kMaxBundleFrames + 1];
   int count = Gather(vectors);
@@ -92,7 +100,7 @@ absl::StatusOr<size_t> FrameReader::Receive(const iovec* vectors, int count, Pro
   return got;
 }
 
-// What is decrypted already comes first. Then there may be more, whatever the socket has said.
+// Takes decrypted bytes first. While some are left there is more to read, whatever the socket said.
 absl::StatusOr<size_t> FrameReader::ReceiveSealed(const iovec* vectors, int count,
                                                   Progress* progress) {
   if (opener_->empty()) {
@@ -107,7 +115,8 @@ absl::StatusOr<size_t> FrameReader::ReceiveSealed(const iovec* vectors, int coun
   return taken;
 }
 
-// The last plain frame was read together with what stood behind it, where a header belonged.
+// Moves encrypted bytes to the opener that were read together with the last plain frame, to the
+// place of the next header.
 void FrameReader::KeepSealed() {
   opened_ = true;
   std::copy_n(header_bytes_.begin(), header_got_, opener_->room().begin());
@@ -115,6 +124,7 @@ void FrameReader::KeepSealed() {
   header_got_ = 0;
 }
 
+// Advances the state by `bytes` in the order of Gather().
 absl::Status FrameReader::Distribute(size_t bytes) {
   if (index_got_ < index_.size()) {
     index_got_ += bytes;
@@ -151,10 +161,17 @@ absl::Status FrameReader::OnHeader() {
   header_got_ = 0;
   frames_.clear();
   next_ = 0;
-  ADDEND_ASSIGN_OR_RETURN(const FrameHeader header, DecodeHeader(header_bytes_));
+  ADDEND_ASSIGN_OR_RETURN(const FrameHeader header, Decode(header_bytes_));
   if (header.type == FrameType::kBundle) return OnBundle(header);
   ADDEND_RETURN_IF_ERROR(AddFrame(header));
   return TakeComplete();
+}
+
+absl::StatusOr<FrameHeader> FrameReader::Decode(
+    std::span<const std::byte, kFrameHeaderBytes> bytes) {
+  ADDEND_ASSIGN_OR_RETURN(const FrameHeader header, DecodeHeader(bytes));
+  ADDEND_RETURN_IF_ERROR(version_.Check(header));
+  return header;
 }
 
 absl::Status FrameReader::AddFrame(const FrameHeader& header) {
@@ -192,14 +209,14 @@ absl::Status FrameReader::OnIndex() {
   for (size_t i = 0; i < count; ++i) {
     const std::span<const std::byte, kFrameHeaderBytes> bytes(index_.data() + i * kFrameHeaderBytes,
                                                               kFrameHeaderBytes);
-    ADDEND_ASSIGN_OR_RETURN(const FrameHeader header, DecodeHeader(bytes));
+    ADDEND_ASSIGN_OR_RETURN(const FrameHeader header, Decode(bytes));
     const auto same = [&](const Frame& other) {
       return other.header.partition == header.partition;
     };
     if (!MayBeBundled(header.type, header.payload_bytes) ||
         std::any_of(frames_.begin(), frames_.end(), same)) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("a %s frame of %d bytes, or a second one about the same partition, does "
+          absl::StrFormat("a %s frame of %d bytes, or a second frame for the same partition, does "
                           "not belong into a bundle",
                           Name(header.type), header.payload_bytes));
     }

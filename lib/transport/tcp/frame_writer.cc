@@ -1,3 +1,7 @@
+// sent_ counts the bytes of the front of the queue that the kernel has taken; Gather() leaves them
+// out. A bundle is decided only between two frames, when its header is composed, and stays the same
+// until all of it has left: the peer has its length.
+
 #include "lib/transport/tcp/frame_writer.h"
 
 #include <algorithm>
@@ -8,7 +12,7 @@
 namespace addend::tcp {
 namespace {
 
-// Leaves out what has been written already.
+// Collects vectors, without the bytes that have been written already.
 class Vectors {
  public:
   Vectors(iovec* vectors, size_t skip) : vectors_(vectors), skip_(skip) {}
@@ -35,13 +39,14 @@ void FrameWriter::Push(const FrameHeader& header, Bytes payload, Done done) {
   Waiting frame;
   EncodeHeader(complete, &frame.header);
   frame.type = header.type;
+  frame.version = header.version;
   frame.partition = header.partition;
   frame.payload = payload;
   frame.done = std::move(done);
   queue_.push_back(std::move(frame));
 }
 
-// How many frames from this one on may leave in one; 0: too few.
+// Returns how many frames from `first` on may leave in a bundle; 0 if too few.
 size_t FrameWriter::BundleFrom(size_t first) const {
   size_t bytes = 0;
   size_t last = first;
@@ -62,6 +67,7 @@ void FrameWriter::BeginBundle() {
   if (bundled_ == 0) return;
   FrameHeader header;
   header.type = FrameType::kBundle;
+  header.version = queue_.front().version;
   header.detail = static_cast<uint32_t>(bundled_);
   size_t bytes = 0;
   for (size_t i = 0; i < bundled_; ++i) bytes += queue_[i].size();

@@ -1,6 +1,6 @@
-// What waits to be written to a socket, as system calls take it. Small frames that wait one behind
-// the other leave in one frame, a BUNDLE (docs/wire-format.md): the receiver gets them with two
-// reads instead of one each. No payload is copied. No I/O.
+// The send queue of a socket, as vectors for system calls. Small frames that wait behind each other
+// leave in one frame, a BUNDLE (docs/wire-format.md): the receiver gets them with two reads instead
+// of a read for each. No payload is copied. No I/O.
 #pragma once
 
 #include <sys/uio.h>
@@ -16,26 +16,28 @@ namespace addend::tcp {
 
 class FrameWriter {
  public:
-  static constexpr int kVectors = 2 * kMaxBundleFrames + 1;  // of a whole bundle
-  // With fewer, a bundle saves nothing.
+  static constexpr int kVectors = 2 * kMaxBundleFrames + 1;  // for a whole bundle
+  // With fewer frames, a bundle saves nothing.
   static constexpr size_t kLeastBundle = 4;
 
-  // `payload` is lent until `done`.
+  // `payload` is lent until `done` runs.
   void Push(const FrameHeader& header, Bytes payload, Done done);
   bool empty() const { return queue_.empty(); }
   size_t size() const { return queue_.size(); }
-  // The next bytes to be written; returns in how many vectors. They stay valid until Sent().
+  // Fills `vectors` with the next bytes to write and returns their number. The vectors stay valid
+  // until Sent().
   int Gather(iovec (&vectors)[kVectors]);
-  // So many of these bytes have been written. Adds the Dones of frames that have left to
-  // `completed`; returns how many frames that were.
+  // Records that the first `bytes` of the gathered bytes have been written. Adds the Dones of
+  // complete frames to `completed`; returns the number of these frames.
   size_t Sent(size_t bytes, std::vector<Done>* completed);
-  // The Dones of all frames that have not left, in their order. Nothing waits any more.
+  // Empties the queue. Returns the Dones of all frames that have not left, in order.
   std::vector<Done> TakeAll();
 
  private:
   struct Waiting {
     EncodedHeader header;
     FrameType type;
+    uint16_t version;
     PartitionId partition;
     Bytes payload;
     Done done;
@@ -46,10 +48,10 @@ class FrameWriter {
   Done PopFront();
 
   std::deque<Waiting> queue_;
-  size_t bundled_ = 0;  // so many from the front are a bundle that is being written
+  size_t bundled_ = 0;  // number of frames at the front in the bundle that is being written
   EncodedHeader bundle_header_;
   size_t bundle_bytes_ = 0;
-  size_t sent_ = 0;  // of the bundle, or of the first frame
+  size_t sent_ = 0;  // bytes of the bundle, or of the first frame
 };
 
 }  // namespace addend::tcp

@@ -1,8 +1,16 @@
+// A record: length (authenticated), cipher text, tag. Seal() and Open() are called in the order of
+// the records, and both ends count the records alike: the count is the nonce and decides when the
+// key changes, so neither is sent.
+
 #include "lib/transport/tcp/records.h"
+
+#include <openssl/crypto.h>
+#include <openssl/hmac.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <string_view>
 
 #include "lib/base/status_macros.h"
 
@@ -13,7 +21,8 @@ static_assert(std::endian::native == std::endian::little,
               "lengths are written in the machine's order");
 
 constexpr size_t kNonceBytes = 12;
-// Read and opened at a time.
+constexpr std::string_view kNextKey = "addend next record key 1";
+// Bytes read and opened at a time.
 constexpr size_t kOpenedBytes = 256 << 10;
 constexpr size_t kAround = kRecordLengthBytes + kRecordTagBytes;
 
@@ -22,18 +31,39 @@ const unsigned char* Raw(const std::byte* bytes) {
 }
 unsigned char* Raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
 
-void Expect(int done) { ADDEND_CHECK(done == 1, "AES-256-GCM is not to be had"); }
+void Expect(int done) { ADDEND_CHECK(done == 1, "AES-256-GCM is not available"); }
+
+RecordKey NextKey(const RecordKey& key) {
+  RecordKey next;
+  unsigned int bytes = 0;
+  const auto* const label = reinterpret_cast<const unsigned char*>(kNextKey.data());
+  const auto* const made = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), label,
+                                kNextKey.size(), Raw(next.data()), &bytes);
+  Expect(made != nullptr && bytes == next.size() ? 1 : 0);
+  return next;
+}
 
 }  // namespace
 
-RecordCipher::RecordCipher(const RecordKey& key, bool seals)
-    : context_(EVP_CIPHER_CTX_new()), seals_(seals) {
-  Expect(EVP_CipherInit_ex(context_.get(), EVP_aes_256_gcm(), nullptr, Raw(key.data()), nullptr,
-                           seals ? 1 : 0));
+RecordCipher::RecordCipher(const RecordKey& key, bool seals, uint64_t records_per_key)
+    : key_(key), records_per_key_(records_per_key), context_(EVP_CIPHER_CTX_new()), seals_(seals) {
+  UseKey();
 }
 
-// The record's number is the nonce, so none is ever used twice with a key.
+RecordCipher::~RecordCipher() { OPENSSL_cleanse(key_.data(), key_.size()); }
+
+void RecordCipher::UseKey() {
+  Expect(EVP_CipherInit_ex(context_.get(), EVP_aes_256_gcm(), nullptr, Raw(key_.data()), nullptr,
+                           seals_ ? 1 : 0));
+}
+
+// The record's number is the nonce, so a nonce is never used twice with a key.
 void RecordCipher::Begin(Bytes length) {
+  if (number_ == records_per_key_) {
+    key_ = NextKey(key_);
+    number_ = 0;
+    UseKey();
+  }
   std::array<unsigned char, kNonceBytes> nonce{};
   std::memcpy(nonce.data(), &number_, sizeof(number_));
   ++number_;
@@ -89,8 +119,8 @@ void Sealer::SealPlain(std::vector<std::byte>* out) {
   plain_got_ = 0;
 }
 
-Opener::Opener(const RecordKey& key)
-    : cipher_(key, /*seals=*/false), sealed_(kOpenedBytes), plain_(kOpenedBytes) {}
+Opener::Opener(const RecordKey& key, uint64_t records_per_key)
+    : cipher_(key, /*seals=*/false, records_per_key), sealed_(kOpenedBytes), plain_(kOpenedBytes) {}
 
 absl::Status Opener::Open() {
   if (empty()) plain_got_ = taken_ = 0;

@@ -1,6 +1,6 @@
 // A stream of bytes that only the two ends of a link can read or change: records of AES-256-GCM by
-// OpenSSL, each with its length before it. Which record it is, is part of what is signed: one that
-// is missing, repeated or in another place does not open. No I/O. docs/wire-format.md.
+// OpenSSL, each behind its length. The number of a record is authenticated with it: a missing,
+// repeated or moved record does not open. No I/O. docs/wire-format.md.
 #pragma once
 
 #include <openssl/evp.h>
@@ -20,17 +20,25 @@ namespace addend::tcp {
 inline constexpr size_t kRecordKeyBytes = 32;
 using RecordKey = std::array<std::byte, kRecordKeyBytes>;
 
-// In a record: so many bytes of plain text at most, and what is around them.
+// Sizes in a record: the plain text (at most), the length before it and the tag behind it.
 inline constexpr size_t kRecordBytes = 16 << 10;
 inline constexpr size_t kRecordLengthBytes = 4;
 inline constexpr size_t kRecordTagBytes = 16;
 
-// The number of a record, and the cipher that knows the key. A key is for one direction of one
-// link.
+// After this number of records both ends switch to the next key, derived from the former key by
+// HMAC-SHA256: at most 64 MiB are encrypted with a key, far below the 2^24.5 records that RFC 8446
+// (5.5) sets for AES-GCM, and an attacker with a key cannot read the records of former keys. Part
+// of the wire format: both ends count alike.
+inline constexpr uint64_t kRecordsPerKey = 1 << 12;
+
+// Encrypts or decrypts numbered records. A key is for one direction of a link, and for
+// `records_per_key` records.
 class RecordCipher {
  public:
-  RecordCipher(const RecordKey& key, bool seals);
-  // `out` has room for as many bytes. The tag is made, or checked: false if it is another.
+  RecordCipher(const RecordKey& key, bool seals, uint64_t records_per_key);
+  ~RecordCipher();
+  // `out` has room for the bytes of the second argument. Seal() writes the tag; Open() checks it
+  // and returns false if it does not match.
   void Seal(Bytes length, Bytes plain, std::byte* out, std::byte* tag);
   bool Open(Bytes length, Bytes sealed, std::byte* out, const std::byte* tag);
 
@@ -38,17 +46,21 @@ class RecordCipher {
   struct Free {
     void operator()(EVP_CIPHER_CTX* context) const { EVP_CIPHER_CTX_free(context); }
   };
+  void UseKey();
   void Begin(Bytes length);
 
+  RecordKey key_;
+  const uint64_t records_per_key_;
   const std::unique_ptr<EVP_CIPHER_CTX, Free> context_;
   const bool seals_;
-  uint64_t number_ = 0;
+  uint64_t number_ = 0;  // of the record, since the last change of key
 };
 
 class Sealer {
  public:
-  explicit Sealer(const RecordKey& key) : cipher_(key, /*seals=*/true), plain_(kRecordBytes) {}
-  // Appends all of these bytes to `out`, as full records and a last one.
+  explicit Sealer(const RecordKey& key, uint64_t records_per_key = kRecordsPerKey)
+      : cipher_(key, /*seals=*/true, records_per_key), plain_(kRecordBytes) {}
+  // Appends all of these bytes to `out`, as full records and a shorter record for the rest.
   void Seal(const iovec* vectors, int count, std::vector<std::byte>* out);
 
  private:
@@ -61,16 +73,16 @@ class Sealer {
 
 class Opener {
  public:
-  explicit Opener(const RecordKey& key);
-  // Where the next bytes of the stream belong, and that so many are there.
+  explicit Opener(const RecordKey& key, uint64_t records_per_key = kRecordsPerKey);
+  // room() is the memory for the next bytes of the stream; Got() reports the bytes written there.
   MutableBytes room() { return MutableBytes(sealed_).subspan(sealed_got_); }
   void Got(size_t bytes) { sealed_got_ += bytes; }
-  // Opens the records that are whole, as long as there is room. DATA_LOSS: somebody has changed
-  // one, or the peer has another key.
+  // Opens the complete records, as long as there is room. DATA_LOSS: a record was changed on its
+  // way, or the peer has another key.
   absl::Status Open();
-  // What is open and was not taken so far.
+  // True if all opened bytes have been taken.
   bool empty() const { return taken_ == plain_got_; }
-  // Copies as much of it as there is room. Returns how many bytes that are.
+  // Copies as many opened bytes as fit into `vectors`. Returns their number.
   size_t Take(const iovec* vectors, int count);
 
  private:

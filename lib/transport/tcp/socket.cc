@@ -10,31 +10,10 @@
 #include <cstring>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
 
 namespace addend::tcp {
 namespace {
-
-struct AddrInfoDeleter {
-  void operator()(addrinfo* info) const { ::freeaddrinfo(info); }
-};
-using AddrInfo = std::unique_ptr<addrinfo, AddrInfoDeleter>;
-
-absl::StatusOr<AddrInfo> Resolve(const Address& address, bool passive) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0);
-  addrinfo* found = nullptr;
-  const std::string port = std::to_string(address.port);
-  const int error = ::getaddrinfo(address.host.empty() ? nullptr : address.host.c_str(),
-                                  port.c_str(), &hints, &found);
-  if (error != 0) {
-    return absl::UnavailableError(
-        absl::StrFormat("cannot resolve '%s': %s", address.host, ::gai_strerror(error)));
-  }
-  return AddrInfo(found);
-}
 
 void SetOption(int fd, int level, int name, int value) {
   ::setsockopt(fd, level, name, &value, sizeof(value));
@@ -48,14 +27,13 @@ absl::StatusOr<UniqueFd> ListenOn(const Address& bind, uint16_t* port) {
                                                       bind.host.empty() ? "*" : bind.host,
                                                       bind.port, why));
   };
-  auto info = Resolve(bind, /*passive=*/true);
-  if (!info.ok())
-    return refuse(std::string(info.status().message().data(), info.status().message().size()));
-  UniqueFd fd(::socket((*info)->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const auto addresses = Resolve(bind, /*passive=*/true);
+  if (!addresses.ok()) return refuse(Message(addresses.status()));
+  const SocketAddress& address = addresses->front();
+  UniqueFd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return refuse(std::strerror(errno));
   SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  if (::bind(fd.get(), (*info)->ai_addr, (*info)->ai_addrlen) != 0 ||
-      ::listen(fd.get(), 1024) != 0) {
+  if (::bind(fd.get(), address.get(), address.length) != 0 || ::listen(fd.get(), 1024) != 0) {
     return refuse(std::strerror(errno));
   }
   sockaddr_storage bound{};
@@ -66,12 +44,11 @@ absl::StatusOr<UniqueFd> ListenOn(const Address& bind, uint16_t* port) {
   return fd;
 }
 
-absl::StatusOr<UniqueFd> StartConnect(const Address& peer) {
-  ADDEND_ASSIGN_OR_RETURN(AddrInfo info, Resolve(peer, /*passive=*/false));
-  UniqueFd fd(::socket(info->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+absl::StatusOr<UniqueFd> StartConnect(const SocketAddress& address, const Address& peer) {
+  UniqueFd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.valid())
     return absl::ResourceExhaustedError(absl::StrFormat("socket: %s", std::strerror(errno)));
-  if (::connect(fd.get(), info->ai_addr, info->ai_addrlen) != 0 && errno != EINPROGRESS) {
+  if (::connect(fd.get(), address.get(), address.length) != 0 && errno != EINPROGRESS) {
     return absl::UnavailableError(
         absl::StrFormat("cannot connect to %s:%d: %s", peer.host, peer.port, std::strerror(errno)));
   }
@@ -98,7 +75,7 @@ void Tune(int fd, int unsent_bytes_max) {
 
 void LimitUnacknowledged(int fd, size_t bytes) {
   constexpr size_t kLeast = 32 << 10;
-  // The kernel takes twice the value, for what it needs beside the payload: that is little here.
+  // The kernel doubles the value, to allow for its own overhead, which is small here.
   SetOption(fd, SOL_SOCKET, SO_SNDBUF,
             static_cast<int>(std::clamp(bytes, kLeast, kUnacknowledgedMost) / 2));
 }

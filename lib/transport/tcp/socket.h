@@ -1,28 +1,30 @@
-// The system calls of a TCP socket, with errors for people.
+// The system calls of a TCP socket, with readable errors.
 #pragma once
 
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "lib/base/fd.h"
+#include "lib/transport/tcp/name_lookup.h"
 #include "lib/transport/transport.h"
 
 namespace addend::tcp {
 
 absl::StatusOr<UniqueFd> ListenOn(const Address& bind, uint16_t* port);
-// Starts a non-blocking connect; writable when it is decided.
-absl::StatusOr<UniqueFd> StartConnect(const Address& peer);
-// After the socket became writable: OK, or UNAVAILABLE with the reason.
+// Starts a non-blocking connect to an address of the peer. The socket becomes writable when the
+// outcome is known.
+absl::StatusOr<UniqueFd> StartConnect(const SocketAddress& address, const Address& peer);
+// Called when the socket has become writable: OK, or UNAVAILABLE with the reason.
 absl::Status ConnectResult(int fd, const Address& peer);
-// No Nagle, keep-alive, bounded unsent bytes.
+// Disables Nagle's algorithm, enables keep-alive, bounds unsent bytes.
 void Tune(int fd, int unsent_bytes_max);
-// Of what is written to it, at most so much waits in the kernel to be sent or acknowledged, and
-// never more than kUnacknowledgedMost, where many kernels draw the line (net.core.wmem_max); from
-// then on the kernel does not choose by itself any more, which would know no such line.
+// Limits the written bytes that wait in the kernel to be sent or acknowledged to `bytes`, and to
+// kUnacknowledgedMost at most, the limit of many kernels (net.core.wmem_max). After this call the
+// kernel no longer chooses the size by itself, which would not be bound by that limit.
 inline constexpr size_t kUnacknowledgedMost = 416 << 10;
 void LimitUnacknowledged(int fd, size_t bytes);
 std::string PeerName(int fd);
-// How long the kernel had bytes to send that were not acknowledged yet.
+// How long the kernel had unacknowledged bytes.
 absl::Duration BusyTime(int fd);
 
 }  // namespace addend::tcp

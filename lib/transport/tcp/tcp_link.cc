@@ -1,3 +1,11 @@
+// The life of a link over TCP:
+//
+//  1. epoll events only make a direction wait for its turn (OnReady); Read() and Write() then
+//     run from FairTurns, each up to a cost, so that a fast link cannot occupy the thread.
+//  2. A Done means that the kernel, or the encryption buffer, has a copy of the payload.
+//  3. Fail() stops all I/O at once, but the end is announced at the end of the loop's turn
+//     (Finish): the link may be in the middle of a callback of its owner.
+
 #include "lib/transport/tcp/tcp_link.h"
 
 #include <sys/epoll.h>
@@ -20,13 +28,14 @@
 namespace addend::tcp {
 namespace {
 
-// Told once when something comes, and not again while it waits for its turn.
+// Edge-triggered: an event when bytes arrive, and no further event while the link waits for its
+// turn.
 constexpr uint32_t kForReading = EPOLLIN | EPOLLRDHUP | EPOLLET;
 constexpr size_t kReasonBytesMax = 4096;
-// Encrypted before any of it is written.
+// Bytes encrypted before any of them is written.
 constexpr size_t kSealedAtOnce = 128 << 10;
 
-// A GOAWAY's `detail`: the status code below, the exit code above.
+// The `detail` of a GOAWAY: the status code in the low byte, the exit code above it.
 uint32_t GoawayDetail(const absl::Status& why) {
   return static_cast<uint32_t>(why.raw_code()) | static_cast<uint32_t>(ExitCodeOf(why)) << 8;
 }
@@ -77,11 +86,13 @@ void TcpLink::Abandon(absl::Status why) {
 }
 
 void TcpLink::Send(const FrameHeader& header, Bytes payload, Done done) {
-  outgoing_.Push(header, payload, std::move(done));
+  FrameHeader signed_header = header;
+  incoming_.version()->Sign(&signed_header);
+  outgoing_.Push(signed_header, payload, std::move(done));
   if (closing_) return;  // Finish() runs the Done with the reason
   if (outgoing_.size() > shared_->traits.in_flight_max) {
-    return Fail(absl::ResourceExhaustedError(
-        absl::StrFormat("%s does not read: %d frames wait for it", peer_, outgoing_.size())));
+    return Fail(absl::ResourceExhaustedError(absl::StrFormat(
+        "%s is not reading: %d frames are queued for it", peer_, outgoing_.size())));
   }
   if (!want_write_) shared_->turns.Wait(&writer_);
 }
@@ -117,7 +128,7 @@ absl::Status TcpLink::Encrypt(const LinkKeys& keys) {
   return absl::OkStatus();
 }
 
-// The next bytes of what is encrypted. Encrypts more when all of the former has left.
+// Returns the next encrypted bytes. Encrypts more when all former bytes have left.
 int TcpLink::GatherSealed(iovec* vectors) {
   if (sealed_sent_ == sealed_.size()) {
     sealed_.clear();
@@ -133,20 +144,22 @@ int TcpLink::GatherSealed(iovec* vectors) {
   return 1;
 }
 
-// Best effort: what the socket takes at once. A peer that does not get it sees the connection end.
+// Best effort: sends as much as the socket takes at once. If the frame does not get through, the
+// peer sees the connection end.
 void TcpLink::SayGoodbye(const absl::Status& why) {
   FrameHeader header;
   header.type = FrameType::kGoaway;
   header.detail = GoawayDetail(why);
+  incoming_.version()->Sign(&header);
   goodbye_ = Message(why).substr(0, kReasonBytesMax);
   outgoing_.Push(header, std::as_bytes(std::span<const char>(goodbye_)), nullptr);
   Flush(std::numeric_limits<size_t>::max());
 }
 
-// All that is sent in a turn leaves in as few system calls as possible. Returns what it cost.
+// Writes the frames of a turn with as few system calls as possible. Returns the cost.
 size_t TcpLink::Flush(size_t most) {
   size_t cost = 0;
-  bool taken = true;  // what was offered to the kernel
+  bool taken = true;  // the kernel took the last bytes offered
   while (taken && cost < most && !NothingToSend()) {
     iovec vectors[FrameWriter::kVectors];
     int count = sealer_ == nullptr ? outgoing_.Gather(vectors) : GatherSealed(vectors);
@@ -181,15 +194,17 @@ size_t TcpLink::Flush(size_t most) {
   return cost;
 }
 
+// Dones run after the system calls: a Done may send or close.
 FairTurns::Waiter::Work TcpLink::Write(size_t most) {
   const size_t cost = Flush(most);
-  if (closing_) return {cost, false};  // Finish() runs what is completed
+  if (closing_) return {cost, false};  // Finish() runs completed_
   std::vector<Done> completed;
   completed.swap(completed_);
   for (Done& done : completed) done(absl::OkStatus());
   return {cost, !closing_ && !want_write_ && !NothingToSend()};
 }
 
+// Starts no I/O: the direction waits for its turn, and edge-triggered events do not repeat.
 void TcpLink::OnReady(uint32_t events) {
   if (closing_) return;
   if (events & EPOLLOUT) shared_->turns.Wait(&writer_);
@@ -205,7 +220,7 @@ FairTurns::Waiter::Work TcpLink::Read(size_t most) {
     if (!absl::IsUnavailable(status)) SayGoodbye(status);
     Fail(std::move(status));
   }
-  // Of the end there is no second event.
+  // The end of a connection causes no second event.
   const bool again = progress.more || (ended_ && progress.bytes > 0);
   return {progress.cost(), again && !closing_};
 }
@@ -229,6 +244,7 @@ absl::Status TcpLink::Take(const FrameHeader& header, MutableBytes payload) {
   return sink_->OnFrame(header, Payload(payload));
 }
 
+// Stops I/O and schedules Finish(). The first reason counts.
 void TcpLink::Fail(absl::Status why) {
   if (closing_) return;
   closing_ = true;
@@ -240,7 +256,7 @@ void TcpLink::Fail(absl::Status why) {
   end_.Schedule();
 }
 
-// Ends the link: nothing of it may be touched after gone_.
+// Ends the link. No member may be touched after gone_.
 void TcpLink::Finish() {
   shared_->loop->Unwatch(fd_.get());
   fd_.Reset();

@@ -1,4 +1,4 @@
-// One TCP connection.
+// A link over a TCP connection.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace addend::tcp {
 
 class TcpLink final : public Link, private FdHandler, private FrameTaker {
  public:
-  // What a transport gives all of its links; outlives them.
+  // State that all links of a transport share; outlives them.
   struct Shared {
     explicit Shared(EventLoop* loop) : loop(loop), turns(loop) {}
     EventLoop* const loop;
@@ -29,14 +29,15 @@ class TcpLink final : public Link, private FdHandler, private FrameTaker {
     LinePace blamed;
     LinkTurns turns;
   };
-  // Begins in `group`. `gone` is called last, after the sink's OnClosed, and deletes the link.
+  // The link starts in `group`. `gone` is called last, after the sink's OnClosed, and deletes the
+  // link.
   TcpLink(Shared* shared, UniqueFd fd, FairTurns::GroupId group,
           absl::AnyInvocable<void(TcpLink*)> gone);
   ~TcpLink() override;
 
-  // Starts reading. The accept function may return no sink: then the link only closes.
+  // Starts reading. Null: the accept function refused, and the link only closes.
   void Open(Sink* sink);
-  // At once, from the transport's destructor.
+  // Closes at once. Called by the transport's destructor.
   void Abandon(absl::Status why);
 
   void Send(const FrameHeader& header, Bytes payload, Done done) override;
@@ -48,7 +49,7 @@ class TcpLink final : public Link, private FdHandler, private FrameTaker {
   void Share(uint64_t group) override;
 
  private:
-  // What waits for its turn: what the peer has sent, and what is to be sent.
+  // The two directions of the link, which wait for their turns separately.
   struct Reader final : FairTurns::Waiter {
     explicit Reader(TcpLink* link) : link(link) {}
     Work Serve(size_t most) override { return link->Read(most); }
@@ -82,19 +83,19 @@ class TcpLink final : public Link, private FdHandler, private FrameTaker {
   Sink* sink_ = nullptr;
   FrameWriter outgoing_;
   FrameReader incoming_;
-  std::unique_ptr<Sealer> sealer_;  // null: plain text is sent
-  std::vector<std::byte> sealed_;   // waits to be written: instead of frames, which are copied here
+  std::unique_ptr<Sealer> sealer_;  // null: the link sends plain text
+  std::vector<std::byte> sealed_;   // encrypted bytes to write; frames are copied here
   size_t sealed_sent_ = 0;
-  std::vector<Done> completed_;  // written to the kernel, or copied
+  std::vector<Done> completed_;  // of frames written to the kernel or copied
   Reader reader_{this};
   Writer writer_{this};
-  bool want_write_ = false;  // the kernel takes no more
-  bool ended_ = false;       // the peer has said all it had to say, or the connection is broken
+  bool want_write_ = false;  // the kernel's buffer is full
+  bool ended_ = false;       // the peer has closed its direction, or the connection is broken
   bool closing_ = false;
   bool limited_ = false;
   absl::Status why_;
-  std::string goodbye_;  // our GOAWAY's text
-  std::string reason_;   // the peer's
+  std::string goodbye_;  // text of this end's GOAWAY
+  std::string reason_;   // text of the peer's GOAWAY
   EndOfTurn end_{shared_->loop, [this] { Finish(); }};
 };
 

@@ -7,20 +7,23 @@
 #include <map>
 
 #include "absl/strings/str_format.h"
+#include "lib/base/clock.h"
+#include "lib/base/line_pace.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
+#include "lib/transport/tcp/acceptor.h"
 #include "lib/transport/tcp/socket.h"
 #include "lib/transport/tcp/tcp_transport.h"
 
 namespace addend {
 namespace {
 
-// Sockets that have not said yet which shard they want; of more the oldest are closed, since who
-// means it says so at once.
+// The largest number of sockets whose first header has not come. Above it the oldest socket is
+// closed: an honest client sends its header at once.
 constexpr size_t kPendingMax = 1024;
 
-class PortImpl final : public TcpPort, private FdHandler {
+class PortImpl final : public TcpPort {
  public:
   PortImpl(UniqueFd fd, uint16_t port, std::vector<ShardEnd> shards, TcpOptions options)
       : fd_(std::move(fd)),
@@ -32,7 +35,7 @@ class PortImpl final : public TcpPort, private FdHandler {
     if (loop_ == nullptr) return;
     loop_->Run([this] {
       pending_.clear();
-      loop_->Unwatch(fd_.get());
+      acceptor_.reset();
     });
     loop_->Stop();
   }
@@ -40,7 +43,12 @@ class PortImpl final : public TcpPort, private FdHandler {
   absl::Status Begin() {
     ADDEND_ASSIGN_OR_RETURN(loop_, EventLoop::Start("accept"));
     absl::Status status;
-    loop_->Run([&] { status = loop_->Watch(fd_.get(), EPOLLIN, this); });
+    loop_->Run([&] {
+      acceptor_ = std::make_unique<tcp::Acceptor>(
+          loop_.get(), std::move(fd_), [this](UniqueFd fd) { OnAccepted(std::move(fd)); },
+          [this] { return EndOldest(); });
+      status = acceptor_->Begin();
+    });
     return status;
   }
 
@@ -61,14 +69,9 @@ class PortImpl final : public TcpPort, private FdHandler {
     uint64_t timer = 0;
   };
 
-  void OnReady(uint32_t) override {
-    UniqueFd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!fd.valid()) {
-      if (errno == EMFILE || errno == ENFILE) OnOutOfDescriptors();
-      return;
-    }
+  void OnAccepted(UniqueFd fd) {
     if (pending_.size() >= kPendingMax) pending_.erase(pending_.begin());
-    // Woken only when a whole header is there, not for every byte of it.
+    // The socket wakes the loop when a whole header is there, not for every byte.
     const int low = kFrameHeaderBytes;
     ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVLOWAT, &low, sizeof(low));
     auto pending = std::make_unique<Pending>(this, std::move(fd));
@@ -79,27 +82,21 @@ class PortImpl final : public TcpPort, private FdHandler {
     pending_[number] = std::move(pending);
   }
 
-  // Whoever has been silent for longest makes room for the next one.
-  void OnOutOfDescriptors() {
-    if (pending_.empty()) return PauseAccepting();
+  // Closes the socket that has been silent for longest, to free its descriptor.
+  bool EndOldest() {
+    if (pending_.empty()) return false;
     pending_.erase(pending_.begin());
+    return true;
   }
 
-  // The kernel keeps the connections queued; look again shortly instead of spinning.
-  void PauseAccepting() {
-    spdlog::warn("out of file descriptors: not accepting connections for 100 ms (raise ulimit -n)");
-    loop_->Unwatch(fd_.get());
-    loop_->RunAfter(absl::Milliseconds(100),
-                    [this] { loop_->Watch(fd_.get(), EPOLLIN, this).IgnoreError(); });
-  }
-
+  // Reads the HELLO without consuming it: the shard that it names reads it again from the socket.
   void Peek(Pending* pending) {
     const int fd_number = pending->fd.get();
     EncodedHeader bytes;
     const ssize_t got = ::recv(fd_number, bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got < static_cast<ssize_t>(bytes.size())) {
-      pending_.erase(pending->number);  // closed, or half a header and then the end
+      pending_.erase(pending->number);  // closed, or ended within the header
       return;
     }
     // A header that cannot be decoded goes to shard 0, which closes the link with the reason.
@@ -111,23 +108,28 @@ class PortImpl final : public TcpPort, private FdHandler {
     ::setsockopt(fd_number, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof(one));
     auto fd = std::make_shared<UniqueFd>(std::move(pending->fd));
     pending_.erase(pending->number);
-    (*shards_)[shard]
-        .loop
-        ->Post([fd, shards = shards_, shard] {
-          ShardEnd& end = (*shards)[shard];
-          static_cast<TcpTransport*>(end.transport.get())->Adopt(std::move(*fd), end.accept);
-        })
-        .IgnoreError();
+    const absl::Status posted = (*shards_)[shard].loop->Post([fd, shards = shards_, shard] {
+      ShardEnd& end = (*shards)[shard];
+      static_cast<TcpTransport*>(end.transport.get())->Adopt(std::move(*fd), end.accept);
+    });
+    // The socket closes, and the client connects again.
+    if (absl::IsResourceExhausted(posted)) {
+      if (const auto others = refused_.Next(SteadyNow())) {
+        spdlog::warn("closed a new connection: {}{}", Message(posted), *others);
+      }
+    }
   }
 
-  const UniqueFd fd_;
+  UniqueFd fd_;  // until the acceptor takes it
   const uint16_t port_;
-  // Shared with the hand-overs that are on their way.
+  // Shared with the tasks that hand a socket over.
   const std::shared_ptr<std::vector<ShardEnd>> shards_;
   const TcpOptions options_;
   std::unique_ptr<EventLoop> loop_;
+  std::unique_ptr<tcp::Acceptor> acceptor_;
+  LinePace refused_;
   uint64_t last_number_ = 0;
-  std::map<uint64_t, std::unique_ptr<Pending>> pending_;  // in the order of their coming
+  std::map<uint64_t, std::unique_ptr<Pending>> pending_;  // in the order of arrival
 };
 
 }  // namespace

@@ -1,9 +1,10 @@
-// The TCP transport of one shard: its links and the connections that are being made.
+// The TCP transport of a shard: its links and its pending connections.
 #pragma once
 
 #include <list>
 #include <memory>
 
+#include "lib/transport/tcp/acceptor.h"
 #include "lib/transport/tcp/factory.h"
 #include "lib/transport/tcp/tcp_link.h"
 
@@ -20,12 +21,11 @@ class TcpTransport final : public Transport {
   void Connect(const Address& peer, uint32_t shard, Sink* sink, absl::Duration timeout,
                ConnectFn connected) override;
 
-  // A connected socket from a port: on the loop's thread.
+  // Takes a connected socket from a port, on the loop's thread.
   void Adopt(UniqueFd fd, AcceptFn& accept);
 
  private:
   class Connecting;
-  class Listening;
   tcp::TcpLink* NewLink(UniqueFd fd, FairTurns::GroupId group);
 
   EventLoop* const loop_;
@@ -33,7 +33,7 @@ class TcpTransport final : public Transport {
   tcp::TcpLink::Shared shared_;
   std::list<std::unique_ptr<tcp::TcpLink>> links_;
   std::list<std::unique_ptr<Connecting>> connecting_;
-  std::unique_ptr<Listening> listening_;
+  std::unique_ptr<tcp::Acceptor> listening_;
 };
 
 }  // namespace addend

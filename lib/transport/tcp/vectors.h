@@ -1,4 +1,4 @@
-// What one system call reads or writes.
+// Helpers for the vectors of a system call.
 #pragma once
 
 #include <sys/uio.h>
@@ -8,7 +8,7 @@
 
 namespace addend::tcp {
 
-// Leaves the first `most` bytes, at least 1, of these. Returns how many bytes that are.
+// Shortens the vectors to their first `most` bytes (at least 1). Returns the bytes that are left.
 inline size_t Clip(iovec* vectors, int* count, size_t most) {
   size_t bytes = 0;
   for (int i = 0; i < *count; ++i) {

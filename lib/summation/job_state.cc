@@ -1,0 +1,22 @@
+// The check of a frame against the partition that it names.
+#include "lib/summation/job_state.h"
+
+#include "absl/strings/str_format.h"
+
+namespace addend {
+
+absl::Status CheckFit(const FrameHeader& header, const Partition::Spec& spec) {
+  if (header.type != FrameType::kContribution && header.type != FrameType::kResult) {
+    return absl::OkStatus();
+  }
+  const size_t expected = header.flags & kFlagEmpty ? 0 : spec.elements * SizeOf(spec.dtype);
+  if (header.dtype == spec.dtype && header.op == spec.op && header.payload_bytes == expected) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "a %s of %d bytes (%s, %s) does not fit partition %d of '%s' (%d bytes, %s, %s)",
+      Name(header.type), header.payload_bytes, Name(header.dtype), Name(header.op),
+      header.partition.index(), spec.name.str(), expected, Name(spec.dtype), Name(spec.op)));
+}
+
+}  // namespace addend

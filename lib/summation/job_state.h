@@ -1,0 +1,70 @@
+// A job as the objects of a shard share it: its specification, memory and totals, and the nodes
+// that are connected. Owned by the JobShard. Belongs to the shard's thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "lib/base/ids.h"
+#include "lib/summation/job_memory.h"
+#include "lib/summation/partition.h"
+#include "lib/summation/server_identity.h"
+#include "lib/summation/shard_journal.h"
+#include "lib/summation/specs.h"
+#include "lib/wire/frame.h"
+
+namespace addend {
+
+class NodePort;
+
+// The ports of the connected nodes. Memory grows with the nodes that have linked, not with the size
+// that the job claims.
+class JobNodes {
+ public:
+  // Null if the node is not connected.
+  NodePort* Find(NodeId node) const {
+    const auto found = ports_.find(node.value());
+    return found == ports_.end() ? nullptr : found->second;
+  }
+  void Set(NodeId node, NodePort* port) { ports_[node.value()] = port; }
+  void Erase(NodeId node) { ports_.erase(node.value()); }
+  // Pairs of node and port, by ascending node.
+  auto begin() const { return ports_.begin(); }
+  auto end() const { return ports_.end(); }
+
+ private:
+  std::map<uint32_t, NodePort*> ports_;
+};
+
+struct JobState {
+  const ServerIdentity* server = nullptr;  // outlives the job
+  JobSpec spec;
+  std::shared_ptr<JobMemory> memory;
+  JobTotals totals;
+  JobNodes nodes;
+  size_t partitions = 0;  // on this shard, of both kinds
+
+  // The header of a frame about a partition, to one of the job's nodes. `version`: the plan version
+  // that made this server the owner.
+  FrameHeader HeaderFor(FrameType type, const Partition::Spec& partition,
+                        PlanVersion version) const {
+    FrameHeader header;
+    header.type = type;
+    header.dtype = partition.dtype;
+    header.op = partition.op;
+    header.job = spec.id;
+    header.generation = spec.generation;
+    header.plan_version = version;
+    header.partition = partition.id;
+    server->Sign(&header);
+    return header;
+  }
+};
+
+// Of a contribution or result. INVALID_ARGUMENT: type, operation or size differ from the
+// partition's.
+absl::Status CheckFit(const FrameHeader& header, const Partition::Spec& spec);
+
+}  // namespace addend
