@@ -1,5 +1,5 @@
-// The C ABI of addend.h: finds the object, calls it, keeps the sentence of a failure. No exception
-// passes this file.
+// The C ABI of addend.h: finds the object, calls it, and keeps the message of a failure. No
+// exception leaves this file.
 #include "lib/client/addend.h"
 
 #include <exception>
@@ -40,7 +40,7 @@ addend_code Guarded(Body body) noexcept {
   }
 }
 
-// Finds what `opaque` stands for and runs `body` on it.
+// Finds the object of `opaque` and runs `body` on it.
 template <typename Body>
 addend_code With(const void* opaque, Kind kind, Body body) noexcept {
   return Guarded([&]() -> Error {
@@ -54,7 +54,7 @@ Error NullArgument(const char* name) {
   return MakeError(ADDEND_ERROR_INVALID, "the argument %s is NULL", name);
 }
 
-// -1 for a context that is no more.
+// Returns -1 for a context that no longer exists.
 template <typename Read>
 int32_t ReadOf(const addend_context* context, Read read) noexcept {
   int32_t value = -1;
@@ -107,7 +107,7 @@ Error CheckDeviceDtype(const Tensor& tensor, addend_dtype dtype) {
 }  // namespace
 }  // namespace addend::client
 
-using namespace addend::client;  // NOLINT: this file is the namespace's other face
+using namespace addend::client;  // NOLINT: this file is the outer face of the namespace
 
 extern "C" {
 
@@ -217,7 +217,7 @@ addend_code addend_wait_on_stream(addend_handle* handle, double timeout_s, void*
 }
 
 int32_t addend_poll(const addend_handle* handle) {
-  bool done = true;  // a handle that is no more has nothing to wait for
+  bool done = true;  // a handle that no longer exists counts as done
   With(handle, Kind::kHandle, [&](const Object& object) {
     done = object.operation->done.load(std::memory_order_acquire);
     return Error{};

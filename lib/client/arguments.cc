@@ -1,3 +1,4 @@
+// The checks of the C ABI's arguments, and their sentences.
 #include "lib/client/arguments.h"
 
 #include <cstddef>
@@ -9,11 +10,12 @@
 namespace addend::client {
 namespace {
 
-// More than any machine has, and low enough that no later arithmetic on it overflows.
+// More bytes than any machine has, and few enough that no later arithmetic on it overflows.
 constexpr uint64_t kMaxTensorBytes = uint64_t{1} << 46;
 
-// The length of the sequence that starts with `lead`, 0 if none does; the allowed range of its
-// second byte tells overlong forms, surrogates and what is above U+10FFFF apart.
+// Returns the length of the UTF-8 sequence that starts with `lead`, or 0 if `lead` starts no
+// sequence. The allowed range of the second byte excludes overlong forms, surrogates and code
+// points above U+10FFFF.
 size_t SequenceLength(uint8_t lead, uint8_t* second_min, uint8_t* second_max) {
   *second_min = 0x80;
   *second_max = 0xbf;

@@ -1,4 +1,4 @@
-// Checks of what callers of the C ABI pass. Pure; every failure is ADDEND_ERROR_INVALID.
+// Checks the arguments that callers of the C ABI pass. Pure; every failure is ADDEND_ERROR_INVALID.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ struct Declaration {
   std::vector<int64_t> shape;
 };
 
-// The name has to be UTF-8 because it travels in messages that demand it.
+// The name has to be UTF-8 because the messages that carry it require UTF-8.
 Error CheckDeclaration(const char* name, const int64_t* shape, int32_t dims, addend_dtype dtype,
                        addend_op op, Declaration* declaration);
 
-// As the Unicode standard defines it: no overlong forms, no surrogates.
+// UTF-8 as the Unicode standard defines it: no overlong forms, no surrogates.
 bool IsUtf8(std::string_view text);
 
 }  // namespace addend::client

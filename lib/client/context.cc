@@ -1,3 +1,5 @@
+// The calls of the caller's threads. A push waits in the tensor's queue until the reader has ended
+// the earlier rounds (reader.cc), and copies its contribution outside of the mutex.
 #include "lib/client/context.h"
 
 #include <chrono>
@@ -6,17 +8,17 @@
 #include <utility>
 
 #include "lib/client/copy.h"
-#include "lib/client/ipc.h"
+#include "lib/client/messages.h"
 #include "lib/client/objects.h"
 
 namespace addend::client {
 namespace {
 
 constexpr int kFlushMs = 1000;
-// Longer waits are as good as no limit, and would overflow the clock's arithmetic.
+// A longer timeout is as good as no limit, and would overflow the clock's arithmetic.
 constexpr double kLongestWaitS = 1e8;
 
-// False when the time limit passed first.
+// Returns false if the time limit passes first.
 template <typename Ready>
 bool WaitFor(std::condition_variable& condition, std::unique_lock<std::mutex>& lock,
              double timeout_s, Ready ready) {
@@ -47,7 +49,13 @@ Context::Context(std::unique_ptr<AgentSocket> socket, const Place& place,
     : socket_(std::move(socket)),
       place_(place),
       staging_bytes_per_s_(staging_bytes_per_s),
-      nodes_present_(place.num_nodes) {}
+      nodes_present_(place.num_nodes),
+      device_rounds_(
+          socket_->path(),
+          [this](const ipc::Encoded& message, GuardedFd fd) {
+            socket_->Send(message, std::move(fd));
+          },
+          [this](const Error& error) { FailJob(error); }) {}
 
 Context::~Context() { Shutdown(); }
 
@@ -94,12 +102,8 @@ Error Context::Declare(std::string name, std::vector<int64_t> shape, DType dtype
   for (const int64_t dimension : made->shape) made->bytes *= static_cast<size_t>(dimension);
   by_name_[made->name] = made;
   by_request_[made->id] = made;
-  ipc::Message message;
-  message.type = ipc::Type::kDeclare;
-  message.request = made->id;
-  message.dtype = static_cast<uint8_t>(dtype);
-  message.op = static_cast<uint8_t>(op);
-  socket_->Send(message, made->shape, made->name);
+  const ipc::DeclareMessage message{made->id, dtype, op, made->shape, made->name};
+  socket_->Send(message.Encode());
   *tensor = made;
   return AwaitDeclared(lock, made);
 }
@@ -127,10 +131,7 @@ Error Context::Undeclare(const std::shared_ptr<Tensor>& tensor) {
   tensor->undeclared = true;
   by_name_.erase(tensor->name);
   by_number_.erase(tensor->number);
-  ipc::Message message;
-  message.type = ipc::Type::kUndeclare;
-  message.tensor = tensor->number;
-  socket_->Send(message, {}, {});
+  socket_->Send(ipc::UndeclareMessage{tensor->number}.Encode());
   return {};
 }
 
@@ -158,20 +159,20 @@ Error Context::Enqueue(const std::shared_ptr<Operation>& operation) {
                        tensor.name.c_str());
     }
     tensor.pending.push_back(operation);
-    if (tensor.pending.size() > 1) return {};  // the reader starts it
+    if (tensor.pending.size() > 1) return {};  // the reader starts it later
   }
   StartPush(operation);
   return {};
 }
 
 void Context::StartPush(const std::shared_ptr<Operation>& operation) {
-  if (operation->on_device != nullptr) return StartDevicePush(operation);
   Tensor& tensor = *operation->tensor;
   Lock lock(mu_);
   if (operation->done.load()) return;
+  if (operation->on_device != nullptr) return StartDevicePush(lock, operation);
   const auto called = std::chrono::steady_clock::now();
   const void* const in = operation->in;
-  // A tensor computed in place is there already (addend_alloc).
+  // A tensor computed in place is already in the segment (addend_alloc).
   if (in != nullptr && in != tensor.contribution->data() && tensor.bytes > 0) {
     operation->copying_in = true;
     lock.unlock();
@@ -182,18 +183,52 @@ void Context::StartPush(const std::shared_ptr<Operation>& operation) {
     operation->changed.notify_all();
   }
   operation->kept.reset();
-  if (operation->done.load()) return;  // the job ended meanwhile
+  if (operation->done.load()) return;  // the job ended during the copy
   operation->round = ++tensor.rounds;
-  ipc::Message message;
-  message.type = ipc::Type::kPush;
-  message.tensor = tensor.number;
-  message.round = operation->round;
-  message.priority = operation->priority;
-  message.flags = operation->empty ? ipc::kFlagEmpty : 0;
-  const auto staging = std::chrono::steady_clock::now() - called;
-  message.request = std::chrono::nanoseconds(staging).count();
-  // Under the lock, so that the result cannot come before the round is noted.
-  socket_->Send(message, {}, {});
+  const std::chrono::nanoseconds copied_in = std::chrono::steady_clock::now() - called;
+  const ipc::PushMessage message{.tensor = tensor.number,
+                                 .round = operation->round,
+                                 .priority = operation->priority,
+                                 .empty = operation->empty,
+                                 .copied_in_ns = static_cast<uint64_t>(copied_in.count())};
+  // Under the lock, so that the result cannot arrive before the round is recorded.
+  socket_->Send(message.Encode());
+}
+
+void Context::StartDevicePush(const Lock&, const std::shared_ptr<Operation>& operation) {
+  Tensor& tensor = *operation->tensor;
+  operation->round = ++tensor.rounds;
+  device_rounds_.Start(operation.get());
+  const ipc::PushMessage message{.tensor = tensor.number,
+                                 .round = operation->round,
+                                 .priority = operation->priority,
+                                 .empty = operation->empty,
+                                 .on_device = true};
+  socket_->Send(message.Encode());
+}
+
+Error Context::PushFromDevice(const std::shared_ptr<Tensor>& tensor, const DeviceMemory& memory,
+                              int32_t priority, std::shared_ptr<Operation>* operation) {
+  void* const here = tensor->contribution->data();
+  if (tensor->bytes == 0) {  // an empty tensor needs no work on the GPU
+    return Push(tensor, memory.in == nullptr ? nullptr : here, nullptr, priority, operation);
+  }
+  auto made = std::make_shared<Operation>();
+  made->tensor = tensor;
+  made->in = here;
+  made->empty = memory.in == nullptr;
+  made->priority = priority;
+  Error error = device_rounds_.Begin(tensor, memory, Objects::Get().NewId(), made.get());
+  if (error.ok()) error = Enqueue(made);
+  if (error.ok()) *operation = std::move(made);
+  return error;
+}
+
+Error Context::WaitOnStream(const std::shared_ptr<Operation>& operation, double timeout_s,
+                            void* stream) {
+  Error error = Wait(operation, timeout_s);
+  if (!error.ok() || operation->on_device == nullptr) return error;
+  return operation->tensor->device->WaitOn(operation->on_device.get(), stream);
 }
 
 void Context::Stage(void* to, const void* from, size_t bytes) const {
@@ -270,7 +305,6 @@ void Context::EndAll(const Lock& lock, const Error& error) {
     tensor->pending.clear();
   }
   declared_.notify_all();
-  device_changed_.notify_all();
   tag_done_.notify_all();
 }
 
@@ -284,13 +318,12 @@ void Context::Shutdown() {
   {
     const Lock lock(mu_);
     if (std::exchange(shut_, true)) return;
+    device_rounds_.End(Usable(lock));
   }
   socket_->Wake();
   if (reader_.joinable()) reader_.join();
-  DetachDevice();
-  ipc::Message message;
-  message.type = ipc::Type::kShutdown;
-  socket_->Send(message, {}, {});
+  device_rounds_.Detach();
+  socket_->Send(ipc::ShutdownMessage().Encode());
   socket_->Flush(kFlushMs);
   const Lock lock(mu_);
   EndAll(lock, MakeError(ADDEND_ERROR_STATE,

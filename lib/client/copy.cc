@@ -1,3 +1,4 @@
+// The copies between the caller's memory and the segments.
 #include "lib/client/copy.h"
 
 #include <cstdint>
@@ -13,7 +14,7 @@ namespace {
 #ifdef __SSE2__
 constexpr size_t kLine = 64;
 
-// `to` is aligned to a line, `bytes` a multiple of it.
+// `to` is aligned to a line; `bytes` is a multiple of the line's size.
 void CopyPastCaches(std::byte* to, const std::byte* from, size_t bytes) {
   for (size_t at = 0; at < bytes; at += kLine) {
     const auto* const in = reinterpret_cast<const __m128i*>(from + at);
@@ -25,7 +26,7 @@ void CopyPastCaches(std::byte* to, const std::byte* from, size_t bytes) {
     _mm_stream_si128(out + 2, c);
     _mm_stream_si128(out + 3, d);
   }
-  _mm_sfence();  // such stores are not ordered with others
+  _mm_sfence();  // streaming stores are not ordered with other stores
 }
 #endif
 

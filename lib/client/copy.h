@@ -5,12 +5,12 @@
 
 namespace addend::client {
 
-// From so many bytes on a copy goes past the caches: it would not stay there until it is read, and
-// a line that is written in the cache is read from memory first, a third of all the copy's traffic.
+// Copies of at least this size bypass the caches: the data would be evicted before it is read, and
+// the cache reads a line from memory before writing it, a third of the copy's traffic.
 inline constexpr size_t kPastCachesBytes = 16 << 20;
 
-// As std::memcpy: the ranges do not overlap. What another thread or process is told of it after the
-// return, it sees.
+// Like std::memcpy: the ranges must not overlap. A thread or process that is informed after the
+// return sees the copied bytes.
 void Copy(void* to, const void* from, size_t bytes);
 
 }  // namespace addend::client

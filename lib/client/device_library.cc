@@ -1,3 +1,4 @@
+// Loads the library that drives a GPU, and turns its failures into errors.
 #include "lib/client/device_library.h"
 
 #include <dlfcn.h>
@@ -10,7 +11,7 @@ namespace {
 
 constexpr char kLibrary[] = "libaddend_cuda.so";
 
-// Beside this library.
+// The path of libaddend_cuda.so beside this library.
 std::string DefaultPath() {
   Dl_info info;
   if (dladdr(reinterpret_cast<const void*>(&DefaultPath), &info) == 0 || info.dli_fname == nullptr)
@@ -39,9 +40,9 @@ Error Device::Open(std::shared_ptr<DeviceSink> sink, std::shared_ptr<Device>* de
                      path.c_str(), kDeviceEntry);
   }
   char why[1024] = {};
-  DeviceExecutor* const executor = make(kDeviceVersion, sink.get(), why, sizeof(why));
+  std::unique_ptr<DeviceExecutor> executor(make(kDeviceVersion, sink.get(), why, sizeof(why)));
   if (executor == nullptr) return MakeError(ADDEND_ERROR_INVALID, "%s", why);
-  device->reset(new Device(std::move(sink), executor));
+  *device = std::make_shared<Device>(std::move(sink), std::move(executor));
   return {};
 }
 
@@ -71,7 +72,8 @@ Error Device::Export(uint64_t bytes, std::byte** memory, GuardedFd* dmabuf) {
   if (!executor_->Export(bytes, memory, &fd)) {
     return MakeError(ADDEND_ERROR_RESOURCES, "%s", executor_->Error());
   }
-  // Not before: it waits for the device. A child that is forked just now keeps it until it ends.
+  // Not earlier: the export waits for the device. A child forked before this point keeps the
+  // descriptor until it ends.
   const ForkLock lock;
   *dmabuf = GuardedFd(fd, lock);
   return {};

@@ -1,4 +1,4 @@
-// The library that drives a GPU (device.h), as this process has loaded it, and one executor of it.
+// The library that drives a GPU (device.h), as loaded by this process, and an executor of it.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,17 @@
 
 namespace addend::client {
 
-// The GPU of this process, once a tensor of it has come. Whoever has a round or a tensor that uses
-// it keeps it; the library stays loaded. Any thread; no method waits for the GPU but Join and the
-// destructor.
+// The GPU of this process, opened for its first tensor. Every round and tensor that uses the GPU
+// keeps it alive; the library stays loaded. Any thread. Only Join, Unmap, Export, Unexport and the
+// destructor wait for the GPU.
 class Device {
  public:
-  // Loads libaddend_cuda.so, which lies beside this library (or ADDEND_CUDA_LIBRARY), for the
-  // device that is current in this thread. ADDEND_ERROR_INVALID: it is not there, or has no device.
+  // Loads libaddend_cuda.so from beside this library (or ADDEND_CUDA_LIBRARY), for the device that
+  // is current in this thread. ADDEND_ERROR_INVALID: the library is missing, or finds no device.
   static Error Open(std::shared_ptr<DeviceSink> sink, std::shared_ptr<Device>* device);
+  // `executor` calls `sink`.
+  Device(std::shared_ptr<DeviceSink> sink, std::unique_ptr<DeviceExecutor> executor)
+      : sink_(std::move(sink)), executor_(std::move(executor)) {}
   ~Device();
 
   std::string bus_id() const { return executor_->bus_id(); }
@@ -28,7 +31,7 @@ class Device {
   Error Join(const ipc::Group& group, const std::string& id, bool ordered);
   void Map(const Segment& segment, bool read_only);
   void Unmap(const Segment& segment);
-  // ADDEND_ERROR_RESOURCES: the device goes on without.
+  // ADDEND_ERROR_RESOURCES: the device stays usable, without exported memory.
   Error Export(uint64_t bytes, std::byte** memory, GuardedFd* dmabuf);
   void Unexport(std::byte* memory) { executor_->Unexport(memory); }
   Error Begin(DeviceRound* round, void* stream);
@@ -39,8 +42,6 @@ class Device {
   void End(DeviceRound* round);
 
  private:
-  Device(std::shared_ptr<DeviceSink> sink, DeviceExecutor* executor)
-      : sink_(std::move(sink)), executor_(executor) {}
   Error Failed() const;
   const std::shared_ptr<DeviceSink> sink_;  // outlives the executor
   const std::unique_ptr<DeviceExecutor> executor_;

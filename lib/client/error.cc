@@ -1,3 +1,4 @@
+// Errors as sentences: the last error of a thread, the agent's codes, the system's texts.
 #include "lib/client/error.h"
 
 #include <cctype>
@@ -65,7 +66,7 @@ Error FromAgent(uint32_t code, std::string_view text) {
 
 std::string SystemError(int error_number) {
   char buffer[128];
-  // The GNU variant: the text may or may not be in the buffer.
+  // The GNU variant of strerror_r: the text may or may not be in the buffer.
   std::string text = ::strerror_r(error_number, buffer, sizeof(buffer));
   if (!text.empty()) text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));
   return text;
@@ -79,7 +80,7 @@ addend_code Report(const Error& error) {
 const char* LastError() { return last_error.c_str(); }
 
 void Say(std::string_view line) {
-  // One write, so that the lines of several ranks do not mix.
+  // A single write, so that the lines of several ranks do not mix.
   const std::string text = Format("addend: %.*s\n", static_cast<int>(line.size()), line.data());
   std::fputs(text.c_str(), stderr);
 }

@@ -1,3 +1,5 @@
+// The handlers of fork(): they hold the locks of the objects and of the descriptors over the fork,
+// and close the guarded descriptors in the child.
 #include "lib/client/fork_guard.h"
 
 #include <pthread.h>

@@ -1,19 +1,20 @@
-// Descriptors that a child of fork() must not keep: a data loader that held the agent's socket
-// would hide the death of its trainer, and one that held a segment would keep its memory. The
-// child's handler closes them before fork() returns there. (A mapping is kept out of the child by
-// MADV_DONTFORK, see segment.h.)
+// Descriptors that a child of fork() must not keep: a data loader with the agent's socket would
+// hide the death of its trainer, and a data loader with a segment's descriptor would keep the
+// segment's memory. The child's handler closes them before fork() returns there. (MADV_DONTFORK
+// keeps mappings out of the child, see segment.h.)
 #pragma once
 
 #include <utility>
 
 namespace addend::client {
 
-// Installs the handlers once per process; ADDEND_ERROR_RESOURCES is the only failure there is
-// (false).
+// Installs the handlers once per process. Returns false if the memory for them is missing, which
+// the caller reports as ADDEND_ERROR_RESOURCES.
 bool InstallForkHandlers();
 
-// While one lives, no thread of this process forks. A system call that makes a descriptor, and the
-// GuardedFd that receives it, belong under one lock. Not recursive; hold it for microseconds.
+// While a ForkLock exists, no thread of this process forks. A system call that makes a descriptor,
+// and the GuardedFd that receives it, belong under the same lock. Not recursive; hold it for
+// microseconds.
 class ForkLock {
  public:
   ForkLock();
@@ -22,11 +23,12 @@ class ForkLock {
   ForkLock& operator=(const ForkLock&) = delete;
 };
 
-// An owned descriptor that does not survive fork(). Any thread may destroy it, not under ForkLock.
+// An owned descriptor that does not survive fork(). Any thread may destroy it, but not under a
+// ForkLock.
 class GuardedFd {
  public:
   GuardedFd() = default;
-  // Takes the descriptor; `lock` is the proof that no fork happened since it was made.
+  // Takes the descriptor; `lock` proves that no fork has happened since the descriptor was made.
   GuardedFd(int fd, const ForkLock& lock);
   GuardedFd(GuardedFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   GuardedFd& operator=(GuardedFd&& other) noexcept;

@@ -1,9 +1,10 @@
+// The beginning of a connection: INIT, progress while the job waits for ranks, and the reply.
 #include "lib/client/handshake.h"
 
 #include <chrono>
 #include <string>
 
-#include "lib/client/ipc.h"
+#include "lib/client/messages.h"
 
 namespace addend::client {
 namespace {
@@ -17,28 +18,31 @@ int64_t NowMs() {
 }
 
 Error ReadReply(const Packet& packet, const std::string& path, Place* place) {
-  const ipc::Message& m = packet.message;
-  if (m.code != 0) return FromAgent(m.code, packet.text);
-  *place = {m.rank, m.size, m.local_rank, m.local_size, m.node_rank, m.num_nodes};
-  if (m.size < 1 || m.rank < 0 || m.rank >= m.size || m.num_nodes < 1) {
+  const auto reply = packet.Decode<ipc::InitReplyMessage>();
+  if (reply.code != 0) return FromAgent(reply.code, reply.reason);
+  *place = {reply.rank,       reply.size,      reply.local_rank,
+            reply.local_size, reply.node_rank, reply.num_nodes};
+  if (reply.size < 1 || reply.rank < 0 || reply.rank >= reply.size || reply.num_nodes < 1) {
     return MakeError(ADDEND_ERROR_INTERNAL, "the agent at %s made this process rank %d of %d",
-                     path.c_str(), m.rank, m.size);
+                     path.c_str(), reply.rank, reply.size);
   }
   return {};
 }
 
-// *finished: the agent has decided, and the returned error is its decision.
+// `*finished`: the agent has decided, and the returned error is its decision.
 Error OnPacket(const Packet& packet, const std::string& path, ProgressPrinter* progress,
                Place* place, bool* finished) {
   *finished = packet.message.type != ipc::Type::kProgress;
   switch (packet.message.type) {
     case ipc::Type::kProgress:
-      progress->Print(packet.text);
+      progress->Print(packet.Decode<ipc::ProgressMessage>().text);
       return {};
     case ipc::Type::kInitReply:
       return ReadReply(packet, path, place);
-    case ipc::Type::kFailure:
-      return FromAgent(packet.message.code, packet.text);
+    case ipc::Type::kFailure: {
+      const auto failure = packet.Decode<ipc::FailureMessage>();
+      return FromAgent(failure.code, failure.reason);
+    }
     default:
       return MakeError(ADDEND_ERROR_INTERNAL,
                        "the agent at %s sent a message of type %u before the job had started",
@@ -60,13 +64,9 @@ void ProgressPrinter::Print(const std::string& text) {
 Error JoinJob(const Settings& settings, std::unique_ptr<AgentSocket>* socket, Place* place) {
   Error error = AgentSocket::Connect(settings.socket, settings.connect_timeout_s, socket);
   if (!error.ok()) return error;
-  ipc::Message hello;
-  hello.type = ipc::Type::kInit;
-  hello.rank = settings.rank;
-  hello.size = settings.size;
-  hello.local_rank = settings.local_rank;
-  hello.local_size = settings.local_size;
-  (*socket)->Send(hello, {}, settings.job);
+  const ipc::InitMessage init{settings.rank, settings.size, settings.local_rank,
+                              settings.local_size, settings.job};
+  (*socket)->Send(init.Encode());
 
   ProgressPrinter progress;
   const std::string& path = settings.socket;

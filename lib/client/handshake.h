@@ -1,4 +1,5 @@
-// The first words between a trainer and its agent: who I am, and the wait for all ranks.
+// The handshake between a trainer and its agent: the trainer's identity, and the wait for all
+// ranks.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 
 namespace addend::client {
 
-// This process's place in the job, as the agent confirmed it.
+// This process's ranks in the job, as confirmed by the agent.
 struct Place {
   int32_t rank = 0;
   int32_t size = 1;
@@ -20,7 +21,8 @@ struct Place {
   int32_t num_nodes = 1;
 };
 
-// Prints the agent's progress texts: each change at once, the same again after 10 s. One thread.
+// Prints the agent's progress texts: each change at once, an unchanged text again after 10 s. One
+// thread.
 class ProgressPrinter {
  public:
   void Print(const std::string& text);
@@ -31,8 +33,8 @@ class ProgressPrinter {
   int64_t first_ms_ = 0;
 };
 
-// Connects, introduces this process and waits until the job is complete, however long that takes:
-// how long it may is the agent's and the job's matter. Blocks.
+// Connects, introduces this process and waits until the job is complete. Blocks without a limit:
+// the agent and the job limit the time.
 Error JoinJob(const Settings& settings, std::unique_ptr<AgentSocket>* socket, Place* place);
 
 }  // namespace addend::client

@@ -1,59 +1,64 @@
-// What a trainer and its agent say to each other over the Unix socket (SOCK_SEQPACKET: one message
+// The protocol between a trainer and its agent over the Unix socket (SOCK_SEQPACKET: one message
 // per packet).
 //
 //   trainer                       agent
-//   kInit ----------------------->            who I am
-//         <----------------------- kProgress  whom the job waits for (any number of times)
+//   kInit ----------------------->            this rank's identity
+//         <----------------------- kProgress  the ranks for which the job waits (repeatedly)
 //         <----------------------- kInitReply rank, size; or the reason of refusal
 //   kDeclare -------------------->            name, shape, dtype, op
-//         <----------------------- kDeclared  tensor number and two descriptors: [0] this rank's
-//         contribution segment,
+//         <----------------------- kDeclared  tensor number and two descriptors:
+//                                             [0] this rank's contribution segment,
 //                                             [1] the result segment (two slots, mapped read-only)
 //   kPush ----------------------->            the contribution segment holds round r
-//         <----------------------- kResult    slot r & 1 of the result segment holds the result; or
-//         the round's error
-//   kUndeclare ------------------>            (no answer; the name is free for this rank at once)
+//         <----------------------- kResult    slot r & 1 of the result segment holds the result;
+//                                             or the round's error
+//   kUndeclare ------------------>            (no answer; the rank may use the name again at once)
 //         <----------------------- kMembers   nodes have been lost, or wait to come back
-//
-// With tensors of a GPU also these. What touches the GPU is done in the trainer, in the order that
-// the agent says, which is the same for all ranks of a group:
-//   kDevice ---------------------->           once: the PCI bus id of my GPU
-//         <----------------------- kGroup     once all local ranks have said so: with whom I
-//         aggregate
-//   kGroupId <-------------------> kGroupId   what the first of a group made for NCCL, to the
-//   others kAttach ---------------------->           this tensor's contribution of the group
-//         <----------------------- kAttached  its descriptor: the first member's segment
-//   kPush with kFlagDevice ------->           the data is on the GPU as soon as a stream gets there
-//         <----------------------- kContribute  aggregate it, and copy your part to the segment
-//   kStaged ---------------------->           my part of the first `bytes` is there
-//         <----------------------- kArrived   `bytes` of the result from `offset` on are there;
-//         kResult follows the last
-//   kDeviceFailed ---------------->           the GPU cannot be used any more: the reason
-// Where a NIC reads contributions from the GPU (kGroup with kFlagDirect, to the rank whose GPU has
-// all of them), instead of from the segment:
-//   kDirect ---------------------->           this tensor's contribution lies in this dma-buf
-//         <----------------------- kDirect    no NIC reads it: offer no more
-//         <----------------------- kContribute with kFlagDirect: put it there
-//         <----------------------- kFetch     copy `bytes` of it from `offset` on to the segment
-//   kFetched --------------------->           they are there
-//
 //         <----------------------- kFailure   the job has failed; nothing follows
-//   kShutdown ------------------->            a clean end; without it a closed socket means that
-//   the trainer died
+//   kShutdown ------------------->            a clean end; a socket that closes without it means
+//                                             that the trainer died
 //
-// Both ends are on one machine, so integers are in its byte order. A tensor number is the agent's
-// own and belongs to this connection's generation; it is not the scheduler's TensorId. Segments
-// start with the first element; a result slot starts at a multiple of 4096. Offsets never travel:
-// both sides compute them from the declaration (SlotBytes).
+// Tensors of a GPU also need the following messages. The trainer does all work that touches the
+// GPU, in the agent's order, which is the same for all ranks of a group:
+//   kDevice ---------------------->             once: the PCI bus id of this rank's GPU
+//         <----------------------- kGroup       after kDevice of all local ranks: this rank's
+//                                               aggregation group
+//   kGroupId <-------------------> kGroupId     the id that the group's first rank made for NCCL,
+//                                               passed on to the others
+//   kAttach ---------------------->             asks for this tensor's contribution of the group
+//         <----------------------- kAttached    its descriptor: the first member's segment
+//   kPush with kFlagDevice ------->             the data is on the GPU as soon as a stream gets
+//                                               there
+//         <----------------------- kContribute  aggregate it, and copy your part to the segment
+//   kStaged ---------------------->             this rank's part of the first `bytes` is there
+//         <----------------------- kArrived     `bytes` of the result from `offset` on are there;
+//                                               kResult follows the last
+//   kDeviceFailed ---------------->             the GPU cannot be used any more: the reason
+//
+// The following messages apply if a NIC reads contributions from the GPU instead of from the
+// segment (kGroup with kFlagDirect, to the rank whose GPU has all contributions):
+//   kDirect ---------------------->             this tensor's contribution lies in this dma-buf
+//         <----------------------- kDirect      no NIC reads it: make no further offer
+//         <----------------------- kContribute  with kFlagDirect: copy it to the dma-buf
+//         <----------------------- kFetch       copy `bytes` of it from `offset` on to the segment
+//   kFetched --------------------->             they are there
+//
+// Both ends are on one machine, so integers are in its byte order. The agent assigns tensor
+// numbers, which belong to this connection's generation; they are not the scheduler's TensorIds.
+// Segments start with the first element; a result slot starts at a multiple of 4096. The offsets of
+// slots never travel: both sides compute them from the declaration (SlotBytes).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "lib/base/version.h"
+
 namespace addend::ipc {
 
 inline constexpr uint32_t kMagic = 0x43444441;  // "ADDC"
-inline constexpr uint16_t kVersion = 4;
+// The version of a new trainer; its agent answers in the trainer's version.
+inline constexpr uint16_t kVersion = protocol::kTrainers.newest;
 inline constexpr size_t kMaxNameBytes = 4096;
 inline constexpr size_t kMaxDims = 64;
 inline constexpr size_t kMaxTextBytes = 4096;
@@ -89,12 +94,12 @@ inline constexpr uint16_t kFlagEmpty = 1;    // kPush: this rank contributes not
 inline constexpr uint16_t kFlagDevice = 2;   // kPush: from a GPU
 inline constexpr uint16_t kFlagScatter = 4;  // kGroup: as Group::scatter (pieces.h)
 inline constexpr uint16_t kFlagOrdered = 8;  // kGroup: sums are in the order of the members
-// kGroup: a NIC reads what this rank's GPU contributes. kContribute: it does so in this round.
+// kGroup: a NIC reads this rank's GPU's contributions. kContribute: a NIC reads it in this round.
 inline constexpr uint16_t kFlagDirect = 16;
 // Smaller tensors always go through host memory: their copies cost less than the bookkeeping.
 inline constexpr size_t kDirectBytesMin = 1 << 20;
 
-// The fixed part of every message; fields that a type does not use are 0.
+// The fixed part of every message; unused fields are 0. messages.h has a struct for each type.
 // kDeclare: followed by `dims` int64 dimensions, then `text_bytes` bytes of name.
 // All others: followed by `text_bytes` bytes of text (kInit: the job's name or nothing; replies:
 // the error or progress; kGroup: the members that are roots in turn, a uint32 each).
@@ -109,7 +114,7 @@ struct Message {
   uint64_t request = 0;  // kDeclare: any number, repeated in kDeclared; kPush: nanoseconds since
                          // the trainer's call, which copying in took; kContribute: a bit for
                          // every member of the group that has data
-  uint64_t round = 0;    // kPush, kResult and what is between them: from 1, without gaps
+  uint64_t round = 0;    // kPush to kResult: from 1, without gaps
   uint64_t offset = 0;   // kArrived, kFetch, kFetched
   uint64_t bytes = 0;    // kStaged, kArrived, kFetch, kFetched; kDirect: of the dma-buf
   int32_t priority = 0;
@@ -121,7 +126,7 @@ struct Message {
   int32_t local_rank = 0;  // kGroup: this rank's number in the group
   int32_t local_size = 0;  // kGroup: its members
   int32_t node_rank = 0;   // kInitReply
-  int32_t num_nodes = 0;   // kMembers: those that take part in this one
+  int32_t num_nodes = 0;   // kMembers: the nodes in this generation
 };
 static_assert(sizeof(Message) == 88);
 

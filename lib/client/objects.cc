@@ -1,3 +1,5 @@
+// All opaque pointers are numbers of one counter, so that an unknown number up to forked_at_id_ can
+// be reported as an object of the parent process.
 #include "lib/client/objects.h"
 
 #include <vector>
@@ -61,7 +63,7 @@ Error Objects::Find(const void* opaque, Object::Kind kind, Object* object) {
 }
 
 void Objects::Remove(const void* opaque, Object::Kind kind) {
-  Object removed;  // destroyed after the lock is given back
+  Object removed;  // destroyed after the lock is released
   const std::lock_guard<std::mutex> lock(mu_);
   const auto found = map_->find(ToId(opaque));
   if (found == map_->end() || found->second.kind != kind) return;
@@ -70,7 +72,7 @@ void Objects::Remove(const void* opaque, Object::Kind kind) {
 }
 
 void Objects::RemoveContext(const Context* context) {
-  std::vector<Object> removed;  // destroyed after the lock is given back
+  std::vector<Object> removed;  // destroyed after the lock is released
   const std::lock_guard<std::mutex> lock(mu_);
   for (auto it = map_->begin(); it != map_->end();) {
     if (it->second.context.get() == context && it->second.kind != Object::Kind::kPin) {

@@ -1,9 +1,9 @@
 // The table behind the C ABI's opaque pointers. A pointer that the caller holds is a number in this
 // table, never an address: so a call with a released handle, after addend_shutdown or in a forked
-// child finds nothing and fails with a sentence instead of touching freed memory.
+// child finds no object and fails with an error instead of touching freed memory.
 //
-// One per process, never destroyed. Any thread; no call blocks, and none runs another's destructor
-// under the table's lock.
+// One per process, never destroyed. Any thread; no call blocks, and no call runs an object's
+// destructor under the table's lock.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class Context;
 struct Tensor;
 struct Operation;
 
-// What an opaque pointer stands for. The further members say to whom it belongs.
+// The object of an opaque pointer. The other members are its owners.
 struct Object {
   enum class Kind { kContext, kTensor, kHandle, kPin };
   Kind kind = Kind::kContext;
@@ -34,13 +34,13 @@ class Objects {
 
   // Numbers are not used twice in a process.
   uint64_t NewId();
-  // Replaces what has this number.
+  // Replaces the object with this number.
   void Put(uint64_t id, Object object);
-  // ADDEND_ERROR_INVALID for NULL or another kind, ADDEND_ERROR_STATE for what is no more.
+  // ADDEND_ERROR_INVALID for NULL or another kind, ADDEND_ERROR_STATE for a former object.
   Error Find(const void* opaque, Object::Kind kind, Object* object);
-  // Nothing happens when it is gone already.
+  // Does nothing if the object is already removed.
   void Remove(const void* opaque, Object::Kind kind);
-  // Tensors and handles go with their context, pins stay.
+  // Also removes the context's tensors and handles; pins stay.
   void RemoveContext(const Context* context);
 
   template <typename Opaque>
@@ -51,8 +51,7 @@ class Objects {
   // For fork_guard.cc only.
   void LockForFork() { mu_.lock(); }
   void UnlockInParent() { mu_.unlock(); }
-  // Forgets everything without destroying it: the threads and locks of those objects exist only in
-  // the parent.
+  // Forgets all objects without destroying them: their threads and locks exist only in the parent.
   void UnlockInChild();
 
  private:
@@ -63,7 +62,7 @@ class Objects {
   Map* map_ = new Map;         // guarded by mu_
   Map* inherited_ = nullptr;   // guarded by mu_; keeps the parent's objects reachable
   uint64_t last_id_ = 0;       // guarded by mu_
-  uint64_t forked_at_id_ = 0;  // guarded by mu_; numbers up to this one are the parent's
+  uint64_t forked_at_id_ = 0;  // guarded by mu_; numbers up to this are the parent's
 };
 
 }  // namespace addend::client

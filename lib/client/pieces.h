@@ -1,9 +1,9 @@
-// Which bytes of a tensor a GPU's rank brings to host memory, and takes back from it, when the
-// ranks of a group have aggregated on their GPUs. Pure; agent and library agree by computing it
-// alike.
+// The pieces of a tensor that a GPU's rank copies to host memory, and takes back, when the ranks of
+// a group have aggregated on their GPUs. Pure; agent and library agree because both compute the
+// pieces with these functions.
 //
-// A tensor is treated in chunks. Of each chunk either every member of the group has a piece (after
-// a reduce-scatter), or one member, the root, has all of it (after a reduce); roots take turns.
+// A tensor is split into chunks. Either every member of the group has a piece of each chunk (after
+// a reduce-scatter), or a single member, the root, has all of it (after a reduce); roots alternate.
 #pragma once
 
 #include <algorithm>
@@ -13,19 +13,19 @@ namespace addend::ipc {
 
 inline constexpr uint64_t kChunkBytes = 4 << 20;
 inline constexpr uint32_t kMaxGroup = 64;
-// Pieces begin at multiples of it, so that copies and kernels are aligned.
+// Pieces begin at multiples of this, so that copies and kernels are aligned.
 inline constexpr uint64_t kPieceAlignment = 512;
 
-// Ranks of one node whose GPUs aggregate among themselves, and this rank's place among them.
+// Ranks of a node whose GPUs aggregate among themselves, and this rank's number in the group.
 struct Group {
   uint32_t members = 1;
-  uint32_t member = 0;   // of this rank, in ascending order of local ranks
-  bool scatter = false;  // every member has a piece of each chunk; else the chunk's root all of it
+  uint32_t member = 0;     // this rank's number, in ascending order of local ranks
+  bool scatter = false;    // every member has a piece of each chunk; else the root has all of it
   uint32_t num_roots = 1;  // without `scatter`; at least 1
   uint32_t roots[kMaxGroup] = {};
 };
 
-// Elements, from `begin` to before `end`, counted from the tensor's first.
+// A range of elements, from `begin` to before `end`, counted from the tensor's first element.
 struct Piece {
   uint64_t begin = 0;
   uint64_t end = 0;
@@ -49,7 +49,7 @@ inline uint32_t RootOf(const Group& group, uint32_t tensor, uint64_t chunk) {
   return group.roots[(tensor + chunk) % group.num_roots];
 }
 
-// What `member` has of a chunk; may be nothing. What does not divide is the last member's.
+// The piece of a chunk that `member` has; may be empty. The last member takes the remainder.
 inline Piece PieceOf(const Group& group, uint32_t tensor, uint64_t chunk, uint32_t member,
                      uint64_t elements, uint64_t element_bytes) {
   const Piece whole = ChunkAt(chunk, elements, element_bytes);

@@ -1,4 +1,4 @@
-// The reader: the one thread of a context that receives what the agent says.
+// The reader: the only thread of a context that receives the agent's messages.
 #include <pthread.h>
 #include <signal.h>
 
@@ -6,12 +6,12 @@
 
 #include "lib/client/context.h"
 #include "lib/client/copy.h"
-#include "lib/client/ipc.h"
+#include "lib/client/messages.h"
 
 namespace addend::client {
 
 void Context::StartReader() {
-  // Signals are for the caller's threads: Python's handlers and a debugger rely on it.
+  // The caller's threads handle signals: Python's handlers and a debugger rely on it.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
@@ -48,29 +48,32 @@ Error Context::OnPacket(Packet packet) {
     case ipc::Type::kResult:
       return OnResult(packet);
     case ipc::Type::kProgress:
-      progress_.Print(packet.text);
+      progress_.Print(packet.Decode<ipc::ProgressMessage>().text);
       return {};
-    case ipc::Type::kMembers:
-      nodes_present_ = packet.message.num_nodes;
-      nodes_waiting_ = packet.message.size;
+    case ipc::Type::kMembers: {
+      const auto members = packet.Decode<ipc::MembersMessage>();
+      nodes_present_ = members.nodes;
+      nodes_waiting_ = members.waiting;
       return {};
+    }
     case ipc::Type::kGroup:
-      return OnGroup(packet);
+      return device_rounds_.OnGroup(packet.Decode<ipc::GroupMessage>());
     case ipc::Type::kGroupId:
-      return OnGroupId(packet);
+      device_rounds_.OnGroupId(packet.Decode<ipc::GroupIdMessage>());
+      return {};
     case ipc::Type::kAttached:
       return OnAttached(packet);
-    case ipc::Type::kContribute:
-      return OnContribute(packet);
     case ipc::Type::kDirect:
-      direct_ = false;
+      device_rounds_.OnNotDirect();
       return {};
+    case ipc::Type::kContribute:
     case ipc::Type::kFetch:
-      return OnFetch(packet);
     case ipc::Type::kArrived:
-      return OnArrived(packet);
-    case ipc::Type::kFailure:
-      return FromAgent(packet.message.code, packet.text);
+      return OnDevicePacket(packet);
+    case ipc::Type::kFailure: {
+      const auto failure = packet.Decode<ipc::FailureMessage>();
+      return FromAgent(failure.code, failure.reason);
+    }
     default:
       return MakeError(ADDEND_ERROR_INTERNAL, "the agent at %s sent a message of unknown type %u",
                        socket_->path().c_str(), static_cast<unsigned>(packet.message.type));
@@ -94,8 +97,9 @@ Error Context::MapSegments(const Packet& packet, Tensor* tensor) {
 }
 
 Error Context::OnDeclared(Packet packet) {
+  const auto message = packet.Decode<ipc::DeclaredMessage>();
   Lock lock(mu_);
-  const auto found = by_request_.find(packet.message.request);
+  const auto found = by_request_.find(message.request);
   if (found == by_request_.end()) {
     return MakeError(ADDEND_ERROR_INTERNAL, "the agent at %s answered a declaration nobody made",
                      socket_->path().c_str());
@@ -103,23 +107,23 @@ Error Context::OnDeclared(Packet packet) {
   const std::shared_ptr<Tensor> tensor = found->second;
   by_request_.erase(found);
   lock.unlock();
-  Error refusal = packet.message.code != 0 ? FromAgent(packet.message.code, packet.text)
-                                           : MapSegments(packet, tensor.get());
+  Error refusal = message.code != 0 ? FromAgent(message.code, message.reason)
+                                    : MapSegments(packet, tensor.get());
   lock.lock();
-  tensor->number = packet.message.tensor;
+  tensor->number = message.tensor;
   tensor->declared = true;
   if (refusal.ok()) {
     by_number_[tensor->number] = tensor;
   } else {
     tensor->refusal = std::move(refusal);
-    by_name_.erase(tensor->name);  // the name may be tried again
+    by_name_.erase(tensor->name);  // the name may be declared again
   }
   declared_.notify_all();
   return {};
 }
 
 Error Context::OnResult(const Packet& packet) {
-  const ipc::Message& message = packet.message;
+  const auto message = packet.Decode<ipc::ResultMessage>();
   Lock lock(mu_);
   const auto found = by_number_.find(message.tensor);
   if (found == by_number_.end() || found->second->pending.empty() ||
@@ -134,7 +138,7 @@ Error Context::OnResult(const Packet& packet) {
   const std::shared_ptr<Operation> operation = tensor->pending.front();
   Error error;
   if (message.code != 0) {
-    error = FromAgent(message.code, packet.text);
+    error = FromAgent(message.code, message.reason);
   } else if (operation->on_device != nullptr && !operation->enqueued) {
     error = MakeError(ADDEND_ERROR_INTERNAL,
                       "the agent at %s sent the end of a result of which parts are missing",
@@ -162,10 +166,56 @@ Error Context::OnResult(const Packet& packet) {
   return {};
 }
 
+Error Context::OnAttached(const Packet& packet) {
+  std::shared_ptr<Tensor> tensor;
+  {
+    const Lock lock(mu_);
+    const auto found = by_number_.find(packet.Decode<ipc::AttachedMessage>().tensor);
+    if (found == by_number_.end()) return {};  // the tensor has been undeclared since
+    tensor = found->second;
+  }
+  return device_rounds_.OnAttached(tensor.get(), packet.fds);
+}
+
+// Finds the GPU operation that is under way with this tensor and round.
+Error Context::FindOnDevice(uint32_t tensor, uint64_t round,
+                            std::shared_ptr<Operation>* operation) {
+  const Lock lock(mu_);
+  const auto found = by_number_.find(tensor);
+  if (found != by_number_.end() && !found->second->pending.empty()) {
+    *operation = found->second->pending.front();
+    if ((*operation)->on_device != nullptr && (*operation)->round == round && round != 0) {
+      return {};
+    }
+  }
+  return MakeError(ADDEND_ERROR_INTERNAL,
+                   "the agent at %s spoke of tensor number %u, round %llu, which is not under way "
+                   "on this rank's GPU",
+                   socket_->path().c_str(), tensor, static_cast<unsigned long long>(round));
+}
+
+Error Context::OnDevicePacket(const Packet& packet) {
+  std::shared_ptr<Operation> operation;
+  if (packet.message.type == ipc::Type::kContribute) {
+    const auto message = packet.Decode<ipc::ContributeMessage>();
+    Error error = FindOnDevice(message.tensor, message.round, &operation);
+    return error.ok() ? device_rounds_.OnContribute(operation.get(), message) : error;
+  }
+  if (packet.message.type == ipc::Type::kFetch) {
+    const auto message = packet.Decode<ipc::FetchMessage>();
+    Error error = FindOnDevice(message.range.tensor, message.range.round, &operation);
+    return error.ok() ? device_rounds_.OnFetch(operation.get(), message) : error;
+  }
+  const auto message = packet.Decode<ipc::ArrivedMessage>();
+  Error error = FindOnDevice(message.range.tensor, message.range.round, &operation);
+  return error.ok() ? device_rounds_.OnArrived(operation.get(), message) : error;
+}
+
 void Context::FailJob(const Error& error) {
   const Lock lock(mu_);
   if (!failure_.ok()) return;
   failure_ = error;
+  if (!shut_) device_rounds_.End(error);
   EndAll(lock, error);
 }
 

@@ -1,3 +1,4 @@
+// Maps the memory that the agent shares, out of the reach of forked children.
 #include "lib/client/segment.h"
 
 #include <sys/mman.h>
@@ -19,7 +20,7 @@ Error Segment::Map(int fd, size_t bytes, Access access, const std::string& what,
                      what.c_str(), static_cast<long long>(status.st_size), bytes);
   }
   const int protection = access == Access::kReadOnly ? PROT_READ : PROT_READ | PROT_WRITE;
-  const ForkLock lock;  // no child may inherit the mapping before it is marked
+  const ForkLock lock;  // no child may inherit the mapping before madvise
   void* const data = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) {
     return MakeError(ADDEND_ERROR_RESOURCES,

@@ -12,8 +12,8 @@ namespace addend::client {
 class Segment {
  public:
   enum class Access { kReadOnly, kReadWrite };
-  // Maps the first `bytes` of `fd`, which the caller may close afterwards. ADDEND_ERROR_INTERNAL
-  // when the segment is shorter than that, ADDEND_ERROR_RESOURCES when it cannot be mapped; both
+  // Maps the first `bytes` of `fd`, which the caller may close afterwards. ADDEND_ERROR_INTERNAL if
+  // the segment is shorter than that, ADDEND_ERROR_RESOURCES if it cannot be mapped; both errors
   // name `what`.
   static Error Map(int fd, size_t bytes, Access access, const std::string& what,
                    std::unique_ptr<Segment>* segment);
@@ -21,7 +21,7 @@ class Segment {
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
-  // Writing to a read-only segment faults.
+  // Writing to a read-only segment causes a fault.
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
 

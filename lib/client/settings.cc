@@ -1,3 +1,4 @@
+// The settings of a process: arguments first, then the environment.
 #include "lib/client/settings.h"
 
 #include <sys/un.h>
@@ -16,13 +17,14 @@ namespace {
 
 constexpr char kDefaultSocket[] = "/run/addend/agent.sock";
 
-// NULL for a variable that is not set, or set to nothing.
+// Returns NULL for a variable that is not set, or is empty.
 const char* Environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr || *value == '\0' ? nullptr : value;
 }
 
-// An option's own value wins; -1 (and 0, where 0 means nothing) asks for the variable.
+// A given option takes precedence; -1 (and 0, for options where 0 has no meaning) selects the
+// variable.
 Error LoadInteger(int32_t option, bool given, const char* variable, int32_t fallback,
                   int32_t* value) {
   if (given) {
@@ -59,7 +61,7 @@ Error LoadTimeout(double option, double* value) {
   if (text == nullptr) return {};
   char* end = nullptr;
   const double seconds = std::strtod(text, &end);
-  // "60s" is how the services' flags write a duration; both read the same variable.
+  // The services' flags write durations as "60s"; they read the same variable.
   const bool complete = *end == '\0' || std::strcmp(end, "s") == 0;
   if (end == text || !complete || !std::isfinite(seconds) || seconds <= 0) {
     return MakeError(ADDEND_ERROR_INVALID,
@@ -71,7 +73,7 @@ Error LoadTimeout(double option, double* value) {
   return {};
 }
 
-// A stand-in for a slow PCIe link, to rehearse with.
+// Emulates a slow PCIe link, for experiments.
 Error LoadStaging(Settings* settings) {
   const char* text = Environment("ADDEND_STAGING_BANDWIDTH");
   if (text == nullptr) return {};
@@ -137,7 +139,7 @@ Error LoadSettings(const addend_options* given, Settings* settings) {
                        "addend_options.struct_size is %zu, but it must be sizeof(addend_options)",
                        given->struct_size);
     }
-    // A caller of another release knows fewer or more fields: those that both know count.
+    // A caller of another release may know fewer or more fields: the common fields count.
     std::memcpy(&options, given, std::min(given->struct_size, sizeof(options)));
   }
   Error error = LoadTexts(options, settings);

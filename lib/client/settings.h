@@ -1,5 +1,5 @@
-// What addend_init has to know, from the caller's options, else from the environment, else the
-// default. Pure but for reading the environment; any thread.
+// Settings of addend_init: from the caller's options, else from the environment, else the default.
+// Pure except for reading the environment; any thread.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ struct Settings {
   int32_t local_rank = 0;
   int32_t local_size = 1;
   double connect_timeout_s = 60;
-  double staging_bytes_per_s = 0;  // copies are held to this rate; 0: as fast as they go
+  double staging_bytes_per_s = 0;  // limits the rate of copies; 0: no limit
 };
 
-// ADDEND_ERROR_INVALID names the option or the variable, its value and what is allowed.
+// ADDEND_ERROR_INVALID names the option or the variable, its value and the allowed values.
 Error LoadSettings(const addend_options* options, Settings* settings);
 
 }  // namespace addend::client

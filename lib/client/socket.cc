@@ -1,3 +1,5 @@
+// A full socket blocks no sender: Send queues the message and wakes the receiver by the eventfd,
+// and the receiver polls for room in the socket and sends the queue.
 #include "lib/client/socket.h"
 
 #include <poll.h>
@@ -30,7 +32,7 @@ Error MakeDescriptors(GuardedFd* socket, GuardedFd* wake) {
                    SystemError(errno).c_str());
 }
 
-// 0, or the errno of the failure. A Unix socket that failed to connect may try again.
+// Returns 0, or the errno of the failure. A Unix socket that failed to connect may try again.
 int ConnectOnce(int fd, const std::string& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
@@ -39,7 +41,7 @@ int ConnectOnce(int fd, const std::string& path) {
   return ::connect(fd, generic, sizeof(address)) == 0 ? 0 : errno;
 }
 
-// EAGAIN: the agent has not accepted the ranks before us yet.
+// EAGAIN: the agent has not yet accepted the ranks before this rank.
 bool MayComeLater(int error_number) {
   return error_number == ENOENT || error_number == ECONNREFUSED || error_number == EAGAIN;
 }
@@ -115,29 +117,29 @@ bool AgentSocket::TrySend(const Outgoing& message) {
     const ssize_t sent = ::sendmsg(fd_.get(), &header, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_EOR);
     if (sent >= 0) return true;
     if (errno == EINTR) continue;
-    // ENOBUFS passes as well; with any other error the agent is gone.
+    // ENOBUFS is temporary as well; any other error means that the agent is gone.
     return errno != EAGAIN && errno != ENOBUFS;
   }
 }
 
-void AgentSocket::Send(ipc::Message message, const std::vector<int64_t>& shape,
-                       std::string_view text, GuardedFd fd) {
-  message.dims = static_cast<uint32_t>(shape.size());
-  message.text_bytes = static_cast<uint32_t>(text.size());
+void AgentSocket::Send(const ipc::Encoded& message, GuardedFd fd) {
+  ipc::Message fixed = message.fixed;
+  fixed.dims = static_cast<uint32_t>(message.dims.size());
+  fixed.text_bytes = static_cast<uint32_t>(message.text.size());
   Outgoing outgoing;
-  outgoing.bytes.assign(reinterpret_cast<const char*>(&message), sizeof(message));
-  outgoing.bytes.append(reinterpret_cast<const char*>(shape.data()),
-                        shape.size() * sizeof(int64_t));
-  outgoing.bytes.append(text);
+  outgoing.bytes.assign(reinterpret_cast<const char*>(&fixed), sizeof(fixed));
+  outgoing.bytes.append(reinterpret_cast<const char*>(message.dims.data()),
+                        message.dims.size() * sizeof(int64_t));
+  outgoing.bytes.append(message.text);
   outgoing.fd = std::move(fd);
   const std::lock_guard<std::mutex> lock(send_mu_);
   if (queued_.empty() && TrySend(outgoing)) return;
   queued_.push_back(std::move(outgoing));
-  Poke();  // the receiver waits for room from now on
+  Poke();  // from now on the receiver also waits for room in the socket
 }
 
 void AgentSocket::SendQueued() {
-  std::vector<Outgoing> sent;  // their descriptors are closed when the lock is given back
+  std::vector<Outgoing> sent;  // their descriptors are closed after the lock is released
   const std::lock_guard<std::mutex> lock(send_mu_);
   while (!queued_.empty() && TrySend(queued_.front())) {
     sent.push_back(std::move(queued_.front()));
@@ -152,7 +154,7 @@ bool AgentSocket::HasQueued() {
 
 void AgentSocket::Poke() {
   const uint64_t one = 1;
-  // A full counter wakes just as well.
+  // A full counter also wakes the receiver.
   [[maybe_unused]] const ssize_t ignored = ::write(wake_.get(), &one, sizeof(one));
 }
 
@@ -170,7 +172,7 @@ Error AgentSocket::Parse(const char* data, size_t bytes, Packet* packet) const {
                      path_.c_str(), bytes, sizeof(message));
   }
   std::memcpy(&message, data, sizeof(message));
-  if (message.magic != ipc::kMagic || message.version != ipc::kVersion) {
+  if (message.magic != ipc::kMagic || !protocol::kTrainers.Contains(message.version)) {
     return MakeError(ADDEND_ERROR_VERSION,
                      "the agent at %s speaks version %u of the trainers' protocol (magic %08x), "
                      "this library version %u; use libaddend.so and addend-agent of one release",
@@ -209,7 +211,7 @@ Error AgentSocket::ReceiveNow(Packet* packet, Event* event, bool* nothing) {
       }
     }
   }
-  // ECONNRESET comes once, before the messages that the agent sent before it closed.
+  // ECONNRESET comes once, before the messages that the agent sent before closing.
   if (received < 0 && (errno == EINTR || errno == ECONNRESET)) {
     return ReceiveNow(packet, event, nothing);
   }

@@ -1,5 +1,5 @@
-// The trainer's end of the Unix socket: whole messages of ipc.h, with descriptors where they
-// belong. Never blocks longer than told; not open in a child of fork().
+// The trainer's end of the Unix socket: whole messages of ipc.h, with the descriptors that belong
+// to them. Never blocks longer than its time limits; not open in a child of fork().
 #pragma once
 
 #include <atomic>
@@ -8,44 +8,50 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "lib/client/error.h"
 #include "lib/client/fork_guard.h"
 #include "lib/client/ipc.h"
+#include "lib/client/messages.h"
 
 namespace addend::client {
 
-// A message with what follows its fixed part.
+// A message: its fixed part, its text and its descriptors.
 struct Packet {
   ipc::Message message;
   std::string text;
   std::vector<GuardedFd> fds;
+
+  // As the struct of its type (messages.h).
+  template <typename Typed>
+  Typed Decode() const {
+    return Typed::Decode(message, text);
+  }
 };
 
 class AgentSocket {
  public:
-  // Tries again while the agent is not there yet, and says so on stderr every few seconds. After
+  // Retries while the agent is not listening, with a message on stderr every few seconds. After
   // `timeout_s` seconds ADDEND_ERROR_UNREACHABLE with the last reason; ADDEND_ERROR_PERMISSION at
   // once.
   static Error Connect(const std::string& path, double timeout_s,
                        std::unique_ptr<AgentSocket>* socket);
   ~AgentSocket();
 
-  // Queues what the socket does not take at once; sends in the order of the calls. Any thread.
-  // That the agent is gone is for the receiver to find out. `fd`: passed on, if it is valid.
-  void Send(ipc::Message message, const std::vector<int64_t>& shape, std::string_view text,
-            GuardedFd fd = {});
+  // Sends in the order of the calls, and queues messages that the socket does not take at once. Any
+  // thread. Send does not report that the agent is gone; the receiver finds out. `fd`: passed on,
+  // if it is valid.
+  void Send(const ipc::Encoded& message, GuardedFd fd = {});
 
   enum class Event { kPacket, kTimeout, kClosed, kWoken };
-  // Waits for the next packet; timeout_ms < 0 waits without limit. Sends what is queued meanwhile.
-  // One thread at a time. kClosed: the agent has closed the socket, and everything it sent before
-  // was received. An error is a message that breaks the protocol.
+  // Waits for the next packet; timeout_ms < 0 waits without limit. Sends queued messages meanwhile.
+  // One thread at a time. kClosed: the agent has closed the socket, and all its messages have been
+  // received. An error means a message that violates the protocol.
   Error Receive(int timeout_ms, Packet* packet, Event* event);
-  // Ends a Receive that waits, and every later one, with kWoken. Any thread.
+  // Ends a waiting Receive, and every later one, with kWoken. Any thread.
   void Wake();
-  // Tries for at most `timeout_ms` to send what is queued. Not during a Receive.
+  // Tries for at most `timeout_ms` to send the queued messages. Not during a Receive.
   void Flush(int timeout_ms);
 
   const std::string& path() const { return path_; }
@@ -60,7 +66,7 @@ class AgentSocket {
     std::string bytes;
     GuardedFd fd;
   };
-  // False when the socket is full.
+  // Returns false if the socket is full.
   bool TrySend(const Outgoing& message);
   void Poke();
 
@@ -68,7 +74,7 @@ class AgentSocket {
   GuardedFd fd_;
   GuardedFd wake_;  // an eventfd: written by Wake and by a Send that had to queue
   std::atomic<bool> woken_{false};
-  std::vector<char> buffer_;  // of the receiving thread
+  std::vector<char> buffer_;  // used by the receiving thread
 
   std::mutex send_mu_;
   std::deque<Outgoing> queued_;  // guarded by send_mu_; at most a push per tensor and declarer

@@ -1,3 +1,4 @@
+// The ends of operations and tensors: they return their GPU memory.
 #include "lib/client/tensor.h"
 
 #include "lib/client/device_library.h"

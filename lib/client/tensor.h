@@ -1,5 +1,5 @@
-// The state of a declared tensor and of one round of it. Plain data of the Context that owns them;
-// each block of members says who may touch it.
+// The state of a declared tensor and of a round of it. Plain data of the Context that owns them; a
+// comment on each block of members names the threads that may touch it.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ namespace addend::client {
 struct Tensor;
 class Device;
 
-// One push-pull, from addend_push_pull until its handle is released and its round has ended.
+// A push-pull, from addend_push_pull until its handle is released and its round has ended.
 struct Operation {
   ~Operation();
 
@@ -33,18 +33,19 @@ struct Operation {
   const void* in = nullptr;
   void* out = nullptr;
   bool empty = false;                 // contributes nothing
-  std::unique_ptr<std::byte[]> kept;  // `in` of a handle that was released while it waited
+  std::unique_ptr<std::byte[]> kept;  // `in` of a handle that was released while its push waited
   bool copying_in = false;            // `in` is being read without the mutex
   bool copying_out = false;           // `out` is being written without the mutex
   uint64_t round = 0;                 // 0: not pushed yet
-  // Of memory on a GPU, else null; device.h says who may use it when.
+  // For GPU memory, else null; device.h defines its use by threads.
   std::unique_ptr<DeviceRound> on_device;
-  bool enqueued = false;  // everything that the GPU has to do for it
+  bool enqueued = false;  // all GPU work of the round has been enqueued
   bool tagged = false;
   uint64_t tag = 0;
-  std::condition_variable changed;  // `done`, copying_in or copying_out
+  std::condition_variable changed;  // notified of changes of `done`, copying_in or copying_out
 
-  // Written once under the mutex; whoever has seen done == true may read the others without it.
+  // Written once under the mutex; a thread that has seen done == true may read the others without
+  // it.
   std::atomic<bool> done{false};
   Error error;
   const std::byte* result = nullptr;
@@ -52,7 +53,7 @@ struct Operation {
 
 struct Tensor {
   ~Tensor();
-  // Where rounds of a GPU put this rank's part.
+  // The segment that receives this rank's part of GPU rounds.
   Segment& for_device() const { return group_contribution ? *group_contribution : *contribution; }
 
   // Constant.
@@ -63,23 +64,27 @@ struct Tensor {
   ReduceOp op{};
   size_t bytes = 0;
 
-  // Written by the reader's thread before `declared`, constant then.
+  // Written by the reader's thread before `declared`, constant afterwards.
   uint32_t number = 0;  // the agent's
   std::unique_ptr<Segment> contribution;
   std::unique_ptr<Segment> results;  // two slots
-  // For rounds of a GPU; written before the first of them, constant then.
+  // For GPU rounds; written before the first of them, constant afterwards.
   std::unique_ptr<Segment> group_contribution;  // null: `contribution` is the group's
-  std::shared_ptr<Device> device;               // that knows these segments
-  std::byte* direct = nullptr;  // on the device: where a NIC reads the contribution; null: nowhere
+  std::shared_ptr<Device> device;               // the device that has mapped these segments
+  // Device memory from which a NIC reads the contribution; null if no NIC does.
+  std::byte* direct = nullptr;
 
   // Guarded by the context's mutex.
   bool declared = false;    // or refused: see `refusal`
-  bool undeclared = false;  // takes no more pushes
-  enum class Attached { kNo, kAsked, kYes };
-  Attached attached = Attached::kNo;  // the segments are ready for rounds of a GPU
+  bool undeclared = false;  // accepts no more pushes
   Error refusal;
-  uint64_t rounds = 0;                             // pushed so far
-  std::deque<std::shared_ptr<Operation>> pending;  // the first is under way, the others wait
+  uint64_t rounds = 0;  // pushed so far
+  // The first operation is under way, the others wait.
+  std::deque<std::shared_ptr<Operation>> pending;
+
+  // Guarded by the mutex of DeviceRounds.
+  enum class Attached { kNo, kAsked, kYes };
+  Attached attached = Attached::kNo;  // the segments are ready for GPU rounds
 };
 
 }  // namespace addend::client

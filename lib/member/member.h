@@ -1,13 +1,13 @@
-// A member's side of the scheduler: joining, the lease, the watch, and what a node tells.
+// A member's connection to the scheduler: registration, lease, watch, and a node's reports.
 //
-// Both classes register, then keep their lease from a thread of their own and follow their watch
-// from another. A scheduler that goes away is waited for, for ever, and told of in the log; one
-// that has forgotten the member is registered with again (same request, same incarnation), and the
-// next update is then a full one.
+// Both classes register, then renew the lease from one thread and follow the watch from another. If
+// the scheduler does not answer, they retry without end and log it. If it no longer knows the
+// member, they register again (same request, same incarnation), and the next update carries the
+// whole state.
 //
-// Callbacks run on the member's threads, possibly before Join has returned, never two updates at a
-// time, and not after Leave or the destructor has returned. They must not call Leave nor destroy
-// the member.
+// Callbacks run on the member's threads, possibly before Join has returned. Updates come one at a
+// time, and no callback runs after Leave or the destructor has returned. Callbacks must not call
+// Leave nor destroy the member.
 #pragma once
 
 #include <cstdint>
@@ -24,49 +24,50 @@
 namespace addend {
 
 struct MemberOptions {
-  std::string scheduler;  // host:port, or several with commas, of which one leads
+  std::string scheduler;  // host:port of the scheduler, or of several separated by commas; only the
+                          // leader serves
   absl::Duration connect_timeout = absl::Seconds(60);  // for the first registration
-  // Asked many times a second by Join, in its own thread, while it waits: true ends the waiting
-  // with CANCELLED, so that a signal can end a process that has not joined yet (see StopSignal).
-  // May be null.
+  // Called many times a second by Join, in its own thread, while it waits; true makes Join return
+  // CANCELLED, so that a signal can end a process that has not joined yet (see StopSignal). May be
+  // null.
   std::function<bool()> give_up;
-  // The member cannot come back (its re-registration was refused): the process should stop. Called
-  // at most once, from a thread of the member. It must not be null.
+  // The member cannot come back, because its re-registration was refused: the process should stop.
+  // Called at most once, from a thread of the member. Must not be null.
   std::function<void(absl::Status)> on_fatal;
-  // Servers only: the scheduler has given all partitions of this server to others, asked by Drain()
-  // or by somebody else. Perhaps called several times, from a thread of the member. May be null.
+  // Servers only: the scheduler has moved all partitions of this server to others, after Drain() or
+  // after another request to drain. May be called several times, from a thread of the member. May
+  // be null.
   std::function<void()> on_drained = nullptr;
 };
 
-// Adds what only the member knows to a heartbeat: traffic, activity, memory. `member` is already
+// Fills in the member's own part of a heartbeat: traffic, activity, memory. `member` is already
 // filled in.
 using BeatFn = std::function<void(v1::HeartbeatRequest*)>;
 
 class ServerMember {
  public:
-  // Takes in one update, and returns what could not be reserved; member and update_id are filled in
-  // afterwards.
+  // Carries out an update and returns the reservations that failed; the caller fills in member and
+  // update_id.
   using UpdateFn = std::function<v1::AckReservationRequest(const v1::ServerUpdate&)>;
 
-  // Blocks until the scheduler has answered. While it does not, that is logged every few seconds;
-  // after connect_timeout the status has kExitSchedulerUnreachable. Every other error returns at
-  // once.
+  // Blocks until the scheduler has answered. Logs every few seconds while it does not; after
+  // connect_timeout the status has kExitSchedulerUnreachable. Every other error returns at once.
   static absl::StatusOr<std::unique_ptr<ServerMember>> Join(const MemberOptions& options,
                                                             v1::RegisterServerRequest request,
                                                             UpdateFn on_update, BeatFn on_beat);
-  // Ends the threads within 1 s, without a word to the scheduler: to it the member dies when its
-  // lease ends.
+  // Ends the threads within 1 s without telling the scheduler, which declares the member lost when
+  // its lease ends.
   ~ServerMember();
 
-  // A CPU server whose lease had ended may be given another number when it comes back. From any
-  // thread.
+  // The server's number. It may change when a CPU server registers again after its lease has ended.
+  // From any thread.
   uint32_t server_id() const;
-  // Asks the scheduler to give this server's partitions to others, again and again while it does
-  // not answer, and waits until it says that nobody needs the server any more. False if that took
-  // longer than `timeout`. A scheduler that does not answer is not waited for while `is_needed`
-  // says that there is nothing to move. Watch and lease go on meanwhile.
+  // Asks the scheduler to move this server's partitions to others, and waits until it reports the
+  // server as drained; returns false if that took longer than `timeout`. Repeats the request while
+  // the scheduler does not answer, unless `is_needed` returns false: then there is nothing to move
+  // and it returns true. Watch and lease go on meanwhile.
   bool Drain(absl::Duration timeout, absl::FunctionRef<bool()> is_needed);
-  // Ends the threads, then tells the scheduler, for at most 1.5 s. A second call does nothing.
+  // Ends the threads, then notifies the scheduler, for at most 1.5 s. A second call does nothing.
   void Leave();
 
  private:
@@ -88,10 +89,10 @@ class NodeMember {
   // The scheduler's answer to the first registration; constant.
   const v1::RegisterNodeResponse& registration() const;
 
-  // These queue a report and return at once; from any thread. A thread of the member sends them in
-  // this order, several waiting declarations in one call, and repeats a call until the scheduler
-  // has answered it. A report of a generation that is over is dropped. One that the scheduler
-  // refuses for another reason fails the job's generation.
+  // These methods queue a report and return at once; from any thread. A thread of the member sends
+  // the reports in this order, several waiting declarations in one call, and repeats a call until
+  // the scheduler has answered. Drops a report of a former generation. If the scheduler refuses a
+  // report for another reason, the job's generation fails.
   void Declare(uint32_t generation, v1::TensorDescriptor tensor);
   void Undeclare(uint32_t generation, std::string name);
   // As ReportTrainersRequest.
@@ -99,15 +100,17 @@ class NodeMember {
   void ReportIdle(uint32_t generation);
   // `kind` as NodeUpdate.failed_kind.
   void ReportFailure(uint32_t generation, absl::Status reason, std::string kind);
-  // A CPU server that cannot be reached, though others may.
+  // Reports a CPU server that this node cannot reach, though other nodes may.
   void ReportServerLost(uint32_t generation, uint32_t server, const absl::Status& why);
   // As AckChangeRequest.
   void AckChange(uint32_t generation, uint64_t change, bool following);
-  // Waits until all that was queued is answered; false if that took longer than `timeout`.
+  // Sends the next heartbeat at once. From any thread.
+  void BeatSoon();
+  // Waits until all queued reports are answered; false if that took longer than `timeout`.
   bool Flush(absl::Duration timeout);
 
-  // Ends the threads, then tells the scheduler, for at most 1.5 s. What is still queued is dropped:
-  // Flush first. A second call does nothing.
+  // Ends the threads, then notifies the scheduler, for at most 1.5 s. Drops reports that are still
+  // queued: call Flush first. A second call does nothing.
   void Leave();
 
  private:

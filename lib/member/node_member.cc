@@ -1,3 +1,7 @@
+// A node's member: the session's two threads, and a third that sends the queued reports in order.
+// The queue decouples the agent's thread from the scheduler: reporting never blocks, and an outage
+// of the scheduler only delays the reports.
+
 #include <grpcpp/support/sync_stream.h>
 
 #include <chrono>
@@ -6,17 +10,21 @@
 
 #include "absl/strings/str_format.h"
 #include "lib/auth/secret.h"
+#include "lib/base/clock.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
+#include "lib/member/announced.h"
 #include "lib/member/member.h"
 #include "lib/member/report_queue.h"
 #include "lib/member/session.h"
+#include "lib/rpc/request_bounds.h"
 #include "lib/rpc/status.h"
 
 namespace addend {
 
+using internal::NodeAnnounced;
 using internal::Report;
 using internal::ReportQueue;
 using internal::Session;
@@ -36,6 +44,7 @@ struct NodeMember::Impl {
   const v1::RegisterNodeRequest request;
   const UpdateFn on_update;
   v1::RegisterNodeResponse first_answer;  // constant once Join has returned
+  NodeAnnounced announced;                // belongs to the watch thread
   ReportQueue reports;
   Session session;
   std::thread sender;
@@ -44,16 +53,17 @@ struct NodeMember::Impl {
 absl::StatusOr<Session::Registered> NodeMember::Impl::Register(grpc::ClientContext* context,
                                                                const v1::MemberId* previous) {
   v1::RegisterNodeResponse response;
-  ADDEND_RETURN_IF_ERROR(FromGrpc(session.stub()->RegisterNode(context, request, &response)));
+  v1::RegisterNodeRequest now = request;
+  if (previous != nullptr) now.set_former_job_id(previous->job_id());
+  ADDEND_RETURN_IF_ERROR(FromGrpc(session.stub()->RegisterNode(context, now, &response)));
   if (previous == nullptr) {
     first_answer = response;
   } else if (previous->job_id() != response.job_id()) {
-    return WithExitCode(
-        absl::FailedPreconditionError(absl::StrFormat(
-            "job '%s' is another one to the scheduler (%d, was %d): its state is lost; start the "
-            "agent anew",
-            request.job(), response.job_id(), previous->job_id())),
-        kExitTemporary);
+    return WithExitCode(absl::FailedPreconditionError(
+                            absl::StrFormat("the scheduler knows job '%s' as job %d, not as %d as "
+                                            "before: its state is lost; restart the agent",
+                                            request.job(), response.job_id(), previous->job_id())),
+                        kExitTemporary);
   }
   Session::Registered registered;
   registered.id.set_job_id(response.job_id());
@@ -61,16 +71,19 @@ absl::StatusOr<Session::Registered> NodeMember::Impl::Register(grpc::ClientConte
   registered.id.set_incarnation(request.incarnation());
   registered.id.set_key(request.member_key());
   registered.lease_s = response.lease_s();
+  KeepClusterTime(response.now_unix_s());
   return registered;
 }
 
 absl::Status NodeMember::Impl::Watch(const v1::MemberId& id, grpc::ClientContext* context) {
   v1::WatchRequest watch;
   *watch.mutable_member() = id;
+  announced.AddTo(&watch);
   const auto reader = session.stub()->WatchNode(context, watch);
   v1::NodeUpdate update;
   while (reader->Read(&update)) {
     session.WatchWorks();
+    announced.Note(update);
     on_update(update);
   }
   return FromGrpc(reader->Finish());
@@ -130,6 +143,7 @@ void NodeMember::Impl::RunSender() {
           return std::visit(
               [&](auto& request) {
                 *request.mutable_member() = id;
+                ShortenSentences(&request);
                 return Send(session.stub(), context, request);
               },
               report);
@@ -147,7 +161,8 @@ void NodeMember::Impl::OnRefused(const Report& report, const absl::Status& statu
   }
   spdlog::error("the scheduler refused a report of generation {}: {}", generation, Message(status));
   if (absl::IsCancelled(status) || std::holds_alternative<v1::ReportFailureRequest>(report)) return;
-  // The trainers wait for what was asked, so they have to learn that it does not come.
+  // Trainers wait for the answer to the refused report, so they have to learn that it will not
+  // come.
   v1::ReportFailureRequest failure;
   failure.set_generation(generation);
   failure.set_reason(Message(status));
@@ -234,6 +249,8 @@ void NodeMember::AckChange(uint32_t generation, uint64_t change, bool following)
   request.set_following(following);
   impl_->reports.Add(std::move(request));
 }
+
+void NodeMember::BeatSoon() { impl_->session.BeatSoon(); }
 
 bool NodeMember::Flush(absl::Duration timeout) {
   return impl_->reports.WaitUntilEmpty(std::chrono::steady_clock::now() +

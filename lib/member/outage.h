@@ -1,5 +1,4 @@
-// Tells people about a scheduler that does not answer, without flooding the log. Internal to
-// lib/member.
+// Logs that the scheduler does not answer, without flooding the log. Internal to lib/member.
 #pragma once
 
 #include <optional>
@@ -11,8 +10,7 @@
 
 namespace addend::internal {
 
-// One line when the scheduler stops answering, one every 10 s while it does not, one when it
-// answers again. Used by all threads of a member, from any of them.
+// Logs the start of an outage, its duration every 10 s, and its end. From any thread.
 class Outage {
  public:
   explicit Outage(std::string scheduler) : scheduler_(std::move(scheduler)) {}
@@ -23,11 +21,11 @@ class Outage {
  private:
   const std::string scheduler_;
   Mutex mu_;
-  std::optional<absl::Time> since_ ABSL_GUARDED_BY(mu_);  // none: the scheduler answers
+  std::optional<absl::Time> since_ ABSL_GUARDED_BY(mu_);  // nullopt: the scheduler answers
   absl::Time last_line_ ABSL_GUARDED_BY(mu_);
 };
 
-// Waits between attempts: from 50 ms, doubling, to 300 ms.
+// Waiting times between attempts: from 50 ms, doubling, to 300 ms.
 class Backoff {
  public:
   absl::Duration Next();

@@ -5,10 +5,10 @@
 namespace addend::internal {
 namespace {
 
-// Far below the limit of a message, with names of 4096 bytes too.
+// Far below the limit of a message, even with names of 4096 bytes.
 constexpr int kMaxBatch = 1000;
 
-// Whether `next` was added to `last`.
+// Returns true if it appended the content of `next` to `last`.
 bool Merge(Report* last, Report* next) {
   if (last->index() != next->index() || GenerationOf(*last) != GenerationOf(*next)) return false;
   if (auto* declare = std::get_if<v1::DeclareRequest>(last)) {

@@ -1,4 +1,4 @@
-// What a node has still to tell the scheduler. Internal to lib/member.
+// The reports that a node has not sent to the scheduler yet. Internal to lib/member.
 #pragma once
 
 #include <cstddef>
@@ -13,28 +13,28 @@
 
 namespace addend::internal {
 
-// One call to the scheduler; the member's identity is filled in when it is made.
+// The request of a call to the scheduler; the member's identity is filled in when it is sent.
 using Report = std::variant<v1::DeclareRequest, v1::UndeclareRequest, v1::ReportTrainersRequest,
                             v1::ReportIdleRequest, v1::ReportFailureRequest,
                             v1::ReportServerLostRequest, v1::AckChangeRequest>;
 
 uint32_t GenerationOf(const Report& report);
 
-// First in, first out; any number of threads put reports in, one takes them out. A declaration
-// joins the report at the end of the queue if that is one of declarations of the same generation
-// and not too large; so do undeclarations.
+// First in, first out; any number of threads add reports, a single thread takes them. A declaration
+// is merged into the last report in the queue if that report has declarations of the same
+// generation and is not too large; so are undeclarations.
 class ReportQueue {
  public:
   void Add(Report report);
-  // Goes before all others: it takes the place of the report just taken.
+  // Adds a report before all others, in place of the report just taken.
   void AddFront(Report report);
   // Waits for a report and takes it; false after Close. The report counts as waiting until Done.
   bool Take(Report* report);
   void Done();
-  // True when nothing waits and nothing is being sent; false if that took until `deadline`, or
-  // after Close.
+  // Returns true when the queue is empty and no report is being sent; false at `deadline` or after
+  // Close.
   bool WaitUntilEmpty(std::chrono::steady_clock::time_point deadline);
-  // Wakes all who wait. What is queued is dropped.
+  // Wakes all waiting threads and drops the queued reports.
   void Close();
 
  private:

@@ -1,22 +1,29 @@
+// A server's member: the watch thread carries out each update and acknowledges it before it reads
+// the next. The scheduler tells the nodes of a new tensor only after all its servers have
+// acknowledged the reservation.
+
 #include <grpcpp/support/sync_stream.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "lib/auth/secret.h"
+#include "lib/base/clock.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/log.h"
 #include "lib/base/mutex.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
+#include "lib/member/announced.h"
 #include "lib/member/member.h"
 #include "lib/member/session.h"
+#include "lib/rpc/request_bounds.h"
 #include "lib/rpc/status.h"
 
 namespace addend {
 
+using internal::ServerAnnounced;
 using internal::Session;
 
 namespace {
@@ -47,42 +54,49 @@ struct ServerMember::Impl {
   const v1::RegisterServerRequest request;
   const UpdateFn on_update;
   const std::function<void()> on_drained;
+  ServerAnnounced announced;  // belongs to the watch thread
   Mutex mu;
   CondVar changed;
   bool drained ABSL_GUARDED_BY(mu) = false;
-  Session session;  // last: its threads use the others
+  Session session;  // last, because its threads use the members above
 };
 
 absl::StatusOr<Session::Registered> ServerMember::Impl::Register(grpc::ClientContext* context,
                                                                  const v1::MemberId* previous) {
   v1::RegisterServerResponse response;
-  ADDEND_RETURN_IF_ERROR(FromGrpc(session.stub()->RegisterServer(context, request, &response)));
-  // The agent of a colocated server has registered with the old number.
+  v1::RegisterServerRequest now = request;
+  if (previous != nullptr) now.set_former_server_id(previous->server_id());
+  ADDEND_RETURN_IF_ERROR(FromGrpc(session.stub()->RegisterServer(context, now, &response)));
+  // The agent of a colocated server has registered under the old number.
   if (previous != nullptr && !request.colocated_job().empty() &&
       previous->server_id() != response.server_id()) {
-    return WithExitCode(
-        absl::FailedPreconditionError(absl::StrFormat("the scheduler knows colocated server %d as "
-                                                      "%d after it came back; start the agent anew",
-                                                      previous->server_id(), response.server_id())),
-        kExitTemporary);
+    return WithExitCode(absl::FailedPreconditionError(
+                            absl::StrFormat("the scheduler knows colocated server %d as server %d "
+                                            "after it came back; restart the agent",
+                                            previous->server_id(), response.server_id())),
+                        kExitTemporary);
   }
   Session::Registered registered;
   registered.id.set_server_id(response.server_id());
   registered.id.set_incarnation(request.incarnation());
   registered.id.set_key(request.member_key());
   registered.lease_s = response.lease_s();
+  KeepClusterTime(response.now_unix_s());
   return registered;
 }
 
 absl::Status ServerMember::Impl::Watch(const v1::MemberId& id, grpc::ClientContext* context) {
   v1::WatchRequest watch;
   *watch.mutable_member() = id;
+  announced.AddTo(&watch);
   const auto reader = session.stub()->WatchServer(context, watch);
   v1::ServerUpdate update;
   while (reader->Read(&update)) {
     session.WatchWorks();
+    announced.Note(update);
     if (const absl::Status status = Acknowledge(id, update); !status.ok()) {
-      // Without an answer the scheduler waits for ever: a new watch brings the update once more.
+      // The scheduler waits for this acknowledgement without end: a new watch makes it send the
+      // update again.
       context->TryCancel();
       (void)reader->Finish();
       return status;
@@ -96,6 +110,7 @@ absl::Status ServerMember::Impl::Acknowledge(const v1::MemberId& id,
   v1::AckReservationRequest ack = on_update(update);
   *ack.mutable_member() = id;
   ack.set_update_id(update.update_id());
+  ShortenSentences(&ack);
   if (update.drained()) {
     MutexLock lock(&mu);
     drained = true;
@@ -128,17 +143,19 @@ absl::StatusOr<std::unique_ptr<ServerMember>> ServerMember::Join(const MemberOpt
 }
 
 bool ServerMember::Drain(absl::Duration timeout, absl::FunctionRef<bool()> is_needed) {
-  const absl::Time deadline = absl::Now() + timeout;
-  while (absl::Now() < deadline) {  // a scheduler that has lost its state is told again
+  const absl::Time deadline = SteadyNow() + timeout;
+  while (SteadyNow() < deadline) {  // repeated, because a restarted scheduler may have lost the
+                                    // request
     v1::DrainRequest request;
     request.set_server_id(server_id());
+    request.set_member_key(impl_->session.id().key());
     const absl::Status status = impl_->session.Call(kDrainInterval, [&](auto* context) {
       v1::DrainResponse response;
       return impl_->session.stub()->Drain(context, request, &response);
     });
     if (!status.ok()) spdlog::debug("cannot drain yet: {}", Message(status));
     if (IsUnreachable(status) && !is_needed()) return true;
-    if (impl_->WaitUntilDrained(std::min(kDrainInterval, deadline - absl::Now()))) return true;
+    if (impl_->WaitUntilDrained(std::min(kDrainInterval, deadline - SteadyNow()))) return true;
   }
   return false;
 }

@@ -1,3 +1,8 @@
+// The session's protocol. A call without an answer moves to the next scheduler in the list; an
+// answer keeps the session there (TryNext, StayWith). NOT_FOUND means that the scheduler has lost
+// this member's registration: the calling thread registers again. The epoch prevents a second
+// registration by another thread that has seen the same error (RegisterAgain).
+
 #include "lib/member/session.h"
 
 #include <algorithm>
@@ -7,12 +12,14 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
+#include "lib/base/clock.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "lib/rpc/client.h"
+#include "lib/rpc/request_bounds.h"
+#include "lib/rpc/server.h"
 #include "lib/rpc/status.h"
 
 namespace addend::internal {
@@ -27,13 +34,16 @@ constexpr std::chrono::milliseconds kGiveUpInterval(50);
 constexpr absl::Duration kBetweenLines = absl::Seconds(5);
 constexpr absl::Duration kShortestInterval = absl::Milliseconds(10);  // of heartbeats
 
-// What was told in heartbeats that nobody has answered.
+// The incidents of heartbeats that were not answered; the next heartbeat repeats them.
 class Unanswered {
  public:
   void AddTo(v1::HeartbeatRequest* request) {
-    const double waited_s = absl::ToDoubleSeconds(absl::Now() - since_);
+    const double waited_s = absl::ToDoubleSeconds(SteadyNow() - since_);
+    if (request->incidents_size() > kMost) {
+      request->mutable_incidents()->DeleteSubrange(kMost, request->incidents_size() - kMost);
+    }
     for (v1::Incident& incident : incidents_) {
-      if (request->incidents_size() >= kMost) break;
+      if (request->incidents_size() == kMost) break;
       incident.set_age_s(incident.age_s() + waited_s);
       *request->add_incidents() = std::move(incident);
     }
@@ -41,18 +51,18 @@ class Unanswered {
   }
   void Keep(const v1::HeartbeatRequest& request) {
     incidents_.assign(request.incidents().begin(), request.incidents().end());
-    since_ = absl::Now();
+    since_ = SteadyNow();
   }
 
  private:
   static constexpr int kMost = 100;
   std::vector<v1::Incident> incidents_;
-  absl::Time since_ = absl::Now();
+  absl::Time since_ = SteadyNow();
 };
 
 }  // namespace
 
-// Makes a call known to Stop while it runs.
+// Registers a running call with Stop(), which cancels it.
 class Session::CallScope {
  public:
   CallScope(Session* session, grpc::ClientContext* context, bool is_watch)
@@ -76,7 +86,7 @@ class Session::CallScope {
 
 Session::Session(const MemberOptions& options) : options_(options), outage_(options.scheduler) {
   for (const std::string& target : Targets(options.scheduler)) {
-    stubs_.push_back(v1::Scheduler::NewStub(Dial(target)));
+    stubs_.push_back(v1::Scheduler::NewStub(Dial(target, ProcessIdentity(), kMaxUpdateBytes)));
   }
 }
 
@@ -89,14 +99,14 @@ absl::Status Session::Join(Hooks hooks) {
 }
 
 absl::Status Session::RegisterFirst() {
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   const absl::Time deadline = start + options_.connect_timeout;
   absl::Time next_line = start + std::min(absl::Seconds(1), options_.connect_timeout / 2);
   Backoff backoff;
   while (true) {
     grpc::ClientContext context;
     SetDeadline(&context,
-                std::clamp(deadline - absl::Now(), absl::Milliseconds(100), kRegisterTimeout));
+                std::clamp(deadline - SteadyNow(), absl::Milliseconds(100), kRegisterTimeout));
     const size_t used = current_;
     auto registered = RegisterUnlessGivenUp(&context);
     if (registered.ok()) {
@@ -115,7 +125,7 @@ absl::Status Session::RegisterFirst() {
       return absl::CancelledError(
           absl::StrFormat("stopped while waiting for the scheduler %s", options_.scheduler));
     }
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     if (now < deadline && now < next_line) {
       Sleep(std::min(backoff.Next(), deadline - now));
       continue;
@@ -192,6 +202,21 @@ bool Session::Sleep(absl::Duration duration) {
   return !stopping_;
 }
 
+void Session::BeatSoon() {
+  MutexLock lock(&mu_);
+  beat_soon_ = true;
+  stopped_.NotifyAll();
+}
+
+bool Session::SleepUntilBeat(absl::Duration duration) {
+  const auto deadline = std::chrono::steady_clock::now() + absl::ToChronoMicroseconds(duration);
+  MutexLock lock(&mu_);
+  while (!stopping_ && !beat_soon_ && stopped_.WaitUntil(&mu_, deadline)) {
+  }
+  beat_soon_ = false;
+  return !stopping_;
+}
+
 absl::Status Session::Call(absl::Duration timeout,
                            absl::FunctionRef<grpc::Status(grpc::ClientContext*)> call) {
   grpc::ClientContext context;
@@ -202,10 +227,10 @@ absl::Status Session::Call(absl::Duration timeout,
   if (!stopping_) answers_ = !IsUnreachable(status);
   if (!IsUnreachable(status)) {
     StayWith(used);
-    outage_.OnAnswer(absl::Now());
+    outage_.OnAnswer(SteadyNow());
   } else if (!stopping_) {
     TryNext(used);
-    outage_.OnFailure(status, absl::Now());
+    outage_.OnFailure(status, SteadyNow());
   }
   return status;
 }
@@ -235,7 +260,7 @@ absl::Status Session::CallUntilAnswered(
 
 void Session::WatchWorks() {
   watch_works_ = true;
-  outage_.OnAnswer(absl::Now());
+  outage_.OnAnswer(SteadyNow());
 }
 
 void Session::RunHeartbeat() {
@@ -251,12 +276,15 @@ void Session::RunHeartbeat() {
       epoch = epoch_;
       *request.mutable_member() = registered_.id;
     }
-    if (!Sleep(try_next ? kBetweenSchedulers : interval)) return;
+    if (!SleepUntilBeat(try_next ? kBetweenSchedulers : interval)) return;
     hooks_.beat(&request);
     unanswered.AddTo(&request);
+    ShortenSentences(&request);
     const absl::Status status = Call(std::max(interval, absl::Seconds(1)), [&](auto* context) {
       v1::HeartbeatResponse response;
-      return stub()->Heartbeat(context, request, &response);
+      const grpc::Status answered = stub()->Heartbeat(context, request, &response);
+      if (answered.ok()) KeepClusterTime(response.now_unix_s());
+      return answered;
     });
     if (!status.ok()) unanswered.Keep(request);
     try_next = IsUnreachable(status) && stubs_.size() > 1;
@@ -289,10 +317,10 @@ void Session::RunWatch() {
     if (absl::IsNotFound(status)) {
       if (!RegisterAgain(epoch)) return;
     } else if (IsUnreachable(status)) {
-      // A stream cancelled by RegisterAgain comes here too; that is no outage.
+      // RegisterAgain cancels the stream too; that is no outage.
       if (this->epoch() == epoch && current_ == used) {
         TryNext(used);
-        outage_.OnFailure(status, absl::Now());
+        outage_.OnFailure(status, SteadyNow());
       }
     } else if (!status.ok()) {
       spdlog::warn("scheduler {} ended the watch: {}", options_.scheduler, Message(status));
@@ -307,7 +335,7 @@ bool Session::RegisterAgain(uint64_t epoch) {
   {
     MutexLock lock(&mu_);
     if (failed_) return false;
-    if (epoch_ != epoch) return true;  // another thread was first
+    if (epoch_ != epoch) return true;  // another thread has registered meanwhile
     previous = registered_.id;
   }
   spdlog::warn("scheduler {} does not know this member any more; registering again",
@@ -325,8 +353,7 @@ bool Session::RegisterAgain(uint64_t epoch) {
   MutexLock lock(&mu_);
   registered_ = *std::move(registered);
   ++epoch_;
-  // The old stream may hang on the registration that is gone; a new one starts with the whole
-  // state.
+  // The old stream may hang on the lost registration; a new stream starts with the whole state.
   if (watch_call_ != nullptr) watch_call_->TryCancel();
   return true;
 }

@@ -1,4 +1,4 @@
-// What servers and nodes have in common: registering, the lease, the watch. Internal to lib/member.
+// Registration, lease and watch, common to servers and nodes. Internal to lib/member.
 #pragma once
 
 #include <grpcpp/client_context.h>
@@ -21,13 +21,12 @@
 
 namespace addend::internal {
 
-// Owned by a ServerMember or NodeMember. Two threads of its own, heartbeat and watch, from Join to
-// Stop; public methods may be called from any thread.
+// Owned by a ServerMember or NodeMember. Runs two threads, heartbeat and watch, from Join to Stop;
+// public methods may be called from any thread.
 //
-// 1. After Stop no call to the scheduler is running and no callback is.
-// 2. The epoch counts registrations. Who finds that the scheduler does not know the member says
-// under which epoch, so
-//    that several threads with the same finding register once.
+//  1. After Stop no call to the scheduler is running, and no callback.
+//  2. The epoch counts registrations. A thread that learns that the scheduler does not know the
+//     member passes on the epoch of its call, so that several such threads register once.
 class Session {
  public:
   struct Registered {
@@ -39,7 +38,7 @@ class Session {
     std::function<absl::StatusOr<Registered>(grpc::ClientContext*, const v1::MemberId* previous)>
         register_member;
     BeatFn beat;
-    // Follows the watch until it breaks, and returns why. Calls WatchWorks at every update.
+    // Follows the watch until it breaks, and returns the reason. Calls WatchWorks at every update.
     std::function<absl::Status(const v1::MemberId&, grpc::ClientContext*)> watch;
   };
 
@@ -49,40 +48,46 @@ class Session {
   // Blocks until registered, then starts the threads.
   absl::Status Join(Hooks hooks);
   void Stop();
-  // Stop, then tell the scheduler. Once.
+  // Stops, then notifies the scheduler. A second call does nothing.
   void Leave();
 
-  // Of the scheduler that answered last, or of the next one in the row after one that did not.
+  // The stub of the scheduler that answered last, or of the next scheduler in the list after a call
+  // without an answer.
   v1::Scheduler::Stub* stub() { return stubs_[current_].get(); }
   v1::MemberId id() const;
   bool stopping() const { return stopping_; }
 
-  // Runs one call with a deadline; Stop cancels it. Keeps the log up to date on whether the
-  // scheduler answers.
+  // Runs a single call with a deadline; Stop cancels it. Tells the outage log whether the scheduler
+  // answers.
   absl::Status Call(absl::Duration timeout,
                     absl::FunctionRef<grpc::Status(grpc::ClientContext*)> call);
-  // The same, but repeats it while the scheduler does not answer, and registers again when it does
-  // not know the member. `call` is given the current identity. Any other error, or CANCELLED by
-  // Stop, is returned.
+  // Runs a call as above; repeats it while the scheduler does not answer, and registers again if
+  // the scheduler does not know the member. `call` is given the current identity. Returns any other
+  // error, and CANCELLED after Stop.
   absl::Status CallUntilAnswered(
       absl::FunctionRef<grpc::Status(grpc::ClientContext*, const v1::MemberId&)> call);
   void WatchWorks();
-  // False if stopping.
+  // Returns false if the session is stopping.
   bool Sleep(absl::Duration duration);
+  // Sends the next heartbeat at once. From any thread.
+  void BeatSoon();
 
  private:
   class CallScope;
 
-  // The scheduler number `used` has not answered.
+  // Moves on to the next scheduler: number `used` has not answered.
   void TryNext(size_t used) { current_.compare_exchange_strong(used, (used + 1) % stubs_.size()); }
-  // It has. A watch that hangs at another one, which stands still, is opened anew.
+  // Stays with the scheduler that has answered. Cancels a watch that hangs at another scheduler, so
+  // that it is reopened here.
   void StayWith(size_t used);
   absl::Status RegisterFirst();
-  // One attempt, cancelled when options_.give_up says so.
+  // Attempts once; options_.give_up cancels the attempt.
   absl::StatusOr<Registered> RegisterUnlessGivenUp(grpc::ClientContext* context);
   void RunHeartbeat();
+  // Sleeps as Sleep() does, but BeatSoon() ends it.
+  bool SleepUntilBeat(absl::Duration duration);
   void RunWatch();
-  // False if the member cannot come back; on_fatal has then been called.
+  // Returns false if the member cannot come back; on_fatal has been called by then.
   bool RegisterAgain(uint64_t epoch);
   void Fail(absl::Status status);
   uint64_t epoch() const;
@@ -96,18 +101,19 @@ class Session {
   std::thread watch_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> answers_{true};       // the scheduler has answered the last call
-  std::atomic<bool> watch_works_{false};  // since the watch was last opened
+  std::atomic<bool> watch_works_{false};  // an update has come since the watch was opened
 
   Mutex registering_;  // held while registering; before mu_
   mutable Mutex mu_;
   CondVar stopped_;
   std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mu_);
   grpc::ClientContext* watch_call_ ABSL_GUARDED_BY(mu_) = nullptr;
-  size_t watched_ ABSL_GUARDED_BY(mu_) = 0;  // the scheduler that it is at
+  size_t watched_ ABSL_GUARDED_BY(mu_) = 0;  // index of the scheduler that the watch is open at
   Registered registered_ ABSL_GUARDED_BY(mu_);
   uint64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;  // 0: not yet registered
   bool failed_ ABSL_GUARDED_BY(mu_) = false;
   bool left_ ABSL_GUARDED_BY(mu_) = false;
+  bool beat_soon_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace addend::internal

@@ -1,9 +1,8 @@
 #include "lib/rpc/client.h"
 
+#include <grpc/support/time.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
-
-#include <chrono>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
@@ -18,7 +17,7 @@ namespace addend {
 
 namespace {
 
-// gRPC's words when one end of a handshake has not liked the other.
+// True for gRPC's error texts that a failed TLS handshake can cause.
 bool MayBeTls(const absl::Status& status) {
   const std::string text = Message(status);
   return absl::IsUnavailable(status) &&
@@ -33,22 +32,28 @@ std::shared_ptr<grpc::Channel> Dial(const std::string& target) {
 }
 
 std::shared_ptr<grpc::Channel> Dial(const std::string& target, const TlsIdentity* identity) {
+  return Dial(target, identity, kMaxAnswerBytes);
+}
+
+std::shared_ptr<grpc::Channel> Dial(const std::string& target, const TlsIdentity* identity,
+                                    int max_answer_bytes) {
   internal::RouteGrpcLog();
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  arguments.SetMaxSendMessageSize(kMaxMessageBytes);
+  arguments.SetMaxReceiveMessageSize(max_answer_bytes);
+  arguments.SetMaxSendMessageSize(kMaxAnswerBytes);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 5000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 300);
-  // Despite its name this is how long one attempt to connect may take.
+  // Despite its name, this argument limits the time of a single attempt to connect.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1000);
-  // A proxy that is meant for the Internet must not come between the members of a cluster.
+  // An HTTP proxy for Internet traffic must not be used between the members of a cluster.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // Connections, and with them the waiting after a failure, are not shared between channels.
+  // A channel of its own: connections, and the backoff after a failure, are not shared with other
+  // channels.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   if (identity == nullptr) {
     return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
@@ -84,7 +89,9 @@ std::string WhyUnreachable(const std::string& targets, const absl::Status& statu
 }
 
 void SetDeadline(grpc::ClientContext* context, absl::Duration timeout) {
-  context->set_deadline(std::chrono::system_clock::now() + absl::ToChronoMicroseconds(timeout));
+  context->set_deadline(
+      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                   gpr_time_from_nanos(absl::ToInt64Nanoseconds(timeout), GPR_TIMESPAN)));
 }
 
 }  // namespace addend

@@ -1,4 +1,4 @@
-// Calling our services.
+// Clients of Addend's gRPC services.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -15,25 +15,29 @@
 
 namespace addend {
 
-// A channel to `target` ("host:port") that notices a dead peer within 10 s, tries to connect again
-// after 50 ms to 1 s, resolves names anew when it does, and never goes through an HTTP proxy.
-// Returns at once; it connects at the first call. With this process's identity, or another, it is
-// mutual TLS (lib/rpc/tls.h); null: plain text.
+// A channel to `target` ("host:port") that notices a dead peer within 10 s, reconnects after 50 ms
+// to 1 s, resolves the name again when it does, and never goes through an HTTP proxy. Returns at
+// once; the first call connects. Uses mutual TLS with this process's identity, or with `identity`
+// (lib/rpc/tls.h); null: plain text. Refuses answers of more than `max_answer_bytes`
+// (kMaxAnswerBytes of lib/rpc/server.h).
 std::shared_ptr<grpc::Channel> Dial(const std::string& target);
 std::shared_ptr<grpc::Channel> Dial(const std::string& target, const TlsIdentity* identity);
+std::shared_ptr<grpc::Channel> Dial(const std::string& target, const TlsIdentity* identity,
+                                    int max_answer_bytes);
 
-// The targets of "host:port,host:port".
+// Splits "host:port,host:port" at the commas.
 std::vector<std::string> Targets(const std::string& targets);
-// Calls each of `targets` in turn until one answers, however; else the status of the last one.
+// Calls each of `targets` in turn until a target answers, also with an error; otherwise returns the
+// status of the last target.
 absl::Status CallAny(const std::string& targets,
                      absl::FunctionRef<grpc::Status(std::shared_ptr<grpc::Channel>)> call);
 
-// Why none of `targets` has answered, for people: ShortReason(status), or, where it is TLS that
-// fails, what is wrong with which certificate. That is found out by calling once more by hand, so
-// this may block for about a second per target.
+// The reason for people why no target answered: ShortReason(status), or the faulty certificate if
+// TLS failed. To find that certificate it repeats the handshake, so it may block for about a second
+// per target.
 std::string WhyUnreachable(const std::string& targets, const absl::Status& status);
 
-// Sets the call's deadline. Every call has one, except streams.
+// Sets the call's deadline. Every call except streams has a deadline.
 void SetDeadline(grpc::ClientContext* context, absl::Duration timeout);
 
 }  // namespace addend

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "absl/time/clock.h"
+#include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "lib/base/mutex.h"
 
@@ -16,11 +16,11 @@ namespace {
 constexpr absl::Duration kBetweenHandshakeLines = absl::Seconds(10);
 constexpr std::string_view kHandshake = "Handshake failed with fatal error";
 
-// A server refuses whom it does not trust without a status that anybody sees, and peers try again
-// several times a second.
+// Failed handshakes of a server. A server refuses an untrusted peer without a status that any
+// caller sees, and peers retry several times a second: each reason is logged once in a while.
 class Handshakes {
  public:
-  // `message` ends with OpenSSL's words: "...: SSL routines::peer did not return a certificate."
+  // `message` ends with OpenSSL's reason: "...: SSL routines::peer did not return a certificate."
   void HaveFailed(std::string_view message) {
     std::string reason(message.substr(message.rfind(':') + 1));
     if (!reason.empty() && reason.back() == '.') reason.pop_back();
@@ -32,7 +32,7 @@ class Handshakes {
 
  private:
   bool IsDue(const std::string& reason) {
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     MutexLock lock(&mu_);
     absl::Time& due = due_.try_emplace(reason, absl::InfinitePast()).first->second;
     if (now < due) return false;
@@ -41,12 +41,13 @@ class Handshakes {
   }
 
   Mutex mu_;
-  std::map<std::string, absl::Time> due_ ABSL_GUARDED_BY(mu_);  // by reason; OpenSSL has a few
+  std::map<std::string, absl::Time> due_ ABSL_GUARDED_BY(mu_);  // by reason; OpenSSL has few
+                                                                // reasons
 };
 
 void Log(gpr_log_func_args* args) {
   const std::string_view message = args->message;
-  static auto* const handshakes = new Handshakes();  // gRPC's threads may outlive main()
+  static auto* const handshakes = new Handshakes();  // leaked: gRPC's threads may outlive main()
   if (message.substr(0, kHandshake.size()) == kHandshake) handshakes->HaveFailed(message);
   spdlog::debug("grpc: {} ({}:{})", args->message, args->file, args->line);
 }

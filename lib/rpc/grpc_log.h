@@ -3,9 +3,9 @@
 
 namespace addend::internal {
 
-// Sends them to our log, at debug level: whatever matters comes back as a status, and is told of
-// once, in our words. What does not is a TLS handshake that a server breaks off: one warning per
-// reason in 10 s. Any number of times, from any thread.
+// Routes gRPC's log to Addend's log at debug level: every error that matters is returned as a
+// status and logged where it is handled. The exception is a TLS handshake that a server breaks off:
+// a warning per reason in 10 s. May be called repeatedly, from any thread.
 void RouteGrpcLog();
 
 }  // namespace addend::internal

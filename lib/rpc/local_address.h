@@ -1,4 +1,4 @@
-// Which address of this machine others should use, and how fast its link is.
+// The address of this machine that other machines should use, and the speed of its link.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace addend {
 
-// The local address from which `peer` is reached, as the kernel's routing table has it; sends
-// nothing. UNAVAILABLE when the name does not resolve or there is no route.
+// The local address for the route to `peer` in the kernel's routing table; sends nothing.
+// UNAVAILABLE when the name does not resolve or there is no route.
 absl::StatusOr<std::string> LocalAddressTowards(const HostPort& peer);
 
-// Bits per second of the interface that has this address, as the kernel reports it; 0 where it does
-// not know (loopback, many virtual interfaces).
+// Bits per second of the interface with this address, as the kernel reports it; 0 if the kernel
+// does not know it (loopback, many virtual interfaces).
 double LinkSpeedOf(const std::string& address);
 
 // True for an address or name that means "this machine" wherever it is used: 127.0.0.0/8, ::1,

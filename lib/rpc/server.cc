@@ -1,5 +1,9 @@
+// Runs a gRPC server: binds its address first to find out whether the address is free, starts the
+// server, and ends its calls within a bounded time.
+
 #include "lib/rpc/server.h"
 
+#include <grpc/support/time.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/security/server_credentials.h>
@@ -26,8 +30,8 @@ namespace {
 constexpr char kReadiness[] = "readiness";
 constexpr std::chrono::seconds kShutdownTime(1);
 
-// A socket bound to each of the addresses that `address` stands for; Unavailable with the reason if
-// one is in use, or none can be had.
+// A socket bound to each address that `address` resolves to. Unavailable with the reason if an
+// address is in use, or if no address can be bound.
 absl::StatusOr<std::vector<UniqueFd>> Bind(const HostPort& address) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -63,7 +67,7 @@ absl::Status CannotListen(const HostPort& address, std::string_view purpose,
       absl::StrFormat("cannot listen on %s for %s: %s", address.ToString(), purpose, reason));
 }
 
-// gRPC does not say why it could not listen, so the same is tried once more by hand.
+// gRPC does not report why it cannot listen: binding the address again finds the reason.
 std::string WhyNotListening(const HostPort& address) {
   const auto bound = Bind(address);
   return bound.ok() ? "gRPC refused the address" : Message(bound.status());
@@ -76,23 +80,25 @@ struct Listening {
 
 absl::StatusOr<Listening> Listen(const HostPort& address,
                                  const std::vector<grpc::Service*>& services,
-                                 std::string_view purpose,
+                                 std::string_view purpose, const RpcServer::Options& options,
                                  std::shared_ptr<grpc::ServerCredentials> credentials) {
   grpc::ServerBuilder builder;
   int port = 0;
   const HostPort bind_address{address.host.empty() ? "::" : address.host, address.port};
   builder.AddListeningPort(bind_address.ToString(), std::move(credentials), &port);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  builder.SetMaxSendMessageSize(kMaxMessageBytes);
-  // Clients ping every 5 s (lib/rpc/client.cc); without this gRPC calls that abuse and hangs up.
+  builder.SetMaxReceiveMessageSize(options.max_request_bytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
+  builder.SetMaxSendMessageSize(options.max_answer_bytes);
+  // Clients ping every 5 s (lib/rpc/client.cc). By default gRPC regards that as abuse and closes
+  // the connection.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  // A stream whose client vanished without a word is cancelled within 20 s.
+  // Cancels a stream whose client has vanished without closing it, within 20 s.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // Who connects and says nothing is not kept for gRPC's two minutes.
+  // A peer that connects and sends nothing is kept for 10 s, not for gRPC's two minutes.
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000);
   for (grpc::Service* service : services) builder.RegisterService(service);
   Listening result{builder.BuildAndStart(), 0};
@@ -110,16 +116,22 @@ void SetHealth(grpc::Server* server, bool ready) {
   health->SetServingStatus(kReadiness, ready);
 }
 
-std::chrono::system_clock::time_point EndOfCalls() {
-  return std::chrono::system_clock::now() + kShutdownTime;
+std::chrono::steady_clock::time_point EndOfCalls() {
+  return std::chrono::steady_clock::now() + kShutdownTime;
 }
 
-void ShutDown(grpc::Server* server, std::chrono::system_clock::time_point deadline) {
-  server->Shutdown(deadline);
+// Converts a steady deadline: gRPC accepts std::chrono deadlines only by wall-clock time.
+gpr_timespec ForGrpc(std::chrono::steady_clock::time_point deadline) {
+  return gpr_time_from_nanos(std::chrono::nanoseconds(deadline.time_since_epoch()).count(),
+                             GPR_CLOCK_MONOTONIC);
+}
+
+void ShutDown(grpc::Server* server, std::chrono::steady_clock::time_point deadline) {
+  server->Shutdown(ForGrpc(deadline));
   server->Wait();
 }
 
-// Both are settings of the process that gRPC reads when a server is built.
+// Both are process-wide settings that gRPC reads when it builds a server.
 void EnableHealthAndReflection() {
   static const bool enabled = [] {
     internal::RouteGrpcLog();
@@ -144,8 +156,8 @@ absl::StatusOr<ReservedAddress> ReservedAddress::Take(const HostPort& address) {
 absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(const HostPort& listen) {
   EnableHealthAndReflection();
   std::unique_ptr<HealthServer> result(new HealthServer());
-  ADDEND_ASSIGN_OR_RETURN(Listening health,
-                          Listen(listen, {}, "health checks", grpc::InsecureServerCredentials()));
+  ADDEND_ASSIGN_OR_RETURN(
+      Listening health, Listen(listen, {}, "health checks", {}, grpc::InsecureServerCredentials()));
   result->server_ = std::move(health.server);
   result->port_ = health.port;
   result->SetReady(false);
@@ -156,7 +168,7 @@ HealthServer::~HealthServer() {
   if (server_ != nullptr) ShutDown(server_.get(), EndOfCalls());
 }
 
-void HealthServer::End(std::chrono::system_clock::time_point deadline) {
+void HealthServer::End(std::chrono::steady_clock::time_point deadline) {
   ShutDown(server_.get(), deadline);
   server_.reset();
 }
@@ -168,7 +180,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
   EnableHealthAndReflection();
   std::unique_ptr<RpcServer> result(new RpcServer());
   ADDEND_ASSIGN_OR_RETURN(
-      Listening main, Listen(options.listen, services, "gRPC",
+      Listening main, Listen(options.listen, services, "gRPC", options,
                              tls ? tls->server_credentials() : grpc::InsecureServerCredentials()));
   result->server_ = std::move(main.server);
   result->port_ = main.port;
@@ -182,7 +194,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
 RpcServer::~RpcServer() {
   if (server_ == nullptr) return;
   SetReady(false);
-  const auto deadline = EndOfCalls();  // one for both, which may both have streams that hang
+  const auto deadline = EndOfCalls();  // a common deadline: both servers may have streams that hang
   ShutDown(server_.get(), deadline);
   if (health_ != nullptr) health_->End(deadline);
 }

@@ -13,7 +13,7 @@
 namespace addend {
 namespace {
 
-// The fields of google.rpc.Status, whose generated code the distribution does not package.
+// Field numbers of google.rpc.Status, whose generated code Debian does not package.
 constexpr int kCodeField = 1;
 constexpr int kMessageField = 2;
 constexpr int kDetailsField = 3;
@@ -32,7 +32,7 @@ std::string EncodeDetails(const absl::Status& status, ExitCode exit_code) {
   return text;
 }
 
-// Nothing if the details are not ours.
+// Returns nullopt if the details are not Addend's.
 std::optional<ExitCode> DecodeDetails(const std::string& text) {
   google::protobuf::UnknownFieldSet fields;
   if (text.empty() || !fields.ParseFromString(text)) return std::nullopt;

@@ -1,3 +1,6 @@
+// Follows the PEM files and hands gRPC validated copies of them. One thread reads the files every
+// second; ReadTlsFiles() judges them; gRPC's own file watcher then picks the copies up.
+
 #include "lib/rpc/tls.h"
 
 #include <fcntl.h>
@@ -34,10 +37,20 @@ constexpr unsigned kGrpcBetweenReadsS = 1;
 
 std::atomic<const TlsIdentity*> process_identity{nullptr};
 
-// A file without a name whose content is replaced in one step. gRPC can follow files, but not judge
-// them: with half a file it would drop what it has. So it is given copies of what was found good.
+// An anonymous file whose content is replaced in a single step. gRPC can follow files, but it drops
+// its certificates when it reads a half-written file. So it reads copies, which hold only valid
+// contents.
+//
+// The descriptor stays open for as long as the process: gRPC ends a channel in the background, and
+// its thread may read the path after the channel and this object are gone. It would find another
+// file that has the number by then; at a folder gRPC aborts.
 class Copy {
  public:
+  Copy() = default;
+  ~Copy() { fd_.Release(); }
+  Copy(const Copy&) = delete;
+  Copy& operator=(const Copy&) = delete;
+
   absl::Status Replace(std::string_view text) {
     UniqueFd fresh(::memfd_create("addend-tls", MFD_CLOEXEC));
     if (!fresh.valid() || !WriteAll(fresh.get(), text)) return Failed();
@@ -79,8 +92,8 @@ struct TlsIdentity::Impl {
   explicit Impl(const TlsFiles& files) : files(files) {}
 
   absl::Status Use(TlsMaterial fresh) {
-    // A reader between the two takes the authorities of one moment and the certificate of another:
-    // it reads both again a second later. The key travels with its certificate.
+    // A reader between the two steps sees a new certificate with old authorities; it reads both
+    // again a second later. Key and certificate are in a single file.
     ADDEND_RETURN_IF_ERROR(identity.Replace(fresh.key + "\n" + fresh.cert));
     ADDEND_RETURN_IF_ERROR(authorities.Replace(fresh.ca));
     material = std::move(fresh);
@@ -97,9 +110,9 @@ struct TlsIdentity::Impl {
   std::shared_ptr<grpc::ChannelCredentials> channel;
   std::shared_ptr<grpc::ServerCredentials> server;
 
-  // Of the thread that follows the files, once it runs.
+  // Belongs to the thread that follows the files, once it runs.
   TlsMaterial material;
-  std::string told;  // the last complaint
+  std::string told;  // the last logged error
   bool told_of_its_end = false;
 
   Mutex mu;
@@ -110,7 +123,7 @@ struct TlsIdentity::Impl {
 
 void TlsIdentity::Impl::MakeCredentials() {
   namespace tls = grpc::experimental;
-  ::grpc_init();  // the provider needs it, and does not do it
+  ::grpc_init();  // The certificate provider needs gRPC initialised, but does not initialise it.
   const auto provider = std::make_shared<tls::FileWatcherCertificateProvider>(
       identity.path(), identity.path(), authorities.path(), kGrpcBetweenReadsS);
   tls::TlsServerCredentialsOptions of_server(provider);

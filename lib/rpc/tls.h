@@ -1,4 +1,4 @@
-// Mutual TLS between our processes, from files that may change while the process runs.
+// Mutual TLS between Addend's processes, from files that may change while the process runs.
 #pragma once
 
 #include <grpcpp/security/credentials.h>
@@ -14,24 +14,23 @@ namespace addend {
 
 // PEM files, as cert-manager mounts them.
 struct TlsFiles {
-  std::string cert;  // this process's certificate, and those between it and the authority's
+  std::string cert;  // this process's certificate and the intermediate certificates
   std::string key;   // its private key
   std::string ca;    // the authorities whose certificates are accepted
-  // The name that servers' certificates must carry; empty: the host that is dialled.
+  // The name that servers' certificates must carry; empty: the dialled host.
   std::string server_name;
 };
 
-// Who this process is, and whom it believes. Both ends of a connection show a certificate, and each
-// accepts only those that its --tls-ca has signed.
+// The identity of this process and the authorities that it trusts. Both ends of a connection
+// present a certificate, and each accepts only certificates that its --tls-ca has signed.
 //
-// The files are read again every second. What cannot be used (a key of another certificate, half a
-// file) is told of once, and what was read before stays in use. New connections use what was read
-// last; those that are open stay. Has threads of its own; must outlive every channel and server
-// that uses it. Safe to use from any thread.
+// The files are read again every second. Unusable contents (a key that belongs to another
+// certificate, half a file) are logged once, and the former contents stay in use. New connections
+// use the latest contents; open connections stay. Has threads of its own; must outlive every
+// channel and server that uses it. Safe to use from any thread.
 class TlsIdentity {
  public:
-  // InvalidArgument names the file and what is wrong with it; PermissionDenied if it may not be
-  // read.
+  // InvalidArgument names the file and its fault; PermissionDenied if the file may not be read.
   static absl::StatusOr<std::unique_ptr<TlsIdentity>> Load(const TlsFiles& files);
   ~TlsIdentity();
   TlsIdentity(const TlsIdentity&) = delete;
@@ -47,8 +46,8 @@ class TlsIdentity {
   const std::unique_ptr<Impl> impl_;
 };
 
-// The identity of this process, which Dial and RpcServer::Start use from now on; null: plain text.
-// It stays the caller's.
+// Sets the identity of this process, which Dial and RpcServer::Start use from then on; null: plain
+// text. It stays the caller's.
 void SetProcessIdentity(const TlsIdentity* identity);
 const TlsIdentity* ProcessIdentity();
 

@@ -47,8 +47,8 @@ Certificate NextCertificate(BIO* bio) {
   return {PEM_read_bio_X509_AUX(bio, nullptr, nullptr, nullptr), X509_free};
 }
 
-// Every certificate of a bundle has to be whole: what follows a broken one would be lost in
-// silence.
+// Every certificate of a bundle has to be valid: OpenSSL would silently ignore the certificates
+// after a broken one.
 absl::StatusOr<Certificate> FirstCertificate(std::string_view flag, const std::string& path,
                                              const std::string& text) {
   const Bio bio = Memory(text);
@@ -64,12 +64,12 @@ absl::StatusOr<Certificate> FirstCertificate(std::string_view flag, const std::s
   ERR_clear_error();
   if (at_end) return first;
   return absl::InvalidArgumentError(
-      absl::StrFormat("--tls-%s=%s holds a certificate that is broken", flag, path));
+      absl::StrFormat("--tls-%s=%s holds a broken certificate", flag, path));
 }
 
 absl::StatusOr<Key> PrivateKey(const std::string& path, const std::string& text) {
   const Bio bio = Memory(text);
-  // An encrypted key would make OpenSSL ask for its password on the terminal.
+  // For an encrypted key OpenSSL would ask for its password on the terminal.
   const auto no_password = [](char*, int, int, void*) { return 0; };
   Key key(PEM_read_bio_PrivateKey(bio.get(), nullptr, no_password, nullptr), EVP_PKEY_free);
   ERR_clear_error();

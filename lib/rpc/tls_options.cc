@@ -8,19 +8,18 @@
 #include "lib/base/status_macros.h"
 
 ABSL_FLAG(std::string, tls_cert, "",
-          "PEM file with this process's certificate: gRPC is mutual TLS; with --tls-key and "
-          "--tls-ca; read again when it changes");
-ABSL_FLAG(std::string, tls_key, "", "PEM file with the certificate's private key");
+          "PEM file with this process's certificate; with --tls-key and --tls-ca it makes gRPC "
+          "mutual TLS; read again when it changes");
+ABSL_FLAG(std::string, tls_key, "",
+          "PEM file with the private key of the certificate in --tls-cert");
 ABSL_FLAG(std::string, tls_ca, "",
-          "PEM file with the authorities that have signed the others' certificates");
+          "PEM file with the authorities whose certificates this process accepts");
 ABSL_FLAG(
     std::string, tls_server_name, "",
-    "the name that the certificates of those that are called must carry; default: the host of "
-    "their address");
-ABSL_FLAG(
-    bool, insecure, false,
-    "accept that gRPC is plain text, where no certificates are given: whoever reads or writes "
-    "on the network between the services can read what they say, and say something else");
+    "name that the certificates of called servers must carry; default: the host of their address");
+ABSL_FLAG(bool, insecure, false,
+          "use plain-text gRPC if no certificates are given: any process that can read or write on "
+          "the network between the services can then read and forge their messages");
 
 namespace addend {
 

@@ -9,10 +9,10 @@
 
 namespace addend {
 
-// Reads the parsed flags, which are declared in tls_options.cc, and makes what they say the
-// identity of this process, until the result is destroyed. Null without the flags: plain text, of
-// which the log is told. INVALID_ARGUMENT names the flag, which is --insecure where plain text has
-// to be asked for.
+// Reads the parsed flags, which are declared in tls_options.cc, and sets the identity of this
+// process from them; destroying the result removes the identity. Returns null without the flags:
+// plain text, which is logged. INVALID_ARGUMENT names the flag: --insecure if plain text has to be
+// requested.
 enum class PlainText { kIfAskedFor, kAllowed };
 absl::StatusOr<std::unique_ptr<TlsIdentity>> StartTls(PlainText plain_text);
 

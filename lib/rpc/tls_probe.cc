@@ -1,3 +1,6 @@
+// Repeats a failed TLS handshake with OpenSSL and translates its verification errors into the flag
+// or file to correct.
+
 #include "lib/rpc/tls_probe.h"
 
 #include <netdb.h>
@@ -40,7 +43,8 @@ UniqueFd Connect(const HostPort& peer) {
 
 bool IsAlert(const unsigned long error) { return ERR_GET_REASON(error) >= SSL_AD_REASON_OFFSET; }
 
-// Most servers, gRPC's among them, hang up without an alert.
+// The peer's alert, if it sent an alert: most servers, gRPC's among them, close the connection
+// without.
 std::string WhyWeAreRefused(SSL* session) {
   if (::X509_cmp_current_time(::X509_get0_notAfter(::SSL_get_certificate(session))) < 0) {
     return "it has expired";
@@ -54,7 +58,7 @@ bool IsPlainText(const unsigned long error) {
          ERR_GET_REASON(error) == SSL_R_HTTP_REQUEST;
 }
 
-// The name that the server has to prove.
+// The name that the server's certificate has to carry.
 std::string NameOf(const HostPort& peer, const TlsFiles& files) {
   return files.server_name.empty() ? peer.host : files.server_name;
 }
@@ -78,10 +82,11 @@ std::string WhyServerIsRefused(long verified, const std::string& name, const Tls
                          ::X509_verify_cert_error_string(verified));
 }
 
-// What both ends think of each other's certificates.
+// Both ends' verdicts on the other's certificate; empty if both accept.
 std::string ShakeHands(SSL* session, const std::string& name, const TlsFiles& files) {
   if (::SSL_connect(session) == 1) {
-    // With TLS 1.3 the server judges our certificate after that, and before its first words.
+    // With TLS 1.3 the server verifies the client's certificate after the handshake, before it
+    // sends its first bytes.
     char byte = 0;
     const int read = ::SSL_read(session, &byte, 1);
     if (read > 0 || ::SSL_get_error(session, read) == SSL_ERROR_WANT_READ) return "";
@@ -91,7 +96,7 @@ std::string ShakeHands(SSL* session, const std::string& name, const TlsFiles& fi
     if (IsPlainText(::ERR_peek_last_error())) {
       return "it speaks plain text: start it with --tls-cert, --tls-key and --tls-ca";
     }
-    if (!IsAlert(::ERR_peek_last_error())) return "";  // it is just ending, perhaps
+    if (!IsAlert(::ERR_peek_last_error())) return "";  // The server may just be ending.
   }
   return absl::StrFormat("it refuses the certificate --tls-cert=%s: %s", files.cert,
                          WhyWeAreRefused(session));
@@ -117,7 +122,7 @@ std::string WhyPlainTextFails(int fd) {
   const Context context(::SSL_CTX_new(::TLS_client_method()), ::SSL_CTX_free);
   const Session session = MakeSession(context.get(), fd);
   ::SSL_connect(session.get());
-  // Only who speaks TLS has agreed on a cipher, whatever it thinks of us then.
+  // A peer that agreed on a cipher speaks TLS, whatever it does next.
   if (::SSL_get_pending_cipher(session.get()) == nullptr) return "";
   return "it speaks TLS: give --tls-cert, --tls-key and --tls-ca";
 }

@@ -1,4 +1,4 @@
-// Why a TLS handshake fails. Internal to lib/rpc.
+// Finds out why a TLS handshake fails. Internal to lib/rpc.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace addend::internal {
 
-// Shakes hands with `target` ("host:port") as gRPC does, because gRPC does not say why it could not
-// ("Socket closed", where the server refuses our certificate), and returns what is wrong in words
-// that name the file or the flag; empty if nothing is, or nobody answers. `identity`: of this
+// Repeats gRPC's handshake with `target` ("host:port"), because gRPC does not report the cause
+// ("Socket closed" if the server refuses this process's certificate). Returns a reason that names
+// the file or the flag; empty if the handshake succeeds or nothing answers. `identity` of this
 // process, null for plain text. Blocks for at most about a second.
 std::string WhyTlsFails(const std::string& target, const TlsIdentity* identity);
 

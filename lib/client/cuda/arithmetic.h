@@ -1,5 +1,5 @@
 // The arithmetic of sums on the device, element by element, the same source for GPU and CPU: bit
-// for bit what lib/reduce does with the contributions of a node (docs/architecture.md, "Numerics").
+// for bit the result of lib/reduce for a node's contributions (docs/architecture.md, "Numerics").
 // Compiled without contraction to FMA and without flushing denormals. C++ for nvcc and g++.
 #pragma once
 
@@ -24,7 +24,7 @@ ADDEND_HOST_DEVICE inline To BitsAs(From from) {
   return to;
 }
 
-// ---- Elements: as they lie in memory (Stored), as they are summed (Accumulated) ----
+// ---- Elements: types in memory (Stored) and in sums (Accumulated) ----
 
 template <typename T>
 struct Native {
@@ -34,7 +34,7 @@ struct Native {
   ADDEND_HOST_DEVICE static T Narrow(T value) { return value; }
 };
 
-// A NaN becomes the positive quiet one without payload.
+// A NaN becomes the positive quiet NaN without payload.
 template <typename T, typename Bits, Bits kNaN>
 struct NativeFloat : Native<T> {
   ADDEND_HOST_DEVICE static T Narrow(T value) { return value != value ? BitsAs<T>(kNaN) : value; }
@@ -56,13 +56,13 @@ struct Float16 {
     return BitsAs<float>(sign | rebased << 23 | mantissa << 13);
   }
 
-  // To nearest even.
+  // Rounds to nearest even.
   ADDEND_HOST_DEVICE static uint16_t Narrow(float value) {
     const uint32_t bits = BitsAs<uint32_t>(value);
     const uint32_t magnitude = bits & 0x7fffffff;
     const uint32_t sign = bits >> 16 & 0x8000;
     if (magnitude > 0x7f800000) return 0x7e00;
-    // From 2^16 on; below it the rounding overflows by itself.
+    // Infinite from 2^16 on; below 2^16 the rounding overflows by itself.
     if (magnitude >= 0x47800000) return static_cast<uint16_t>(sign | 0x7c00);
     // Below 2^-14: a denormal half. Adding 1/2 rounds at its last bit, 2^-24.
     if (magnitude < 0x38800000) {
@@ -82,7 +82,7 @@ struct BFloat16 {
   ADDEND_HOST_DEVICE static float Widen(uint16_t value) {
     return BitsAs<float>(uint32_t{value} << 16);
   }
-  // To nearest even.
+  // Rounds to nearest even.
   ADDEND_HOST_DEVICE static uint16_t Narrow(float value) {
     const uint32_t bits = BitsAs<uint32_t>(value);
     if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fc0;
@@ -93,7 +93,7 @@ struct BFloat16 {
 using Float32 = NativeFloat<float, uint32_t, 0x7fc00000u>;
 using Float64 = NativeFloat<double, uint64_t, 0x7ff8000000000000u>;
 
-// ---- Operations: what an accumulator becomes with the next contribution ----
+// ---- Operations: combine an accumulator with the next contribution ----
 
 struct Add {
   ADDEND_HOST_DEVICE static float Apply(float sum, float next) { return sum + next; }
@@ -107,7 +107,7 @@ struct Add {
   }
 };
 
-// A NaN wins and stays; of equal values (-0.0, +0.0) the earlier stays.
+// A NaN wins and stays; of equal values (-0.0, +0.0) the earlier value stays.
 struct Least {
   template <typename T>
   ADDEND_HOST_DEVICE static T Apply(T least, T next) {
@@ -121,7 +121,7 @@ struct Greatest {
   }
 };
 
-// ---- From numbers to types: visit(Element(), Operation()) ----
+// ---- Runtime values to types: visit(Element(), Operation()) ----
 
 template <class Element, class Visitor>
 auto VisitOperation(ReduceOp op, const Visitor& visit) {

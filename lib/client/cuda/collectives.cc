@@ -1,3 +1,6 @@
+// A chunk is aggregated by NCCL's own reductions, or in order: slices are exchanged, and a kernel
+// sums them in the order of the members. Ordered groups, members without data and the operations
+// for which NCCL gives no guarantee need the second method.
 #include "lib/client/cuda/collectives.h"
 
 #include <algorithm>
@@ -17,8 +20,8 @@ static_assert(kDeviceIdBytes == NCCL_UNIQUE_ID_BYTES);
 
 bool HasBit(uint64_t mask, uint32_t member) { return (mask >> member & 1) != 0; }
 
-// Of the room for what others send. A slice of every member fits, and a slice is as large as any
-// piece of a scattered chunk.
+// Sizes of the buffer for other members' data. It holds a slice of every member, and a slice is as
+// large as any piece of a scattered chunk.
 uint64_t SliceBytes(uint32_t contributors, uint32_t members) {
   const uint64_t even = ipc::kChunkBytes / contributors;
   return (even / ipc::kPieceAlignment + 1 + members) * ipc::kPieceAlignment;
@@ -29,7 +32,7 @@ uint64_t ReceivedBytes(uint32_t members) {
 
 constexpr auto kJoinLimit = std::chrono::seconds(120);
 
-// Shared with the thread that waits for the others.
+// State shared with the thread that waits for the other members.
 struct Connecting {
   ncclUniqueId id;
   std::mutex mu;
@@ -61,7 +64,7 @@ ncclRedOp_t NcclOpOf(ReduceOp op) {
   return op == ReduceOp::kMin ? ncclMin : op == ReduceOp::kMax ? ncclMax : ncclSum;
 }
 
-// NCCL does not promise that a NaN wins in a minimum or maximum, as it does everywhere else.
+// NCCL does not guarantee that a NaN wins in a minimum or maximum; all other code does.
 bool NcclHas(DType dtype, ReduceOp op) {
   if (op == ReduceOp::kBroadcast) return false;
   const bool picks = op == ReduceOp::kMin || op == ReduceOp::kMax;
@@ -70,7 +73,7 @@ bool NcclHas(DType dtype, ReduceOp op) {
 
 }  // namespace
 
-// One chunk's aggregation in order.
+// The aggregation of a chunk in the order of the members.
 struct Collectives::Exchange {
   const Chunk& chunk;
   uint64_t with_data;
@@ -81,12 +84,12 @@ struct Collectives::Exchange {
   ipc::Piece whole;
 
   uint64_t ElementBytes() const { return SizeOf(chunk.dtype); }
-  // Bytes of `piece` from `begin` on that are in this slice.
+  // Returns the bytes of `piece` from `begin` on that are in this slice.
   uint64_t BytesAt(ipc::Piece piece, uint64_t begin) const {
     const uint64_t bytes = piece.elements() * ElementBytes();
     return begin < bytes ? std::min(slice_bytes, bytes - begin) : 0;
   }
-  // This member's own data at a place of `piece`.
+  // Returns this member's own data at offset `begin` of `piece`.
   const std::byte* Own(ipc::Piece piece, uint64_t begin) const {
     return in + (piece.begin - whole.begin) * ElementBytes() + begin;
   }
@@ -97,7 +100,7 @@ Collectives::~Collectives() {
 }
 
 void Collectives::Abort() {
-  // Not ncclCommDestroy, which may want an answer of the others.
+  // Not ncclCommDestroy, which may wait for the other members.
   if (communicator_ != nullptr) nccl_->CommAbort(communicator_);
   communicator_ = nullptr;
 }
@@ -171,7 +174,7 @@ bool Collectives::Connect(const char* id) {
   });
   std::unique_lock lock(connecting->mu);
   if (!connecting->done.wait_for(lock, kJoinLimit, [&] { return connecting->is_done; })) {
-    // NCCL has no way out of it. The thread stays until the process ends.
+    // NCCL offers no way to cancel the call. The thread stays until the process ends.
     static_cast<void>(thread.release());
     return errors_.Fail("GPU %s waited %lld s for the other %u GPUs of its group to join by NCCL",
                         errors_.gpu().c_str(), static_cast<long long>(kJoinLimit.count()),
@@ -236,7 +239,8 @@ bool Collectives::AggregateInOrder(const Chunk& chunk, uint64_t with_data, const
   return true;
 }
 
-// Who contributes sends each owner what it owns; a single contribution goes to its place at once.
+// A contributing member sends each owner the owner's piece; a single contribution goes directly to
+// its target.
 bool Collectives::ExchangeSlice(const Exchange& exchange, uint64_t begin) {
   if (!Check(nccl_->GroupStart(), "ncclGroupStart")) return false;
   const uint32_t me = group_.member;
@@ -259,7 +263,7 @@ bool Collectives::ExchangeSlice(const Exchange& exchange, uint64_t begin) {
                      "ncclRecv");
     to += exchange.slice_bytes;
   }
-  // Also after a failure: NCCL must not stay within a group.
+  // Even after a failure: NCCL must not stay within a group.
   const ncclResult_t status = nccl_->GroupEnd();
   return ok && Check(status, "ncclGroupEnd");
 }
@@ -270,7 +274,7 @@ bool Collectives::SumSlice(const Exchange& exchange, uint64_t begin) {
   const uint64_t bytes = exchange.BytesAt(piece, begin);
   if (bytes == 0) return true;
   if (__builtin_popcountll(exchange.with_data) == 1) {
-    if (!HasBit(exchange.with_data, me)) return true;  // received where it belongs
+    if (!HasBit(exchange.with_data, me)) return true;  // received in `out`
     return errors_.Check(cudaMemcpyAsync(exchange.out + begin, exchange.Own(piece, begin), bytes,
                                          cudaMemcpyDeviceToDevice, exchange.stream),
                          "cudaMemcpyAsync within the device");

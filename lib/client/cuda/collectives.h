@@ -1,9 +1,9 @@
-// What the GPUs of a group do among themselves: aggregating a chunk, and spreading its result.
+// The collectives among the GPUs of a group: aggregating a chunk, and spreading its result.
 //
-// Owned by the executor; the reader's thread only. Everything is enqueued on one stream and with
-// one communicator, in the order of the calls, which is the same on all members: so two members
-// never wait for each other's other call. Nothing here waits for the device but Join and the
-// destructor.
+// Owned by the executor; used by the reader's thread only. All work is enqueued on one stream and
+// with one communicator, in the order of the calls, which is the same on all members: so two
+// members never wait for each other in different calls. Only Join and the destructor wait for the
+// device.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,7 +23,7 @@ namespace addend::client::cuda {
 struct Chunk {
   uint32_t tensor = 0;
   uint64_t index = 0;
-  uint64_t elements = 0;  // of the whole tensor
+  uint64_t elements = 0;  // the elements of the whole tensor
   DType dtype{};
   ReduceOp op{};
 };
@@ -31,17 +31,18 @@ struct Chunk {
 class Collectives {
  public:
   explicit Collectives(const Errors& errors) : errors_(errors) {}
-  // After Abort, and after what was enqueued. The device must be current.
+  // Call Abort first, and let the enqueued work end. The device must be current.
   ~Collectives();
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;
 
-  // All return false with a sentence in Errors::Text(). Join blocks, at most for two minutes: the
-  // caller is who would hear that a member has died.
+  // All return false with a sentence in Errors::Text(). Join blocks, at most for two minutes: its
+  // caller is the thread that would hear that a member has died.
   bool MakeId(char* id);
   bool Join(const ipc::Group& group, const char* id, bool ordered);
 
-  // Ends what is enqueued and waits for others, who may be dead; what is complete is not harmed.
+  // Aborts enqueued work that waits for other members, which may be dead; completed work is
+  // unaffected.
   void Abort();
 
   const ipc::Group& group() const { return group_; }
@@ -54,10 +55,10 @@ class Collectives {
   }
 
   // `in`: this member's elements of the chunk, if it contributes; `out`: the aggregate of its
-  // piece, if it has one. At least one member contributes. Not for a group of one.
+  // piece, if it has a piece. At least one member contributes. Not for a group of a single member.
   bool Aggregate(const Chunk& chunk, uint64_t with_data, const std::byte* in, std::byte* out,
                  cudaStream_t stream);
-  // `data`: the chunk, of which this member's piece is there; afterwards all of it.
+  // `data`: the chunk, with this member's piece filled in; afterwards the whole chunk is filled in.
   bool Spread(const Chunk& chunk, std::byte* data, cudaStream_t stream);
 
  private:
@@ -76,7 +77,7 @@ class Collectives {
   ncclComm_t communicator_ = nullptr;
   ipc::Group group_;
   bool ordered_ = true;
-  // What others sent for this member's piece, a slice of each side by side.
+  // Data of other members for this member's piece: a slice of each, side by side.
   std::byte* received_ = nullptr;
 };
 

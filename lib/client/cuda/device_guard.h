@@ -1,4 +1,4 @@
-// The caller's threads have a device of their own: it is current again when this ends.
+// Makes a device current in a thread, and restores the caller's device at the end of the scope.
 #pragma once
 
 #include <cuda_runtime_api.h>

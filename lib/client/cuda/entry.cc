@@ -1,4 +1,4 @@
-// The one function of libaddend_cuda.so.
+// The only exported function of libaddend_cuda.so.
 #include <cstdio>
 #include <exception>
 

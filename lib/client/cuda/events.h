@@ -1,8 +1,8 @@
-// CUDA events, used again and again: in the steady state none is created.
+// A pool of reused CUDA events: in the steady state no event is created.
 //
-// Owned by the executor, and must outlive every Event that it gave. Any thread. An event may go
-// back while streams still wait for it: what they wait for is the record that was the last when
-// they were told to wait, not those of its next user.
+// Owned by the executor, and must outlive every Event that it has given. Any thread. An event may
+// return to the pool while streams still wait for it: they wait for the record that was the last
+// when the wait was enqueued, not for records of the event's next user.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,7 +15,7 @@
 
 namespace addend::client::cuda {
 
-// Goes back to its pool with the last owner: a round and, until the tensor's next one, the tensor.
+// Returns to its pool with the last owner: a round and, until the tensor's next round, the tensor.
 using Event = std::shared_ptr<CUevent_st>;
 
 class EventPool {
@@ -26,7 +26,7 @@ class EventPool {
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;
 
-  // Null: Errors::Text() has the reason. The device must be current.
+  // Returns null on failure: Errors::Text() has the reason. The device must be current.
   Event Take();
 
  private:

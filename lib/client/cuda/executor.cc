@@ -1,4 +1,4 @@
-// Making and ending an executor, its group, and the host memory that it may use.
+// Construction and destruction of an executor, its group, and the host memory that it may use.
 #include "lib/client/cuda/executor.h"
 
 #include <algorithm>
@@ -13,10 +13,10 @@
 namespace addend::client::cuda {
 namespace {
 
-// What is left to other members of a group at the end; one that is dead would never come.
+// Time left to other members of a group at the end; a dead member would never take part.
 constexpr auto kLastCollectives = std::chrono::seconds(2);
 
-// Empty, or why no device can be used.
+// Returns the reason why no device can be used, or an empty string.
 std::string WhyNoDevice() {
   int devices = 0;
   const cudaError_t status = cudaGetDeviceCount(&devices);
@@ -106,7 +106,7 @@ bool Executor::Open() {
                      "cudaDeviceGetStreamPriorityRange")) {
     return false;
   }
-  // Sums are short, and others wait for them; the training's kernels fill the device.
+  // Sums are short, and other ranks wait for them; the training's kernels fill the device.
   for (cudaStream_t* stream : {&collective_, &down_, &told_, &fetch_, &up_}) {
     if (!errors_.Check(cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, greatest),
                        "cudaStreamCreateWithPriority")) {
@@ -119,7 +119,8 @@ bool Executor::Open() {
 
 Executor::~Executor() {
   const DeviceGuard guard(device_);
-  // Members that still need this one's part get it, but who waits for a dead one is not waited for.
+  // Gives members that need this member's part time to get it, but does not wait for a member that
+  // is blocked on a dead member.
   const auto deadline = std::chrono::steady_clock::now() + kLastCollectives;
   while (!IsAlone() && cudaStreamQuery(collective_) == cudaErrorNotReady &&
          std::chrono::steady_clock::now() < deadline) {
@@ -139,7 +140,7 @@ Executor::~Executor() {
   for (const auto& [memory, pinned] : mapped_) {
     if (pinned) cudaHostUnregister(memory);
   }
-  cudaGetLastError();  // what failed now is nobody's any more
+  cudaGetLastError();  // clears errors of the destruction
 }
 
 bool Executor::MakeId(char* id) {
@@ -156,7 +157,7 @@ bool Executor::Allocate(std::byte** memory, uint64_t bytes, const char* what) {
   void* allocated = nullptr;
   const cudaError_t status = cudaMalloc(&allocated, bytes);
   if (status != cudaSuccess) {
-    cudaGetLastError();  // an allocation that fails is not the device's end
+    cudaGetLastError();  // a failed allocation does not mean that the device has failed
     return errors_.Fail("%s; wanted were %llu bytes %s",
                         errors_.Sentence(status, "cudaMalloc").c_str(),
                         static_cast<unsigned long long>(bytes), what);
@@ -205,7 +206,7 @@ void Executor::Map(void* memory, size_t bytes, bool read_only) {
 
 void Executor::Unmap(void* memory) {
   const DeviceGuard guard(device_);
-  // The copies under way.
+  // Waits for the copies under way.
   cudaStreamSynchronize(down_);
   cudaStreamSynchronize(fetch_);
   cudaStreamSynchronize(up_);
@@ -229,7 +230,7 @@ bool Executor::Export(uint64_t bytes, std::byte** memory, int* dmabuf) {
 
 void Executor::Unexport(std::byte* memory) {
   const DeviceGuard guard(device_);
-  cudaFree(memory);  // waits for what uses it
+  cudaFree(memory);  // waits for the work that uses it
 }
 
 }  // namespace addend::client::cuda

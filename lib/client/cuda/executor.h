@@ -1,25 +1,27 @@
-// Drives one GPU with the CUDA runtime. See lib/client/device.h for what is asked of it.
+// Drives one GPU with the CUDA runtime. lib/client/device.h defines its tasks.
 //
 // Owned by libaddend. Begin and WaitOn: any thread; Join, Contribute, Fetch and Arrived: one
 // thread, the reader's; Map, Unmap, Export, Unexport and End: any thread. Streams, all of one
-// device, none of them the caller's:
-//   collective  aggregates, spreads, converts; the only one that NCCL is used on
-//   down        copies pieces to host memory, or to where a NIC reads them
+// device, separate from the caller's:
+//   collective  aggregates, spreads, converts; the only stream that NCCL uses
+//   down        copies pieces to host memory, or to memory that a NIC reads
 //   told        waits for those copies and calls Staged, so that no copy waits for a callback
-//   fetch       copies what a NIC reads to host memory, beside all that waits for callers' streams
+//   fetch       copies memory that a NIC reads to host memory, beside the work that waits for
+//               callers' streams
 //   up          copies results to the device
-// They wait for each other by events. Nothing waits for the device but Unmap and the destructor,
-// and after the first rounds nothing is allocated on it and no event created. (Memory that Map
-// could not pin is copied within the call: then Contribute and Arrived take as long as their
-// copies.)
+// The streams wait for each other by events. Only Join, Unmap, Export, Unexport and the destructor
+// wait for the device, and after the first rounds no device memory is allocated and no event
+// created. (Memory that Map could not pin is copied within the call: then Contribute and Arrived
+// take as long as their copies.)
 //
 // Invariants:
 //  1. A round's first work waits for the caller's stream (Begin) and for the tensor's former round:
-//     so Staged says also that the copies out of the former round's result slot are over.
-//  2. Of what this rank has a piece of, results come only after it was told as staged: so `up` may
-//     write to `out` where `in` was, and waits for nothing that reads it.
-//  3. Where `in` and `out` are wider than what lies in host memory, a chunk's result lies in the
-//     upper half of its place in `out` until it is complete: any number may be incomplete.
+//     so Staged also means that the copies out of the former round's result slot are over.
+//  2. Results of a chunk in which this rank has a piece arrive only after the rank has reported the
+//     piece as staged: so `up` may write to `out` over `in`, without waiting for readers of `in`.
+//  3. If the caller's type is wider than the type in host memory, a chunk's result lies in the
+//     upper half of its range in `out` until it is complete: any number of chunks may be
+//     incomplete.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -38,26 +40,27 @@
 
 namespace addend::client::cuda {
 
-// Speaks to the sink, once of a failure and not of anything after it. Outlives the executor in the
-// callbacks that CUDA still owes.
+// Calls the sink: reports a failure once, and nothing after it. Outlives the executor in the
+// callbacks that CUDA has not run yet.
 class Teller {
  public:
   Teller(DeviceSink* sink, const Errors& errors) : errors_(errors), sink_(sink) {}
   void Staged(uint64_t round, uint64_t bytes);
   void Fetched(uint32_t tensor, uint64_t number, uint64_t offset, uint64_t bytes);
   void Failed(cudaError_t status);
-  // Afterwards the sink is not called.
+  // The sink is not called after this returns.
   void Silence();
 
  private:
   const Errors errors_;
   std::mutex mu_;
-  DeviceSink* sink_;  // guarded by mu_; null once nothing must be said any more
+  DeviceSink* sink_;  // guarded by mu_; null after Silence or a failure
 };
 
 class Executor final : public DeviceExecutor {
  public:
-  // For the current device. Null: Errors::Text() has the reason.
+  // Makes an executor for the current device. Returns null on failure: Errors::Text() has the
+  // reason.
   static std::unique_ptr<Executor> Make(DeviceSink* sink);
   ~Executor() override;
 
@@ -77,21 +80,21 @@ class Executor final : public DeviceExecutor {
   void End(DeviceRound* round) override;
 
  private:
-  // DeviceRound::state.
+  // The type of DeviceRound::state.
   struct State {
-    Event begun;  // the caller's stream was here
+    Event begun;  // records the position of the caller's stream
     Event done;   // guarded by mu_; null until the round is complete
-    // The reader's: bytes of each chunk that have not arrived, and chunks that lack any.
+    // Used by the reader: the missing bytes of each chunk, and the number of incomplete chunks.
     std::vector<uint64_t> missing;
     uint64_t incomplete = 0;
-    bool arrived = false;  // something has
+    bool arrived = false;  // some bytes have arrived
   };
-  // A piece on its way to host memory. Used in turn.
+  // A buffer for a piece on its way to host memory. Slots are used in rotation.
   struct Slot {
     std::byte* memory = nullptr;
     Event copied;
   };
-  // What a callback needs, and says unless the device has failed; deleted by it.
+  // The argument of a callback: `say` runs unless the device has failed. The callback deletes it.
   struct Note {
     std::shared_ptr<Teller> teller;
     std::function<void(Teller*)> say;
@@ -103,8 +106,6 @@ class Executor final : public DeviceExecutor {
   static void OnReached(cudaStream_t stream, cudaError_t status, void* note);
 
   bool IsAlone() const { return collectives_->group().members == 1; }
-  static bool IsConverted(const DeviceRound& round) { return round.dtype != round.caller_dtype; }
-  static Chunk ChunkOf(const DeviceRound& round, uint64_t index);
 
   bool Record(const Event& event, cudaStream_t stream);
   bool Wait(cudaStream_t stream, const Event& event);
@@ -129,7 +130,7 @@ class Executor final : public DeviceExecutor {
   bool Land(const DeviceRound& round, const Chunk& chunk);
   bool Complete(const DeviceRound& round, State* state);
 
-  // Constant after Open. In the order in which they may be made; destroyed in the reverse one.
+  // Constant after Open. The members are in the order of construction; destroyed in reverse.
   const int device_;
   const Errors errors_;
   const std::shared_ptr<Teller> teller_;
@@ -140,12 +141,12 @@ class Executor final : public DeviceExecutor {
   cudaStream_t told_ = nullptr;
   cudaStream_t fetch_ = nullptr;
   cudaStream_t up_ = nullptr;
-  Event between_;  // records that streams are told to wait for at once
+  Event between_;  // for waits that are enqueued right after the record
 
-  // The reader's.
+  // Used by the reader.
   Slot slots_[kSlots];
   size_t next_slot_ = 0;
-  // A chunk in the type of host memory, before it is aggregated, and its result before conversion.
+  // A chunk in the type of host memory, before aggregation, and its result before conversion.
   std::byte* narrow_in_ = nullptr;
   std::byte* narrow_out_ = nullptr;
   std::unordered_map<uint32_t, Event> last_;  // by tensor: its last complete round
@@ -153,7 +154,7 @@ class Executor final : public DeviceExecutor {
   std::mutex mu_;
   // Guarded by mu_.
   std::vector<std::unique_ptr<State>> free_states_;
-  std::unordered_map<void*, bool> mapped_;  // whether it is pinned
+  std::unordered_map<void*, bool> mapped_;  // address -> whether it is pinned
   bool said_unpinned_ = false;
 };
 

@@ -9,11 +9,11 @@
 namespace addend::client::cuda {
 namespace {
 
-// What the driver gives in pieces of: a dma-buf begins and ends at pages of the host.
+// Granularities of the driver: a dma-buf begins and ends at pages of the host.
 constexpr uint64_t kPage = 64 << 10;
 constexpr uint64_t kBlock = 2 << 20;
 
-// The driver's own interface: the runtime has none for this.
+// The driver's own interface: the CUDA runtime does not offer these functions.
 struct Driver {
   decltype(&cuDeviceGetAttribute) attribute = nullptr;
   decltype(&cuMemGetHandleForAddressRange) handle = nullptr;
@@ -23,7 +23,8 @@ struct Driver {
 Driver Load() {
   Driver driver;
   void* const library =
-      dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);  // the runtime has it already
+      // The runtime has already loaded the driver.
+      dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return driver;
   const auto find = [library](auto* function, const char* name) {
     *function =
@@ -67,8 +68,8 @@ bool ExportMemory(int device, uint64_t bytes, std::byte** memory, int* dmabuf, s
     *why = "its memory has no dma-buf (error " + std::to_string(status) + " of the CUDA driver)";
     return false;
   }
-  // Copies to it that the runtime treats as synchronous are over when they return: a NIC reads
-  // behind the driver's back.
+  // Copies to this memory that the runtime treats as synchronous are complete when they return: a
+  // NIC reads without the driver's knowledge.
   unsigned int synchronous = 1;
   driver.set_pointer(&synchronous, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address);
   *memory = static_cast<std::byte*>(allocated);

@@ -7,11 +7,12 @@ namespace addend::client::cuda {
 namespace {
 
 constexpr uint32_t kThreads = 256;
-// Enough to saturate the memory; communication leaves the rest of the device to the training.
+// Enough blocks to saturate the memory; communication leaves the rest of the device to the
+// training.
 constexpr uint64_t kMaxBlocks = 512;
 constexpr uint32_t kVectorBytes = 16;
 
-// So many elements are loaded and stored at once.
+// The number of elements that are loaded and stored at once.
 template <typename T, uint32_t kCount>
 struct alignas(sizeof(T) * kCount) Pack {
   T at[kCount];

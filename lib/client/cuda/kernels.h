@@ -1,5 +1,5 @@
-// What runs on the GPU itself. kernels.cu has it for the device; the tests' emulation has the same
-// arithmetic (arithmetic.h) on the host.
+// The code that runs on the GPU. kernels.cu implements it for the device; the tests' emulation has
+// the same arithmetic (arithmetic.h) on the host.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,17 +16,19 @@ struct SumInputs {
   uint32_t count = 0;                   // at least 1
 };
 
-// To be called before any collective is under way: CUDA loads a kernel when it is first used and
-// may wait for the whole device then, also for a collective that waits for another GPU.
-// cudaErrorNoKernelImageForDevice or the like if the current device cannot run what was compiled.
+// Call it before any collective is under way: CUDA loads a kernel at its first use and may then
+// wait for the whole device, including a collective that waits for another GPU. Returns
+// cudaErrorNoKernelImageForDevice or a similar error if the current device cannot run the compiled
+// code.
 cudaError_t LoadKernels();
 
-// out = inputs.at[0] op inputs.at[1] op ..., bit for bit as ReduceInNode does it. kAverage and
+// out = inputs.at[0] op inputs.at[1] op ..., bit for bit like ReduceInNode. kAverage and
 // kAccumulate add; kBroadcast must not be passed. `out` may equal an input.
 cudaError_t OrderedSum(DType dtype, ReduceOp op, void* out, const SumInputs& inputs,
                        uint64_t elements, cudaStream_t stream);
 
-// float32 to float16 or bfloat16 (to nearest even), or back. `to` and `from` do not overlap.
+// Conversion of float32 to float16 or bfloat16 (to nearest even), or back. `to` and `from` must not
+// overlap.
 inline bool CanConvert(DType from, DType to) {
   const auto half = [](DType dtype) {
     return dtype == DType::kFloat16 || dtype == DType::kBFloat16;

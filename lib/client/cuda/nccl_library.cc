@@ -9,7 +9,7 @@ namespace {
 
 constexpr char kName[] = "libnccl.so.2";
 
-// Empty, or the first function that the library does not have.
+// Returns the name of the first function that the library lacks, or an empty string.
 std::string FindAll(void* library, NcclLibrary* nccl) {
   std::string missing;
   const auto find = [&](auto* function, const char* name) {

@@ -1,5 +1,5 @@
-// NCCL's functions, found when a group of GPUs is joined: what never aggregates on GPUs needs no
-// NCCL, and a process that trains with PyTorch has PyTorch's.
+// NCCL's functions, loaded when a group of GPUs is joined: a process that never aggregates on GPUs
+// needs no NCCL, and a process that trains with PyTorch uses PyTorch's NCCL.
 #pragma once
 
 #include <nccl.h>
@@ -25,7 +25,7 @@ struct NcclLibrary {
   decltype(&ncclReduceScatter) ReduceScatter = nullptr;
 };
 
-// Null, with one sentence in `why`, where there is none or one too old. The library stays loaded.
+// Returns null, with a sentence in `why`, if NCCL is missing or too old. The library stays loaded.
 const NcclLibrary* LoadNccl(std::string* why);
 
 }  // namespace addend::client::cuda

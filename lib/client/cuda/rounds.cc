@@ -1,4 +1,4 @@
-// The way of a round: Begin, Contribute, Arrived, WaitOn, End.
+// The steps of a round: Begin, Contribute, Arrived, WaitOn, End.
 #include <algorithm>
 
 #include "lib/client/cuda/device_guard.h"
@@ -6,9 +6,15 @@
 
 namespace addend::client::cuda {
 
-Chunk Executor::ChunkOf(const DeviceRound& round, uint64_t index) {
+namespace {
+
+bool IsConverted(const DeviceRound& round) { return round.dtype != round.caller_dtype; }
+
+Chunk ChunkOf(const DeviceRound& round, uint64_t index) {
   return {round.tensor, index, round.elements, round.dtype, round.op};
 }
+
+}  // namespace
 
 bool Executor::Record(const Event& event, cudaStream_t stream) {
   return errors_.Check(cudaEventRecord(event.get(), stream), "cudaEventRecord");
@@ -18,7 +24,7 @@ bool Executor::Wait(cudaStream_t stream, const Event& event) {
   return errors_.Check(cudaStreamWaitEvent(stream, event.get(), 0), "cudaStreamWaitEvent");
 }
 
-// What is enqueued to `later` from now on waits for what `earlier` has now.
+// Work enqueued to `later` from now on waits for the present work of `earlier`.
 bool Executor::After(cudaStream_t later, cudaStream_t earlier) {
   return Record(between_, earlier) && Wait(later, between_);
 }
@@ -61,7 +67,7 @@ bool Executor::Begin(DeviceRound* round, void* stream) {
   return true;
 }
 
-// The first of a round's work on this stream.
+// Precedes a round's first work on this stream.
 bool Executor::Follow(const DeviceRound& round, State* state, cudaStream_t stream) {
   if (!Wait(stream, state->begun)) return false;
   const auto last = last_.find(round.tensor);
@@ -137,7 +143,7 @@ bool Executor::ContributeInGroup(const DeviceRound& round, const Chunk& chunk, u
          CopyFromSlot(round, chunk, piece, *slot);
 }
 
-// The collective stream may write to the slot.
+// After this the collective stream may write to the slot.
 bool Executor::TakeSlot(Slot** slot) {
   *slot = &slots_[next_slot_];
   next_slot_ = (next_slot_ + 1) % kSlots;
@@ -153,7 +159,8 @@ bool Executor::CopyFromSlot(const DeviceRound& round, const Chunk& chunk, ipc::P
          TellStaged(round, down_, collectives_->WholeOf(chunk).end * size);
 }
 
-// To where the contribution is read: by the agent in host memory, or by a NIC on the device.
+// Copies to the memory from which the contribution is read: by the agent from host memory, or by a
+// NIC from the device.
 bool Executor::CopyDown(const DeviceRound& round, uint64_t offset, const void* from,
                         uint64_t bytes) {
   if (round.direct != nullptr) {
@@ -182,7 +189,7 @@ bool Executor::TellStaged(const DeviceRound& round, cudaStream_t after, uint64_t
 
 bool Executor::Tell(cudaStream_t stream, std::function<void(Teller*)> say) {
   auto note = std::make_unique<Note>(Note{teller_, std::move(say)});
-  // Not cudaLaunchHostFunc: that is not called once the device has failed.
+  // Not cudaLaunchHostFunc: CUDA does not call its functions once the device has failed.
   if (!errors_.Check(cudaStreamAddCallback(stream, &Executor::OnReached, note.get(), 0),
                      "cudaStreamAddCallback")) {
     return false;
@@ -200,7 +207,7 @@ void Executor::OnReached(cudaStream_t /*stream*/, cudaError_t status, void* argu
   }
 }
 
-// Where the bytes of a chunk's result lie until the chunk is complete.
+// The address of a chunk's result until the chunk is complete.
 std::byte* Executor::LandingOf(const DeviceRound& round, const Chunk& chunk) const {
   const ipc::Piece whole = collectives_->WholeOf(chunk);
   const uint64_t wide = SizeOf(round.caller_dtype);
@@ -241,7 +248,7 @@ bool Executor::Arrived(DeviceRound* round, uint64_t offset, uint64_t bytes, bool
   return !*complete || Complete(*round, state);
 }
 
-// What of these bytes of the tensor is this member's.
+// Copies this member's part of these bytes of the tensor.
 bool Executor::CopyUp(const DeviceRound& round, const Chunk& chunk, uint64_t begin, uint64_t end) {
   const uint64_t size = SizeOf(round.dtype);
   const ipc::Piece piece = collectives_->PieceOf(chunk, collectives_->group().member);
@@ -255,7 +262,7 @@ bool Executor::CopyUp(const DeviceRound& round, const Chunk& chunk, uint64_t beg
       "cudaMemcpyAsync to the device");
 }
 
-// All of the chunk is on the devices of the group.
+// Called when the whole chunk is on the devices of the group.
 bool Executor::Land(const DeviceRound& round, const Chunk& chunk) {
   std::byte* const landing = LandingOf(round, chunk);
   cudaStream_t stream = up_;
@@ -264,7 +271,7 @@ bool Executor::Land(const DeviceRound& round, const Chunk& chunk) {
     if (!After(stream, up_) || !collectives_->Spread(chunk, landing, stream)) return false;
   }
   if (!IsConverted(round)) return true;
-  // A GPU's threads have no order, so they cannot widen in place.
+  // A GPU's threads run in no fixed order, so they cannot widen in place.
   const ipc::Piece whole = collectives_->WholeOf(chunk);
   return errors_.Check(cudaMemcpyAsync(narrow_out_, landing, whole.elements() * SizeOf(round.dtype),
                                        cudaMemcpyDeviceToDevice, stream),

@@ -1,0 +1,409 @@
+// The messages between a trainer and its agent, a struct for each type of ipc.h. Encode() and
+// Decode() translate to and from the common fixed part (ipc::Message), whose fields have another
+// meaning in each type: no other code needs to know which. Pure.
+//
+// Decode() takes the fixed part of a message of that type, whose length has been checked. Numbers
+// are not checked: the receiver does that.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/base/types.h"
+#include "lib/client/ipc.h"
+
+namespace addend::ipc {
+
+// A message before it is written to the socket. The sender sets the lengths in `fixed`.
+struct Encoded {
+  Message fixed;
+  std::vector<int64_t> dims = {};
+  std::string text = {};
+};
+
+inline Encoded EncodedAs(Type type, std::string_view text = {}) {
+  Encoded encoded;
+  encoded.fixed.type = type;
+  encoded.text = text;
+  return encoded;
+}
+
+// ---- the job ----
+
+// Trainer: opens the connection, with the place in the job that the launcher has given it.
+struct InitMessage {
+  int32_t rank = 0;
+  int32_t size = 0;
+  int32_t local_rank = 0;
+  int32_t local_size = 0;
+  std::string job = {};  // empty: the agent's job
+
+  Encoded Encode() const {
+    Encoded encoded = EncodedAs(Type::kInit, job);
+    encoded.fixed.rank = rank;
+    encoded.fixed.size = size;
+    encoded.fixed.local_rank = local_rank;
+    encoded.fixed.local_size = local_size;
+    return encoded;
+  }
+  static InitMessage Decode(const Message& m, std::string_view text) {
+    return {m.rank, m.size, m.local_rank, m.local_size, std::string(text)};
+  }
+};
+
+// Agent: the ranks for which the job waits, in a sentence.
+struct ProgressMessage {
+  std::string text = {};
+
+  Encoded Encode() const { return EncodedAs(Type::kProgress, text); }
+  static ProgressMessage Decode(const Message&, std::string_view text) {
+    return {std::string(text)};
+  }
+};
+
+// Agent: the place of this rank in the job, or the reason of the refusal.
+struct InitReplyMessage {
+  uint32_t code = 0;  // addend_code; 0: accepted
+  std::string reason = {};
+  int32_t rank = 0;
+  int32_t size = 0;
+  int32_t local_rank = 0;
+  int32_t local_size = 0;
+  int32_t node_rank = 0;
+  int32_t num_nodes = 0;
+
+  Encoded Encode() const {
+    Encoded encoded = EncodedAs(Type::kInitReply, reason);
+    encoded.fixed.code = code;
+    encoded.fixed.rank = rank;
+    encoded.fixed.size = size;
+    encoded.fixed.local_rank = local_rank;
+    encoded.fixed.local_size = local_size;
+    encoded.fixed.node_rank = node_rank;
+    encoded.fixed.num_nodes = num_nodes;
+    return encoded;
+  }
+  static InitReplyMessage Decode(const Message& m, std::string_view text) {
+    return {m.code,       std::string(text), m.rank,      m.size,
+            m.local_rank, m.local_size,      m.node_rank, m.num_nodes};
+  }
+};
+
+// Agent: nodes have been lost, or wait to come back.
+struct MembersMessage {
+  int32_t nodes = 0;    // in this generation
+  int32_t waiting = 0;  // for the next generation
+
+  Encoded Encode() const {
+    Encoded encoded = EncodedAs(Type::kMembers);
+    encoded.fixed.num_nodes = nodes;
+    encoded.fixed.size = waiting;
+    return encoded;
+  }
+  static MembersMessage Decode(const Message& m, std::string_view) { return {m.num_nodes, m.size}; }
+};
+
+// Agent: the job has failed. Nothing follows.
+struct FailureMessage {
+  uint32_t code = 0;  // addend_code
+  std::string reason = {};
+
+  Encoded Encode() const {
+    Encoded encoded = EncodedAs(Type::kFailure, reason);
+    encoded.fixed.code = code;
+    return encoded;
+  }
+  static FailureMessage Decode(const Message& m, std::string_view text) {
+    return {m.code, std::string(text)};
+  }
+};
+
+// Trainer: a clean end.
+struct ShutdownMessage {
+  Encoded Encode() const { return EncodedAs(Type::kShutdown); }
+  static ShutdownMessage Decode(const Message&, std::string_view) { return {}; }
+};
+
+// ---- tensors and rounds ----
+
+// Trainer: declares a tensor. Its dimensions and its name follow the fixed part.
+struct DeclareMessage {
+  uint64_t request = 0;  // any number, repeated in the answer
+  DType dtype{};
+  ReduceOp op{};
+  std::vector<int64_t> shape = {};
+  std::string name = {};
+
+  Encoded Encode() const {
+    Encoded encoded = EncodedAs(Type::kDeclare, name);
+    encoded.fixed.request = request;
+    encoded.fixed.dtype = static_cast<uint8_t>(dtype);
+    encoded.fixed.op = static_cast<uint8_t>(op);
+    encoded.dims = shape;
+    return encoded;
+  }
+  static DeclareMessage Decode(const Message& m, std::vector<int64_t> shape,
+                               std::string_view text) {
+    return {m.request, static_cast<DType>(m.dtype), static_cast<ReduceOp>(m.op), std::move(shape),
+            std::string(text)};
+  }
+};
+
+// Agent: the tensor's number, with the descriptors of its segments; or the reason of the refusal.
+struct DeclaredMessage {
+  uint64_t request = 0;
+  uint32_t tensor = 0;
+  uint32_t code = 0;  // addend_code; 0: declared
+  std::string reason = {};
+
+  Encoded Encode() const {
+    Encoded encoded = EncodedAs(Type::kDeclared, reason);
+    encoded.fixed.request = request;
+    encoded.fixed.tensor = tensor;
+    encoded.fixed.code = code;
+    return encoded;
+  }
+  static DeclaredMessage Decode(const Message& m, std::string_view text) {
+    return {m.request, m.tensor, m.code, std::string(text)};
+  }
+};
+
+// Trainer: forgets a tensor. The rank may declare the name again at once.
+struct UndeclareMessage {
+  uint32_t tensor = 0;
+
+  Encoded Encode() const {
+    Encoded encoded = EncodedAs(Type::kUndeclare);
+    encoded.fixed.tensor = tensor;
+    return encoded;
+  }
+  static UndeclareMessage Decode(const Message& m, std::string_view) { return {m.tensor}; }
+};
+
+// Trainer: the contribution to a round is in the segment, or will be on the GPU.
+struct PushMessage {
+  uint32_t tensor = 0;
+  uint64_t round = 0;  // from 1, without gaps
+  int32_t priority = 0;
+  bool empty = false;         // this rank contributes nothing
+  bool on_device = false;     // the data is on the GPU as soon as a stream gets there
+  uint64_t copied_in_ns = 0;  // from the caller's call until the segment held the data
+
+  Encoded Encode() const {
+    Encoded encoded = EncodedAs(Type::kPush);
+    encoded.fixed.tensor = tensor;
+    encoded.fixed.round = round;
+    encoded.fixed.priority = priority;
+    encoded.fixed.flags =
+        static_cast<uint16_t>((empty ? kFlagEmpty : 0) | (on_device ? kFlagDevice : 0));
+    encoded.fixed.request = copied_in_ns;
+    return encoded;
+  }
+  static PushMessage Decode(const Message& m, std::string_view) {
+    return {
+        m.tensor, m.round, m.priority, (m.flags & kFlagEmpty) != 0, (m.flags & kFlagDevice) != 0,
+        m.request};
+  }
+};
+
+// Agent: a slot of the result segment holds the round's result; or the round's error.
+struct ResultMessage {
+  uint32_t tensor = 0;
+  uint64_t round = 0;
+  uint32_t code = 0;  // addend_code; 0: a result
+  std::string reason = {};
+
+  Encoded Encode() const {
+    Encoded encoded = EncodedAs(Type::kResult, reason);
+    encoded.fixed.tensor = tensor;
+    encoded.fixed.round = round;
+    encoded.fixed.code = code;
+    return encoded;
+  }
+  static ResultMessage Decode(const Message& m, std::string_view text) {
+    return {m.tensor, m.round, m.code, std::string(text)};
+  }
+};
+
+// ---- GPUs ----
+
+// Trainer: this rank's GPU, once.
+struct DeviceMessage {
+  std::string bus_id = {};  // "0000:3b:00.0"
+
+  Encoded Encode() const { return EncodedAs(Type::kDevice, bus_id); }
+  static DeviceMessage Decode(const Message&, std::string_view text) { return {std::string(text)}; }
+};
+
+// Agent: the group of ranks that aggregate on their GPUs, as ipc::Group (pieces.h).
+struct GroupMessage {
+  uint32_t member = 0;
+  uint32_t members = 1;
+  bool scatter = false;
+  bool ordered = false;  // sums are in the order of the members
+  bool direct = false;   // a NIC reads the contributions of this rank's GPU
+  std::vector<uint32_t> roots = {};
+
+  Encoded Encode() const {
+    Encoded encoded = EncodedAs(Type::kGroup);
+    encoded.fixed.local_rank = static_cast<int32_t>(member);
+    encoded.fixed.local_size = static_cast<int32_t>(members);
+    encoded.fixed.flags = static_cast<uint16_t>(
+        (scatter ? kFlagScatter : 0) | (ordered ? kFlagOrdered : 0) | (direct ? kFlagDirect : 0));
+    encoded.text.assign(reinterpret_cast<const char*>(roots.data()),
+                        roots.size() * sizeof(uint32_t));
+    return encoded;
+  }
+  static GroupMessage Decode(const Message& m, std::string_view text) {
+    GroupMessage group{
+        static_cast<uint32_t>(m.local_rank), static_cast<uint32_t>(m.local_size),
+        (m.flags & kFlagScatter) != 0,       (m.flags & kFlagOrdered) != 0,
+        (m.flags & kFlagDirect) != 0,        std::vector<uint32_t>(text.size() / sizeof(uint32_t))};
+    if (group.roots.empty()) return group;  // memcpy takes no null pointer
+    std::memcpy(group.roots.data(), text.data(), group.roots.size() * sizeof(uint32_t));
+    return group;
+  }
+};
+
+// Both ways: the id that the group's first rank made for NCCL, passed on to the others.
+struct GroupIdMessage {
+  std::string id = {};
+
+  Encoded Encode() const { return EncodedAs(Type::kGroupId, id); }
+  static GroupIdMessage Decode(const Message&, std::string_view text) {
+    return {std::string(text)};
+  }
+};
+
+// Trainer: requests the group's contribution segment of a tensor.
+struct AttachMessage {
+  uint32_t tensor = 0;
+
+  Encoded Encode() const {
+    Encoded encoded = EncodedAs(Type::kAttach);
+    encoded.fixed.tensor = tensor;
+    return encoded;
+  }
+  static AttachMessage Decode(const Message& m, std::string_view) { return {m.tensor}; }
+};
+
+// Agent: the descriptor of that segment.
+struct AttachedMessage {
+  uint32_t tensor = 0;
+
+  Encoded Encode() const {
+    Encoded encoded = EncodedAs(Type::kAttached);
+    encoded.fixed.tensor = tensor;
+    return encoded;
+  }
+  static AttachedMessage Decode(const Message& m, std::string_view) { return {m.tensor}; }
+};
+
+// Agent: aggregate a round, and copy this rank's part.
+struct ContributeMessage {
+  uint32_t tensor = 0;
+  uint64_t round = 0;
+  uint64_t with_data = 0;  // a bit for every member of the group that has data
+  bool direct = false;     // to the dma-buf, else to the segment
+
+  Encoded Encode() const {
+    Encoded encoded = EncodedAs(Type::kContribute);
+    encoded.fixed.tensor = tensor;
+    encoded.fixed.round = round;
+    encoded.fixed.request = with_data;
+    encoded.fixed.flags = direct ? kFlagDirect : 0;
+    return encoded;
+  }
+  static ContributeMessage Decode(const Message& m, std::string_view) {
+    return {m.tensor, m.round, m.request, (m.flags & kFlagDirect) != 0};
+  }
+};
+
+// Trainer: this rank's part of the first `bytes` of a contribution is in the segment.
+struct StagedMessage {
+  uint32_t tensor = 0;
+  uint64_t round = 0;
+  uint64_t bytes = 0;
+
+  Encoded Encode() const {
+    Encoded encoded = EncodedAs(Type::kStaged);
+    encoded.fixed.tensor = tensor;
+    encoded.fixed.round = round;
+    encoded.fixed.bytes = bytes;
+    return encoded;
+  }
+  static StagedMessage Decode(const Message& m, std::string_view) {
+    return {m.tensor, m.round, m.bytes};
+  }
+};
+
+// A range of a tensor in a round, from the byte `offset` on.
+struct Range {
+  uint32_t tensor = 0;
+  uint64_t round = 0;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+
+  Encoded EncodeAs(Type type) const {
+    Encoded encoded = EncodedAs(type);
+    encoded.fixed.tensor = tensor;
+    encoded.fixed.round = round;
+    encoded.fixed.offset = offset;
+    encoded.fixed.bytes = bytes;
+    return encoded;
+  }
+  static Range Decode(const Message& m) { return {m.tensor, m.round, m.offset, m.bytes}; }
+};
+
+// Agent: a range of the result is in the segment.
+struct ArrivedMessage {
+  Range range;
+  Encoded Encode() const { return range.EncodeAs(Type::kArrived); }
+  static ArrivedMessage Decode(const Message& m, std::string_view) { return {Range::Decode(m)}; }
+};
+
+// Agent: copy a range of the contribution from the dma-buf to the segment.
+struct FetchMessage {
+  Range range;
+  Encoded Encode() const { return range.EncodeAs(Type::kFetch); }
+  static FetchMessage Decode(const Message& m, std::string_view) { return {Range::Decode(m)}; }
+};
+
+// Trainer: the range of a FetchMessage is in the segment.
+struct FetchedMessage {
+  Range range;
+  Encoded Encode() const { return range.EncodeAs(Type::kFetched); }
+  static FetchedMessage Decode(const Message& m, std::string_view) { return {Range::Decode(m)}; }
+};
+
+// Trainer: offers the dma-buf with the tensor's contribution. Agent: no NIC reads it; the trainer
+// makes no further offer.
+struct DirectMessage {
+  uint32_t tensor = 0;
+  uint64_t bytes = 0;  // of the dma-buf
+
+  Encoded Encode() const {
+    Encoded encoded = EncodedAs(Type::kDirect);
+    encoded.fixed.tensor = tensor;
+    encoded.fixed.bytes = bytes;
+    return encoded;
+  }
+  static DirectMessage Decode(const Message& m, std::string_view) { return {m.tensor, m.bytes}; }
+};
+
+// Trainer: the GPU cannot be used any more.
+struct DeviceFailedMessage {
+  std::string reason = {};
+
+  Encoded Encode() const {
+    return EncodedAs(Type::kDeviceFailed, std::string_view(reason).substr(0, kMaxTextBytes));
+  }
+  static DeviceFailedMessage Decode(const Message&, std::string_view text) {
+    return {std::string(text)};
+  }
+};
+
+}  // namespace addend::ipc

@@ -1,0 +1,33 @@
+// Keeps the highest numbers that the scheduler has announced to this member. The member sends them
+// back when it opens a watch (v1::Announced), so that a scheduler that has lost its latest records
+// does not reuse them. Pure. Belongs to the watch thread.
+#pragma once
+
+#include <map>
+
+#include "lib/base/ids.h"
+#include "proto/addend/v1/scheduler.pb.h"
+
+namespace addend::internal {
+
+// The numbers of a node's only job.
+class NodeAnnounced {
+ public:
+  void Note(const v1::NodeUpdate& update);
+  void AddTo(v1::WatchRequest* watch) const;
+
+ private:
+  v1::Announced highest_;  // generation 0: nothing announced yet; job_id is filled in by AddTo()
+};
+
+// The numbers of the jobs that a server may sum for.
+class ServerAnnounced {
+ public:
+  void Note(const v1::ServerUpdate& update);
+  void AddTo(v1::WatchRequest* watch) const;
+
+ private:
+  std::map<JobId, v1::Announced> highest_;
+};
+
+}  // namespace addend::internal
