@@ -1,5 +1,5 @@
-// What has happened lately, for people: the last events with their reasons, and how many there were
-// of each kind. Pure: the caller brings the time.
+// The recent events, for people: the last events with their reasons, and how many there were of
+// each kind. Pure: the caller brings the time.
 #pragma once
 
 #include <cstdint>
@@ -28,13 +28,13 @@ inline constexpr std::string_view kNonfinite = "nonfinite";
 
 class EventLog {
  public:
-  static constexpr size_t kKept = 200;
-  // A longer text of a member ends in "...".
+  static constexpr size_t kLastEvents = 200;
+  // A longer text ends in "...": most of it comes from members.
   static constexpr size_t kMaxTextBytes = 500;
 
-  void Add(absl::Time when, std::string_view kind, std::string_view job, std::string text);
-  // What a member tells of. Its kind becomes a label of a metric, so that one which is not known
-  // here counts as "incident".
+  void Add(absl::Time when, std::string_view kind, std::string_view job, std::string_view text);
+  // An incident that a member reports. Its kind becomes a label of a metric, so a kind that is not
+  // known here counts as "incident".
   void AddIncident(absl::Time when, const v1::Incident& incident, std::string_view job);
 
   const std::deque<v1::Event>& events() const { return events_; }  // oldest first

@@ -17,6 +17,7 @@
 #include "lib/options/privileges.h"
 #include "lib/options/stop_signal.h"
 #include "lib/rpc/local_address.h"
+#include "lib/rpc/request_bounds.h"
 #include "lib/rpc/server.h"
 #include "lib/rpc/tls_options.h"
 #include "lib/telemetry/http_server.h"
@@ -37,8 +38,8 @@ absl::Status Serve() {
   ADDEND_ASSIGN_OR_RETURN(const auto tls, StartTls(PlainText::kIfAskedFor));
   ADDEND_ASSIGN_OR_RETURN(auto store, OpenStore(options.store));
 
-  // One that stands by is alive but not ready, and does not listen for members: they go on to the
-  // next address. That it cannot listen must not turn out when it is needed.
+  // A scheduler that stands by is alive but not ready, and does not listen for members: they go on
+  // to the next address. If it cannot listen, that has to show before it is needed.
   ADDEND_ASSIGN_OR_RETURN(const auto reserved, ReservedAddress::Take(options.listen));
   prometheus::Registry registry;
   StatusPage page;
@@ -79,8 +80,10 @@ absl::Status Serve() {
                                 .store = std::move(store),
                                 .registry = &registry,
                                 .on_fatal = stop_with}));
-  ADDEND_ASSIGN_OR_RETURN(const auto rpc,
-                          RpcServer::Start({.listen = options.listen}, {service.get()}));
+  ADDEND_ASSIGN_OR_RETURN(const auto rpc, RpcServer::Start({.listen = options.listen,
+                                                            .max_request_bytes = kMaxRequestBytes,
+                                                            .max_answer_bytes = kMaxUpdateBytes},
+                                                           {service.get()}));
   page.Show([&service] { return service->Status(); });
   const absl::Cleanup hide = [&page] { page.StandBy(""); };
   leads = true;

@@ -1,3 +1,4 @@
+// The metrics of addend-scheduler.
 #include "services/scheduler/metrics.h"
 
 #include "absl/strings/str_format.h"
@@ -13,7 +14,7 @@ prometheus::Gauge& Members(prometheus::Registry* registry, const char* role) {
                   {{"role", role}});
 }
 
-prometheus::Gauge& Jobs(prometheus::Registry* registry, const char* state) {
+prometheus::Gauge& JobsIn(prometheus::Registry* registry, const char* state) {
   return AddGauge(registry, "addend_scheduler_jobs", "Jobs by state.", {{"state", state}});
 }
 
@@ -22,7 +23,7 @@ prometheus::Counter& Lost(prometheus::Registry* registry, const char* role) {
                     "Members that went without leaving, by role.", {{"role", role}});
 }
 
-prometheus::Counter* Changes(prometheus::Registry* registry, const char* reason) {
+prometheus::Counter* ChangesFor(prometheus::Registry* registry, const char* reason) {
   return &AddCounter(registry, "addend_plan_changes_total",
                      "Plan versions by what made them necessary.", {{"reason", reason}});
 }
@@ -42,9 +43,9 @@ SchedulerMetrics::SchedulerMetrics(prometheus::Registry* registry)
     : cpu_servers_(Members(registry, "cpu_server")),
       colocated_servers_(Members(registry, "colocated_server")),
       nodes_(Members(registry, "node")),
-      forming_(Jobs(registry, "forming")),
-      ready_(Jobs(registry, "ready")),
-      failed_(Jobs(registry, "failed")),
+      forming_(JobsIn(registry, "forming")),
+      ready_(JobsIn(registry, "ready")),
+      failed_(JobsIn(registry, "failed")),
       tensors_(AddGauge(registry, "addend_scheduler_tensors", "Declared tensors of all jobs.")),
       plan_version_(AddGauge(registry, "addend_scheduler_plan_version",
                              "The highest plan version of any job.")),
@@ -72,16 +73,16 @@ SchedulerMetrics::SchedulerMetrics(prometheus::Registry* registry)
       job_nodes_(registry, "addend_job_nodes", "Nodes of the job by state."),
       job_versions_(registry, "addend_job_plan_version", "The job's plan version."),
       speeds_(registry, "addend_server_speed_ratio",
-              "The part of its bandwidth that a CPU server counts with: below 1 when rounds had to "
-              "wait for it."),
+              "Lowest fraction of a CPU server's bandwidth that any job plans with: below 1 after "
+              "rounds of that job waited for the server."),
       lost_cpu_servers_(Lost(registry, "cpu_server")),
       lost_colocated_servers_(Lost(registry, "colocated_server")),
       lost_nodes_(Lost(registry, "node")),
-      plan_changes_({{PlanReason::kDeclare, Changes(registry, "declare")},
-                     {PlanReason::kJoin, Changes(registry, "join")},
-                     {PlanReason::kDrain, Changes(registry, "drain")},
-                     {PlanReason::kLoss, Changes(registry, "loss")},
-                     {PlanReason::kPace, Changes(registry, "pace")}}),
+      plan_changes_({{PlanReason::kDeclare, ChangesFor(registry, "declare")},
+                     {PlanReason::kJoin, ChangesFor(registry, "join")},
+                     {PlanReason::kDrain, ChangesFor(registry, "drain")},
+                     {PlanReason::kLoss, ChangesFor(registry, "loss")},
+                     {PlanReason::kPace, ChangesFor(registry, "pace")}}),
       events_(prometheus::BuildCounter()
                   .Name("addend_events_total")
                   .Help("Events, as addendctl status --json shows the last of, by kind.")

@@ -1,4 +1,4 @@
-// What addend-scheduler exports at /metrics.
+// The metrics of addend-scheduler.
 #pragma once
 
 #include <prometheus/counter.h>

@@ -1,3 +1,4 @@
+// The options of addend-scheduler.
 #include "services/scheduler/options.h"
 
 #include "absl/flags/flag.h"

@@ -1,4 +1,4 @@
-// The options of addend-scheduler: one declared table (options.cc), checked as a whole here.
+// The options of addend-scheduler: a declared table (options.cc), checked as a whole here.
 #pragma once
 
 #include <optional>
@@ -18,8 +18,8 @@ struct SchedulerOptions {
   absl::Duration lease;
   bool react_to_stragglers = true;
   absl::Duration token_lifetime;
-  std::string servers_digest;  // of the proof that CPU servers must bring; empty: none
-  std::string port_file;       // empty: none is written
+  std::string servers_digest;  // of the proof that CPU servers must bring; empty: no proof
+  std::string port_file;       // empty: no file is written
 };
 
 // Reads the parsed flags. INVALID_ARGUMENT names the flag.

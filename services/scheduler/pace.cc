@@ -1,3 +1,4 @@
+// Detection of stragglers among the summation servers.
 #include "services/scheduler/pace.h"
 
 #include <algorithm>
@@ -41,7 +42,7 @@ std::map<ServerId, double> Pace::Times(const std::map<ServerId, double>& weights
   return times;
 }
 
-// How little one that does not count in full is at work says nothing about the others.
+// The short time of a server that does not count in full says nothing about the others.
 double Pace::TimeToCompareWith(ServerId server, const std::map<ServerId, double>& times,
                                const std::set<ServerId>& reduced) {
   std::vector<double> others, in_full;

@@ -1,14 +1,14 @@
-// How long each summation server is at work, as the nodes see it, and which servers are slower or
-// faster than their plan takes them for. Pure: no thread, clock or I/O.
+// Detection of stragglers among the summation servers: how long each is at work, as the nodes see
+// it, against the time that its plan expects. Pure: no thread, clock or I/O.
 //
-// The plan makes every server finish at the same moment, so all should be at work equally long. One
-// that is at work much longer than the others, window after window, has become slow: its CPU or its
-// link is taken by something else. It is believed to be slower by as much as it was at work longer,
-// and to be faster again by the same rule.
+// The plan makes every server finish at the same moment, so all should be at work equally long. A
+// server that is at work much longer than the others, window after window, has become slow: other
+// programs use its CPU or its link. Its speed is corrected by the ratio of the times, and by the
+// same rule when it is faster again.
 //
-// That it is faster again may not show: links that keep side by side are at work equally long,
-// whatever they carry. So one that is no slower than what it counts for is tried with more from
-// time to time, the more rarely the more often that was too much.
+// A server that is faster again may not show it: links that keep side by side are at work equally
+// long, whatever they carry. A server that is no slower than its corrected speed is therefore tried
+// with more from time to time, the more rarely the more often that was too much.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,13 @@
 
 namespace addend {
 
-// Of one job in one generation.
+// The times of a job's servers in a generation.
 class Pace {
  public:
   struct Deviation {
     ServerId server;
-    double ratio = 1;    // of its time to the others': above 1, it is slow
-    bool trial = false;  // it is level, and may be tried with more
+    double ratio = 1;    // the server's time to the others': above 1: slow
+    bool trial = false;  // the server is level and may be tried with more
   };
   // From `slow` times the others' time on, and up to `fast` times, something is done.
   struct Thresholds {
@@ -57,14 +57,14 @@ class Pace {
   // Something was reported since the last Evaluate().
   bool HasNews() const { return news_; }
   // If every server was at work for all of `nodes` a few times since the last call that had an
-  // answer: the servers that deviate, perhaps none, the slowest first. `weights`: what to multiply
-  // the time of each server with, because it has more or less than its share of whole partitions;
-  // one that is not named is left out. `reduced`: those that do not count in full.
+  // answer: the servers that deviate, the slowest first, or an empty list. `weights`: a factor for
+  // the time of each server, which has more or less than its share because partitions are whole; a
+  // server that is not named is left out. `reduced`: servers that do not count in full.
   std::optional<std::vector<Deviation>> Evaluate(absl::Time now, const std::set<NodeId>& nodes,
                                                  const std::map<ServerId, double>& weights,
                                                  const std::set<ServerId>& reduced);
-  // A server has more or less to do than before: what was measured does not count, nor does the
-  // next window, in which things settle.
+  // A server has more or less to do than before: earlier measurements do not count, nor does the
+  // next window, in which times settle.
   void StartOver(absl::Time now);
 
  private:
@@ -72,7 +72,7 @@ class Pace {
   struct Trial {
     int level = 0;  // windows in a row
     int patience = kPatience;
-    bool running = false;  // the last one has not been too much so far
+    bool running = false;  // the last trial has not been too much so far
   };
   double LongestServed() const;
   static double TimeToCompareWith(ServerId server, const std::map<ServerId, double>& times,
@@ -82,10 +82,10 @@ class Pace {
   std::map<ServerId, double> Times(const std::map<ServerId, double>& weights) const;
 
   std::map<NodeId, Seen> last_;             // the last report of each node
-  std::map<NodeId, Seen> window_;           // what was added to it in this window
+  std::map<NodeId, Seen> window_;           // the time added in this window
   std::map<ServerId, int> streak_;          // windows in a row: above 0 slow, below 0 fast
   std::map<ServerId, Trial> trials_;        // of servers that do not count in full
-  std::optional<absl::Time> window_began_;  // none: before the first report
+  std::optional<absl::Time> window_began_;  // empty: before the first report
   bool settling_ = false;
   bool news_ = false;
 };

@@ -5,7 +5,7 @@
 
 namespace addend {
 
-// By the file's name, "page.js"; empty: there is none.
+// By the file's name, "page.js"; empty: there is no such file.
 std::string_view PageFile(std::string_view name);
 
 }  // namespace addend

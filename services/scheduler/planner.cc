@@ -1,3 +1,4 @@
+// The bridge between a job's state and lib/plan.
 #include "services/scheduler/planner.h"
 
 #include <algorithm>
@@ -7,25 +8,23 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/exit_codes.h"
+#include "lib/base/limits.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/units.h"
 #include "lib/plan/rebalance.h"
 #include "lib/plan/recommend.h"
 #include "lib/plan/shares.h"
+#include "lib/summation/table_bytes.h"
 #include "lib/wire/frame.h"
 
 namespace addend {
 namespace {
 
-// Of one tensor: its plan has to fit into one message with room to spare.
-constexpr uint64_t kMaxPartitions = uint64_t{1} << 22;
-constexpr uint64_t kMaxElements = uint64_t{1} << 50;
-constexpr size_t kMaxNameBytes = 4096;
-constexpr size_t kMaxDimensions = 64;
-// Servers that a message lists one by one.
+// Servers that a message lists by name.
 constexpr size_t kServersListed = 8;
 
-// A machine of unknown bandwidth counts as the slowest known one; all equal if none is known.
+// A machine of unknown bandwidth counts as the slowest machine of known bandwidth; if all are
+// unknown, all count the same.
 double BandwidthOfUnknown(const PlannerJob& job) {
   double slowest = std::numeric_limits<double>::infinity();
   const auto take = [&slowest](double bps) {
@@ -38,10 +37,17 @@ double BandwidthOfUnknown(const PlannerJob& job) {
   return slowest;
 }
 
-std::vector<TensorSize> SizesOf(std::span<const v1::TensorDescriptor* const> tensors) {
+// The bytes that a server reserves for each of the tensor's partitions beside the accumulators.
+uint64_t TableBytesOf(const v1::TensorDescriptor& tensor, uint32_t nodes) {
+  return tensor.op() == v1::ACCUMULATE ? LatestPartitionTableBytes(nodes)
+                                       : PartitionTableBytes(nodes);
+}
+
+std::vector<TensorSize> SizesOf(std::span<const v1::TensorDescriptor* const> tensors,
+                                uint32_t nodes) {
   std::vector<TensorSize> sizes;
   for (const v1::TensorDescriptor* tensor : tensors) {
-    sizes.push_back({ElementsOf(*tensor), DTypeOf(*tensor)});
+    sizes.push_back({ElementsOf(*tensor), DTypeOf(*tensor), TableBytesOf(*tensor, nodes)});
   }
   return sizes;
 }
@@ -56,7 +62,7 @@ v1::TensorPlan ToPlan(const v1::TensorDescriptor& tensor, const TensorAssignment
   return plan;
 }
 
-// Elements of a shape, or none if a dimension is negative or they are too many.
+// The elements of a shape; empty if a dimension is negative or the elements are too many.
 std::optional<uint64_t> CountElements(const v1::TensorDescriptor& tensor) {
   uint64_t elements = 1;
   bool empty = false;
@@ -147,7 +153,7 @@ absl::StatusOr<std::vector<v1::TensorPlan>> PlanTensors(
   for (const v1::TensorDescriptor* tensor : tensors) bytes += static_cast<double>(BytesOf(*tensor));
   ADDEND_ASSIGN_OR_RETURN(std::vector<ServerLoad> loads, LoadsWithShares(*job, bytes));
   ADDEND_ASSIGN_OR_RETURN(const std::vector<TensorAssignment> assignments,
-                          Assign(SizesOf(tensors), partition_size, &loads));
+                          Assign(SizesOf(tensors, job->nodes), partition_size, &loads));
   std::vector<v1::TensorPlan> plans;
   for (size_t i = 0; i < tensors.size(); ++i) {
     plans.push_back(ToPlan(*tensors[i], assignments[i], *job));
@@ -162,7 +168,7 @@ absl::StatusOr<std::vector<PartitionPlace>> ReassignPartitions(
   std::vector<TensorSize> sizes;  // each partition as a tensor that is not divided any more
   for (const PlannedPartition& partition : partitions) {
     bytes += static_cast<double>(partition.payload_bytes);
-    sizes.push_back({partition.elements, partition.dtype});
+    sizes.push_back({partition.elements, partition.dtype, partition.table_bytes});
   }
   ADDEND_ASSIGN_OR_RETURN(std::vector<ServerLoad> loads, LoadsWithShares(*job, bytes));
   ADDEND_ASSIGN_OR_RETURN(const std::vector<TensorAssignment> assignments,
@@ -218,7 +224,7 @@ absl::Status NoRoom(const v1::TensorDescriptor& tensor, const PartitionSize& par
       "servers have no room for it: %s; raise %s or start another addend-summation",
       tensor.name(), FormatByteSize(AccumulatorBytes(dtype, elements)),
       FormatByteSize(AccumulatorBytes(
-          dtype, std::min(elements, PartitionElements({elements, dtype}, partition_size)))),
+          dtype, std::min(elements, PartitionElements({elements, dtype, 0}, partition_size)))),
       absl::StrJoin(free, ", "), job_limited ? "--job-memory-limit" : "--memory-limit"));
 }
 
@@ -248,8 +254,7 @@ absl::Status CheckDescriptor(const v1::TensorDescriptor& tensor,
   }
   const std::optional<uint64_t> elements = CountElements(tensor);
   if (!elements) return refuse(absl::StrFormat("its shape is %s", Describe(tensor)));
-  const uint64_t partitions =
-      PartitionCount(*elements, PartitionElements({*elements, DTypeOf(tensor)}, partition_size));
+  const uint64_t partitions = CountPartitions(tensor, partition_size);
   if (partitions > kMaxPartitions) {
     return refuse(
         absl::StrFormat("it would have %d partitions, more than %d: raise "
@@ -257,6 +262,11 @@ absl::Status CheckDescriptor(const v1::TensorDescriptor& tensor,
                         partitions, kMaxPartitions));
   }
   return absl::OkStatus();
+}
+
+uint64_t CountPartitions(const v1::TensorDescriptor& tensor, const PartitionSize& partition_size) {
+  const uint64_t elements = ElementsOf(tensor);
+  return PartitionCount(elements, PartitionElements({elements, DTypeOf(tensor)}, partition_size));
 }
 
 DType DTypeOf(const v1::TensorDescriptor& tensor) { return static_cast<DType>(tensor.dtype()); }
@@ -279,15 +289,22 @@ std::string Describe(const v1::TensorDescriptor& tensor) {
   return text;
 }
 
-void ForEachPartition(const v1::TensorPlan& plan,
+void ForEachPartition(const v1::TensorPlan& plan, uint32_t nodes,
                       const std::function<void(const PlannedPartition&)>& visit) {
   const DType dtype = DTypeOf(plan.tensor());
   const uint64_t elements = ElementsOf(plan.tensor());
+  const uint64_t table = TableBytesOf(plan.tensor(), nodes);
   for (int i = 0; i < plan.servers_size(); ++i) {
     const uint64_t size = ElementsOfPartition(elements, plan.partition_elements(), i);
     visit({static_cast<uint32_t>(i), ServerId(plan.servers(i)), plan.shards(i),
-           size * SizeOf(dtype), AccumulatorBytes(dtype, size), size, dtype});
+           size * SizeOf(dtype), AccumulatorBytes(dtype, size) + table, size, dtype, table});
   }
+}
+
+uint64_t MemoryBytesOf(const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes) {
+  const uint64_t elements =
+      ElementsOfPartition(ElementsOf(plan.tensor()), plan.partition_elements(), partition);
+  return AccumulatorBytes(DTypeOf(plan.tensor()), elements) + TableBytesOf(plan.tensor(), nodes);
 }
 
 void SetOwner(v1::TensorPlan* plan, uint32_t partition, const PartitionPlace& place,

@@ -1,5 +1,5 @@
-// From what membership knows of a job to lib/plan and back: shares, assignments, and the memory
-// they take. Pure: no I/O, clock or thread.
+// The bridge between a job's state and lib/plan: shares, assignments, and the memory that they
+// take. Pure: no I/O, clock or thread.
 #pragma once
 
 #include <cstdint>
@@ -17,59 +17,66 @@
 
 namespace addend {
 
-// What a server has free for one job.
+// The memory that a server has free for a job.
 struct ServerRoom {
   uint64_t bytes = ServerLoad::kUnlimited;
   bool of_job_limit = false;  // by --job-memory-limit; else by --memory-limit
 };
 
-// A summation server as one job sees it.
+// A summation server as a job sees it.
 struct PlannerServer {
   ServerId id;
   std::string name;            // for messages: "server 3 (host)"
-  std::optional<NodeId> node;  // colocated with this node; none: a CPU server
+  std::optional<NodeId> node;  // colocated with this node; empty: a CPU server
   double bandwidth_bps = 0;    // of the whole machine; 0: unknown
-  double speed = 1;            // of that bandwidth, as far as it was seen
-  uint32_t jobs = 1;           // that share the machine, this one included
+  double speed = 1;            // the part of that bandwidth that was seen
+  uint32_t jobs = 1;           // that share the machine, this job included
   bool job_limited = false;    // as ServerRoom::of_job_limit
   ServerLoad load;             // this job's; `share` is filled in by the planner
 };
 
 struct PlannerJob {
+  uint32_t nodes = 0;            // of the generation, those that are lost included
   std::vector<double> node_bps;  // by node rank; 0: unknown
   std::vector<PlannerServer> servers;
 };
 
 struct Targets {
   std::vector<double> shares;     // of PlannerJob::servers, in their order
-  std::optional<double> t_opt_s;  // none: no bandwidth is known, or there is no network
+  std::optional<double> t_opt_s;  // empty: no bandwidth is known, or there is no network
 };
 
-// `bytes`: M, what the job communicates per step. FAILED_PRECONDITION when nobody can sum.
+// `bytes`: M, the bytes that the job communicates per step. FAILED_PRECONDITION when nobody can
+// sum.
 absl::StatusOr<Targets> TargetShares(const PlannerJob& job, double bytes);
 
-// How many CPU servers are worth having for the job alone, whichever are there: see lib/plan.
+// The number of CPU servers that are worth having for the job alone, however many there are: see
+// lib/plan.
 uint64_t RecommendServers(const PlannerJob& job);
 
-// One plan per descriptor, in their order, without tensor ids. Adds what it assigns to the loads in
-// `job`. On an error `job` is unchanged; RESOURCE_EXHAUSTED when the servers' memory does not
+// A plan per descriptor, in their order, without tensor ids. Adds the assigned bytes to the loads
+// in `job`. On an error `job` is unchanged; RESOURCE_EXHAUSTED when the servers' memory does not
 // suffice for all of them together.
 absl::StatusOr<std::vector<v1::TensorPlan>> PlanTensors(
     std::span<const v1::TensorDescriptor* const> tensors, const PartitionSize& partition_size,
     PlannerJob* job);
 
-// A partition of a plan: who sums it, and what it costs there.
+// A partition of a plan: its server, and its cost there.
 struct PlannedPartition {
   uint32_t index = 0;
   ServerId server;
   uint32_t shard = 0;
   uint64_t payload_bytes = 0;
-  uint64_t accumulator_bytes = 0;
+  uint64_t accumulator_bytes = 0;  // with the tables of the partition
   uint64_t elements = 0;
   DType dtype = DType::kFloat32;
+  uint64_t table_bytes = 0;
 };
-void ForEachPartition(const v1::TensorPlan& plan,
+// `nodes`: of the job, as PlannerJob::nodes.
+void ForEachPartition(const v1::TensorPlan& plan, uint32_t nodes,
                       const std::function<void(const PlannedPartition&)>& visit);
+// The memory that a server reserves for this partition, as accumulator_bytes.
+uint64_t MemoryBytesOf(const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes);
 
 struct PartitionPlace {
   ServerId server;
@@ -88,7 +95,7 @@ inline PlannedPartition MovedTo(PlannedPartition partition, const PartitionPlace
   return partition;
 }
 // New owners for partitions whose owner is gone (and is not in `job` any more), in their order; the
-// others stay where they are. Adds what it assigns to the loads in `job`. Errors as PlanTensors.
+// others stay where they are. Adds the assigned bytes to the loads in `job`. Errors as PlanTensors.
 absl::StatusOr<std::vector<PartitionPlace>> ReassignPartitions(
     std::span<const PlannedPartition> partitions, PlannerJob* job);
 
@@ -102,14 +109,17 @@ struct PlannedMove {
 absl::StatusOr<std::vector<PlannedMove>> PlanMoves(std::span<const PlannedPartition> partitions,
                                                    const PlannerJob& job);
 
-// Why a tensor that PlanTensors refused has no room: its name, what it needs, what every server
-// has.
+// Why a tensor that PlanTensors refused has no room: its name, the bytes that it needs, the bytes
+// that every server has.
 absl::Status NoRoom(const v1::TensorDescriptor& tensor, const PartitionSize& partition_size,
                     const PlannerJob& job);
 
 // Whether the descriptor can be planned at all; INVALID_ARGUMENT names the tensor.
 absl::Status CheckDescriptor(const v1::TensorDescriptor& tensor,
                              const PartitionSize& partition_size);
+
+// How many partitions the tensor will have.
+uint64_t CountPartitions(const v1::TensorDescriptor& tensor, const PartitionSize& partition_size);
 
 DType DTypeOf(const v1::TensorDescriptor& tensor);
 uint64_t ElementsOf(const v1::TensorDescriptor& tensor);

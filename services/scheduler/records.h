@@ -1,35 +1,35 @@
-// The keys of the scheduler's records. Numbers have a fixed width, so that the store's order within
-// one kind of record is the numbers' order.
+// The scheduler's records (proto/addend/v1/scheduler_store.proto): the state as it is stored, and
+// read back. Pure.
+//
+// A record that is read may come from a damaged file or from another program. It is checked against
+// the records that were read before it, so that the scheduler can work with it. DATA_LOSS says in a
+// few words why a record cannot be used.
 #pragma once
 
-#include <cstdint>
-#include <string>
-
-#include "absl/strings/str_format.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/addend/v1/scheduler_store.pb.h"
+#include "services/scheduler/agreements.h"
+#include "services/scheduler/fleet.h"
+#include "services/scheduler/job.h"
+#include "services/scheduler/record_keys.h"
 
 namespace addend::records {
 
-inline constexpr char kIds[] = "ids";
-inline constexpr char kServerPrefix[] = "server/";
-inline constexpr char kJobPrefix[] = "job/";
-inline constexpr char kAgreementPrefix[] = "agreement/";
-inline constexpr char kNodePrefix[] = "node/";
-inline constexpr char kPlanPrefix[] = "plan/";
+v1::IdsRecord RecordOfIds(const Fleet& fleet, const Jobs& jobs);
+v1::ServerRecord RecordOf(const Server& server);
+v1::JobRecord RecordOf(const Job& job);
+v1::NodeRecord RecordOf(const Job& job, const Node& node);
+v1::AgreementRecord RecordOf(const Job& job, const DeclaredTensor& tensor);
+v1::PlanRecord PlanRecordOf(const Job& job, const DeclaredTensor& tensor);
 
-inline std::string ServerKey(uint32_t server_id) {
-  return absl::StrFormat("%s%010d", kServerPrefix, server_id);
-}
-inline std::string JobKey(uint64_t job_id) {
-  return absl::StrFormat("%s%020d", kJobPrefix, job_id);
-}
-inline std::string NodeKey(uint64_t job_id, uint32_t node_rank) {
-  return absl::StrFormat("%s%020d/%010d", kNodePrefix, job_id, node_rank);
-}
-inline std::string AgreementKey(uint64_t job_id, uint64_t agreement) {
-  return absl::StrFormat("%s%020d/%020d", kAgreementPrefix, job_id, agreement);
-}
-inline std::string PlanKey(uint64_t job_id, uint64_t agreement) {
-  return absl::StrFormat("%s%020d/%020d", kPlanPrefix, job_id, agreement);
-}
+// The state of a record, without the parts that are not stored: leases, loads, answers.
+absl::Status Check(const v1::IdsRecord& record);
+absl::StatusOr<Server> From(const v1::ServerRecord& record, const Fleet& fleet);
+absl::StatusOr<Job> From(const v1::JobRecord& record, const Jobs& jobs);
+absl::StatusOr<Node> From(const v1::NodeRecord& record, const Job& job);
+absl::StatusOr<DeclaredTensor> From(const v1::AgreementRecord& record, const Job& job);
+// `tensor`: of the plan's agreement.
+absl::Status Check(const v1::PlanRecord& record, const Job& job, const DeclaredTensor& tensor);
 
 }  // namespace addend::records

@@ -1,3 +1,4 @@
+// The gRPC side of the scheduler.
 #include "services/scheduler/scheduler_service.h"
 
 #include <algorithm>
@@ -7,23 +8,26 @@
 
 #include "absl/strings/str_format.h"
 #include "lib/auth/secret.h"
+#include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
+#include "lib/base/utf8.h"
 #include "lib/base/version.h"
+#include "lib/rpc/request_bounds.h"
 #include "lib/rpc/status.h"
+#include "services/scheduler/store/format.h"
 
 namespace addend {
 namespace {
 
+// The longest part of a member's text in a line of the log.
+constexpr size_t kLineBytes = 2000;
+// Members may come and go as fast as they can. Sentences that are left out of the log are counted
+// there, and a status has the last events.
+constexpr uint64_t kReasonsPerSecond = 100;
+constexpr uint64_t kRefusalsPerSecond = 10;
 constexpr absl::Duration kMetricsInterval = absl::Seconds(1);
-
-// Wall-clock time that never jumps: a clock that is set must not end leases.
-absl::Time Now() {
-  static const absl::Time start = absl::Now();
-  static const auto steady_start = std::chrono::steady_clock::now();
-  return start + absl::FromChrono(std::chrono::steady_clock::now() - steady_start);
-}
 
 Membership::Options MembershipOptions(const SchedulerService::Options& options,
                                       const Store& store) {
@@ -34,6 +38,13 @@ Membership::Options MembershipOptions(const SchedulerService::Options& options,
           .make_key = [] { return std::string(auth::TextOf(auth::NewSecret())); },
           .token_lifetime = options.token_lifetime,
           .servers_digest = options.servers_digest};
+}
+
+// Moves the answer of a registration into the response of its call.
+template <typename Response>
+Outcome<absl::Status> Fill(Outcome<absl::StatusOr<Response>> outcome, Response* response) {
+  if (outcome.answer.ok()) *response = *std::move(outcome.answer);
+  return {outcome.answer.status(), std::move(outcome.decision)};
 }
 
 absl::Status ShuttingDown() { return absl::UnavailableError("the scheduler is shutting down"); }
@@ -51,7 +62,9 @@ SchedulerService::SchedulerService(Options options)
     : on_fatal_(std::move(options.on_fatal)),
       metrics_(options.registry),
       store_(std::move(options.store)),
-      membership_(MembershipOptions(options, *store_), Now()) {}
+      membership_(MembershipOptions(options, *store_), SteadyNow()),
+      reasons_(kReasonsPerSecond),
+      refusals_(kRefusalsPerSecond) {}
 
 SchedulerService::~SchedulerService() {
   Shutdown();
@@ -61,7 +74,11 @@ SchedulerService::~SchedulerService() {
 absl::Status SchedulerService::Load() {
   MutexLock lock(&mu_);
   ADDEND_ASSIGN_OR_RETURN(const std::vector<StoreEntry> entries, store_->Load());
-  ADDEND_RETURN_IF_ERROR(membership_.Restore(Now(), entries));
+  ADDEND_RETURN_IF_ERROR(CheckFormat(store_->Describe(), entries));
+  ADDEND_RETURN_IF_ERROR(membership_.Restore(SteadyNow(), entries));
+  if (const auto format = FormatToWrite(entries); format.has_value()) {
+    ADDEND_RETURN_IF_ERROR(store_->Apply({&*format, 1}));
+  }
   const MembershipSummary summary = membership_.Summary();
   spdlog::info("store {}: {} servers, {} nodes, {} tensors", store_->Describe(),
                summary.cpu_servers + summary.colocated_servers, summary.nodes, summary.tensors);
@@ -85,35 +102,62 @@ void SchedulerService::Shutdown() {
 }
 
 v1::GetStatusResponse SchedulerService::Status() {
-  MutexLock lock(&mu_);
-  return membership_.GetStatus(Now(), {});
+  std::shared_ptr<const v1::GetStatusResponse> status;
+  {
+    MutexLock lock(&mu_);
+    status = RecentStatus();
+  }
+  return *status;
+}
+
+std::shared_ptr<const v1::GetStatusResponse> SchedulerService::RecentStatus() {
+  const absl::Time now = SteadyNow();
+  if (now - status_at_ >= kStatusInterval) {
+    status_ = std::make_shared<const v1::GetStatusResponse>(membership_.GetStatus(now, {}));
+    status_at_ = now;
+  }
+  return status_;
+}
+
+absl::Status SchedulerService::FillStatus(const v1::GetStatusRequest& request,
+                                          v1::GetStatusResponse* response) {
+  ADDEND_RETURN_IF_ERROR(CheckBounds(request));
+  std::shared_ptr<const v1::GetStatusResponse> status;
+  {
+    MutexLock lock(&mu_);
+    if (!closed_.ok()) return closed_;
+    status = RecentStatus();
+  }
+  *response = request.job().empty() ? *status : StatusView::OfJob(*status, request.job());
+  return absl::OkStatus();
 }
 
 void SchedulerService::KeepTime() {
-  absl::Time next_metrics = Now();
+  absl::Time next_metrics = SteadyNow();
   while (true) {
     absl::Time wake;
     Streams touched;
     {
       MutexLock lock(&mu_);
       if (stop_) return;
-      wake = Now() + kMetricsInterval;
+      wake = SteadyNow() + kMetricsInterval;
       RunLocked(
-          [&wake](Membership& membership, absl::Time now, Decision* decision) {
-            wake = membership.Tick(now, decision);
-            return absl::OkStatus();
+          [&wake](Membership& membership, absl::Time now) {
+            Outcome<absl::Time> tick = membership.Tick(now);
+            wake = tick.answer;
+            return Outcome<absl::Status>{absl::OkStatus(), std::move(tick.decision)};
           },
           &touched)
           .IgnoreError();  // RunLocked has told on_fatal_
-      if (Now() >= next_metrics) {
+      if (SteadyNow() >= next_metrics) {
         metrics_.Update(membership_.Summary(), server_streams_.size() + node_streams_.size());
-        next_metrics = Now() + kMetricsInterval;
+        next_metrics = SteadyNow() + kMetricsInterval;
       }
     }
     for (const auto& stream : touched) stream->Pump();
     // Not more often than this, however many leases end at about the same time.
     const absl::Duration pause =
-        std::clamp(wake - Now(), absl::Milliseconds(20), absl::Milliseconds(500));
+        std::clamp(wake - SteadyNow(), absl::Milliseconds(20), absl::Milliseconds(500));
     const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(pause);
     MutexLock lock(&mu_);
     while (!stop_ && !any_ended_ && stopping_.WaitUntil(&mu_, until)) {
@@ -122,47 +166,55 @@ void SchedulerService::KeepTime() {
   }
 }
 
-absl::Status SchedulerService::Run(const Event& event) {
+absl::Status SchedulerService::Run(const google::protobuf::Message& request, const Event& event) {
   Streams touched;
-  absl::Status status;
-  {
+  // Before the lock: a call that is refused here costs the other callers nothing.
+  absl::Status status = CheckBounds(request);
+  if (status.ok()) {
     MutexLock lock(&mu_);
     status = RunLocked(event, &touched);
   }
   for (const auto& stream : touched) stream->Pump();
-  if (!status.ok()) {
-    metrics_.Refused();
-    if (absl::IsNotFound(status)) {
-      spdlog::debug("{}", Message(status));
-    } else {
-      spdlog::warn("refused: {}", Message(status));
-    }
-  }
+  if (!status.ok()) NoteRefusal(status);
   return status;
+}
+
+void SchedulerService::NoteRefusal(const absl::Status& why) {
+  metrics_.Refused();
+  if (absl::IsNotFound(why)) return spdlog::debug("{}", Message(why));
+  MutexLock lock(&refusals_mu_);
+  if (const auto others = refusals_.Next(SteadyNow())) {
+    spdlog::warn("refused: {}{}", Shortened(Message(why), kLineBytes), *others);
+  }
+}
+
+void SchedulerService::Say(const std::string& reason) {
+  if (const auto others = reasons_.Next(SteadyNow())) {
+    spdlog::info("{}{}", Shortened(reason, kLineBytes), *others);
+  }
 }
 
 absl::Status SchedulerService::RunLocked(const Event& event, Streams* touched) {
   if (!closed_.ok()) return closed_;
   ForgetEndedStreams();
-  Decision decision;
-  const absl::Time start = Now();
-  const absl::Status status = event(membership_, start, &decision);
-  if (decision.planned > 0) metrics_.Planned(decision.planned, Now() - start);
+  const absl::Time start = SteadyNow();
+  const auto [status, decision] = event(membership_, start);
+  if (decision.planned > 0) metrics_.Planned(decision.planned, SteadyNow() - start);
   if (absl::Status stored = StoreDecision(decision); !stored.ok()) {
     closed_ = absl::UnavailableError(Message(stored));
     on_fatal_(std::move(stored));
     return closed_;
   }
-  for (const std::string& reason : decision.reasons) spdlog::info("{}", reason);
+  for (const std::string& reason : decision.reasons) Say(reason);
   Deliver(decision, touched);
   return status;
 }
 
 absl::Status SchedulerService::StoreDecision(const Decision& decision) {
   if (decision.writes.empty()) return absl::OkStatus();
-  const absl::Time start = Now();
+  const absl::Time start = SteadyNow();
   ADDEND_RETURN_IF_ERROR(store_->Apply(decision.writes));
-  metrics_.Stored(Now() - start);
+  metrics_.Stored(SteadyNow() - start);
   return absl::OkStatus();
 }
 
@@ -194,7 +246,7 @@ void SchedulerService::Deliver(const Decision& decision, Streams* touched) {
 }
 
 // Never waits for mu_: this is a thread of gRPC's on which the store's own calls may depend, and
-// whoever has mu_ may be in such a call.
+// the thread that holds mu_ may be in such a call.
 void SchedulerService::StreamDone(WatchId watch) {
   MutexLock lock(&ended_mu_);
   ended_.push_back(watch);
@@ -210,7 +262,7 @@ void SchedulerService::ForgetEndedStreams() {
     any_ended_ = false;
   }
   for (const WatchId watch : ended) {
-    membership_.WatchBroke(Now(), watch);
+    membership_.WatchBroke(SteadyNow(), watch);
     server_streams_.erase(watch);
     node_streams_.erase(watch);
   }
@@ -222,9 +274,10 @@ WatchId SchedulerService::NextWatch() {
 }
 
 grpc::ServerUnaryReactor* SchedulerService::Answer(grpc::CallbackServerContext* context,
+                                                   const google::protobuf::Message& request,
                                                    const Event& event) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(Run(event)));
+  reactor->Finish(ToGrpc(Run(request, event)));
   return reactor;
 }
 
@@ -236,8 +289,8 @@ grpc::ServerWriteReactor<v1::ServerUpdate>* SchedulerService::WatchServer(
     MutexLock lock(&mu_);
     server_streams_[watch] = stream;
   }
-  const absl::Status status = Run([&](Membership& membership, absl::Time now, Decision* decision) {
-    return membership.WatchServer(now, request->member(), watch, decision);
+  const absl::Status status = Run(*request, [&](Membership& membership, absl::Time now) {
+    return membership.WatchServer(now, *request, watch);
   });
   if (!status.ok()) {
     stream->End(ToGrpc(status));
@@ -254,8 +307,8 @@ grpc::ServerWriteReactor<v1::NodeUpdate>* SchedulerService::WatchNode(
     MutexLock lock(&mu_);
     node_streams_[watch] = stream;
   }
-  const absl::Status status = Run([&](Membership& membership, absl::Time now, Decision* decision) {
-    return membership.WatchNode(now, request->member(), watch, decision);
+  const absl::Status status = Run(*request, [&](Membership& membership, absl::Time now) {
+    return membership.WatchNode(now, *request, watch);
   });
   if (!status.ok()) {
     stream->End(ToGrpc(status));
@@ -267,118 +320,134 @@ grpc::ServerWriteReactor<v1::NodeUpdate>* SchedulerService::WatchNode(
 grpc::ServerUnaryReactor* SchedulerService::RegisterServer(grpc::CallbackServerContext* context,
                                                            const v1::RegisterServerRequest* request,
                                                            v1::RegisterServerResponse* response) {
-  return Answer(
-      context, [&](Membership& membership, absl::Time now, Decision* decision) -> absl::Status {
-        ADDEND_ASSIGN_OR_RETURN(*response, membership.RegisterServer(now, *request, decision));
-        return absl::OkStatus();
-      });
+  return Answer(context, *request, [&](Membership& membership, absl::Time now) {
+    return Fill(membership.RegisterServer(now, *request), response);
+  });
 }
 
 grpc::ServerUnaryReactor* SchedulerService::RegisterNode(grpc::CallbackServerContext* context,
                                                          const v1::RegisterNodeRequest* request,
                                                          v1::RegisterNodeResponse* response) {
-  return Answer(
-      context, [&](Membership& membership, absl::Time now, Decision* decision) -> absl::Status {
-        ADDEND_ASSIGN_OR_RETURN(*response, membership.RegisterNode(now, *request, decision));
-        return absl::OkStatus();
-      });
+  return Answer(context, *request, [&](Membership& membership, absl::Time now) {
+    return Fill(membership.RegisterNode(now, *request), response);
+  });
 }
 
 grpc::ServerUnaryReactor* SchedulerService::Heartbeat(grpc::CallbackServerContext* context,
                                                       const v1::HeartbeatRequest* request,
-                                                      v1::HeartbeatResponse*) {
-  return Answer(context, [&](Membership& membership, absl::Time now, Decision* decision) {
-    return membership.Heartbeat(now, *request, decision);
+                                                      v1::HeartbeatResponse* response) {
+  response->set_now_unix_s(absl::ToDoubleSeconds(SteadyNow() - absl::UnixEpoch()));
+  return Answer(context, *request, [&](Membership& membership, absl::Time now) {
+    return membership.Heartbeat(now, *request);
   });
 }
 
 grpc::ServerUnaryReactor* SchedulerService::Drain(grpc::CallbackServerContext* context,
                                                   const v1::DrainRequest* request,
                                                   v1::DrainResponse*) {
-  return Answer(context, [&](Membership& membership, absl::Time now, Decision* decision) {
-    return membership.Drain(now, *request, decision);
+  return Answer(context, *request, [&](Membership& membership, absl::Time now) {
+    return membership.Drain(now, *request);
   });
 }
 
 grpc::ServerUnaryReactor* SchedulerService::Leave(grpc::CallbackServerContext* context,
                                                   const v1::LeaveRequest* request,
                                                   v1::LeaveResponse*) {
-  return Answer(context, [&](Membership& membership, absl::Time now, Decision* decision) {
-    return membership.Leave(now, request->member(), decision);
+  return Answer(context, *request, [&](Membership& membership, absl::Time now) {
+    return membership.Leave(now, request->member());
   });
 }
 
 grpc::ServerUnaryReactor* SchedulerService::AckReservation(grpc::CallbackServerContext* context,
                                                            const v1::AckReservationRequest* request,
                                                            v1::AckReservationResponse*) {
-  return Answer(context, [&](Membership& membership, absl::Time now, Decision* decision) {
-    return membership.AckReservation(now, *request, decision);
+  return Answer(context, *request, [&](Membership& membership, absl::Time now) {
+    return membership.AckReservation(now, *request);
   });
 }
 
 grpc::ServerUnaryReactor* SchedulerService::Declare(grpc::CallbackServerContext* context,
                                                     const v1::DeclareRequest* request,
                                                     v1::DeclareResponse*) {
-  return Answer(context, [&](Membership& membership, absl::Time now, Decision* decision) {
-    return membership.Declare(now, *request, decision);
+  return Answer(context, *request, [&](Membership& membership, absl::Time now) {
+    return membership.Declare(now, *request);
   });
 }
 
 grpc::ServerUnaryReactor* SchedulerService::Undeclare(grpc::CallbackServerContext* context,
                                                       const v1::UndeclareRequest* request,
                                                       v1::UndeclareResponse*) {
-  return Answer(context, [&](Membership& membership, absl::Time now, Decision* decision) {
-    return membership.Undeclare(now, *request, decision);
+  return Answer(context, *request, [&](Membership& membership, absl::Time now) {
+    return membership.Undeclare(now, *request);
   });
 }
 
 grpc::ServerUnaryReactor* SchedulerService::ReportTrainers(grpc::CallbackServerContext* context,
                                                            const v1::ReportTrainersRequest* request,
                                                            v1::ReportTrainersResponse*) {
-  return Answer(context, [&](Membership& membership, absl::Time now, Decision* decision) {
-    return membership.ReportTrainers(now, *request, decision);
+  return Answer(context, *request, [&](Membership& membership, absl::Time now) {
+    return membership.ReportTrainers(now, *request);
   });
 }
 
 grpc::ServerUnaryReactor* SchedulerService::ReportIdle(grpc::CallbackServerContext* context,
                                                        const v1::ReportIdleRequest* request,
                                                        v1::ReportIdleResponse*) {
-  return Answer(context, [&](Membership& membership, absl::Time now, Decision* decision) {
-    return membership.ReportIdle(now, *request, decision);
+  return Answer(context, *request, [&](Membership& membership, absl::Time now) {
+    return membership.ReportIdle(now, *request);
   });
 }
 
 grpc::ServerUnaryReactor* SchedulerService::ReportFailure(grpc::CallbackServerContext* context,
                                                           const v1::ReportFailureRequest* request,
                                                           v1::ReportFailureResponse*) {
-  return Answer(context, [&](Membership& membership, absl::Time now, Decision* decision) {
-    return membership.ReportFailure(now, *request, decision);
+  return Answer(context, *request, [&](Membership& membership, absl::Time now) {
+    return membership.ReportFailure(now, *request);
   });
 }
 
 grpc::ServerUnaryReactor* SchedulerService::ReportServerLost(
     grpc::CallbackServerContext* context, const v1::ReportServerLostRequest* request,
     v1::ReportServerLostResponse*) {
-  return Answer(context, [&](Membership& membership, absl::Time now, Decision* decision) {
-    return membership.ReportServerLost(now, *request, decision);
+  return Answer(context, *request, [&](Membership& membership, absl::Time now) {
+    return membership.ReportServerLost(now, *request);
   });
 }
 
 grpc::ServerUnaryReactor* SchedulerService::AckChange(grpc::CallbackServerContext* context,
                                                       const v1::AckChangeRequest* request,
                                                       v1::AckChangeResponse*) {
-  return Answer(context, [&](Membership& membership, absl::Time now, Decision* decision) {
-    return membership.AckChange(now, *request, decision);
+  return Answer(context, *request, [&](Membership& membership, absl::Time now) {
+    return membership.AckChange(now, *request);
   });
 }
 
-grpc::ServerUnaryReactor* SchedulerService::GetStatus(grpc::CallbackServerContext* context,
+// gRPC says when an answer has been sent, or cannot be any more.
+class SchedulerService::StatusAnswer final : public grpc::ServerUnaryReactor {
+ public:
+  explicit StatusAnswer(std::atomic<int>* under_way) : under_way_(*under_way) {}
+
+ private:
+  void OnDone() override {
+    --under_way_;
+    delete this;
+  }
+  std::atomic<int>& under_way_;
+};
+
+grpc::ServerUnaryReactor* SchedulerService::GetStatus(grpc::CallbackServerContext*,
                                                       const v1::GetStatusRequest* request,
                                                       v1::GetStatusResponse* response) {
-  return Answer(context, [&](Membership& membership, absl::Time now, Decision*) {
-    *response = membership.GetStatus(now, *request);
-    return absl::OkStatus();
-  });
+  auto* const answer = new StatusAnswer(&status_answers_);
+  const absl::Status status =
+      ++status_answers_ > kMaxStatusAnswers
+          ? absl::ResourceExhaustedError(absl::StrFormat(
+                "%d answers with the scheduler's status have not been read yet: ask again later",
+                kMaxStatusAnswers))
+          : FillStatus(*request, response);
+  if (!status.ok()) NoteRefusal(status);
+  answer->Finish(ToGrpc(status));
+  return answer;
 }
 
 }  // namespace addend

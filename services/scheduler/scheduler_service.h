@@ -1,5 +1,5 @@
-// The gRPC side of the scheduler: turns calls into events of Membership, stores and delivers what
-// it decides, and keeps its time.
+// The gRPC side of the scheduler: turns calls into events of Membership, stores and delivers its
+// decisions, and keeps its time.
 #pragma once
 
 #include <prometheus/registry.h>
@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "lib/base/line_pace.h"
 #include "lib/base/mutex.h"
 #include "proto/addend/v1/scheduler.grpc.pb.h"
 #include "services/scheduler/membership.h"
@@ -23,11 +24,10 @@
 
 namespace addend {
 
-// Every call runs on a thread of gRPC's and takes the one mutex around membership, store and
-// streams; no call waits for a member. Only the end of a stream does not wait for that mutex. One
-// thread of its own ends leases. What an event changes is stored before it is told to anybody; if
-// that fails the service stops answering and asks the process to end, because the store still has
-// the truth.
+// Every call runs on a thread of gRPC's and takes the mutex around membership, store and streams;
+// no call waits for a member. Only the end of a stream does not wait for that mutex. A thread of
+// its own ends leases. The changes of an event are stored before anybody is told; if that fails the
+// service stops answering and asks the process to end, because the store still has the truth.
 //
 // Ends in this order: Shutdown, then the RpcServer that serves it, then this.
 class SchedulerService final : public v1::Scheduler::CallbackService {
@@ -47,8 +47,16 @@ class SchedulerService final : public v1::Scheduler::CallbackService {
   static absl::StatusOr<std::unique_ptr<SchedulerService>> Create(Options options);
   ~SchedulerService() override;
 
+  // A status is computed for all callers within so long, and no status is older than that.
+  static constexpr absl::Duration kStatusInterval = absl::Milliseconds(100);
+  // Answers of GetStatus that are made or on their way: a caller need not read its answer.
+  static constexpr int kMaxStatusAnswers = 32;
+
   // All that GetStatus answers; also while calls are refused.
   v1::GetStatusResponse Status() ABSL_LOCKS_EXCLUDED(mu_);
+  // The answer of GetStatus, without counting the answers that are on their way.
+  absl::Status FillStatus(const v1::GetStatusRequest& request, v1::GetStatusResponse* response)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   // Ends the streams and refuses calls from now on, so that members look for a new scheduler.
   void Shutdown();
@@ -101,23 +109,29 @@ class SchedulerService final : public v1::Scheduler::CallbackService {
                                       v1::GetStatusResponse* response) override;
 
  private:
-  using Event = std::function<absl::Status(Membership&, absl::Time, Decision*)>;
+  using Event = std::function<Outcome<absl::Status>(Membership&, absl::Time)>;
   using Streams = std::vector<std::shared_ptr<Pumpable>>;
+  class StatusAnswer;
 
   explicit SchedulerService(Options options);
   absl::Status Load();
   void KeepTime();
 
-  // One event, from the decision to its delivery.
-  absl::Status Run(const Event& event) ABSL_LOCKS_EXCLUDED(mu_);
-  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const Event& event)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  // An event, from the check of `request` (lib/rpc/request_bounds.h) to the decision's delivery.
+  absl::Status Run(const google::protobuf::Message& request, const Event& event)
+      ABSL_LOCKS_EXCLUDED(mu_, refusals_mu_);
+  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
+                                   const google::protobuf::Message& request, const Event& event)
+      ABSL_LOCKS_EXCLUDED(mu_, refusals_mu_);
+  void NoteRefusal(const absl::Status& why) ABSL_LOCKS_EXCLUDED(refusals_mu_);
+  void Say(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status RunLocked(const Event& event, Streams* touched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status StoreDecision(const Decision& decision) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Deliver(const Decision& decision, Streams* touched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void StreamDone(WatchId watch) ABSL_LOCKS_EXCLUDED(mu_, ended_mu_);
   void ForgetEndedStreams() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) ABSL_LOCKS_EXCLUDED(ended_mu_);
   WatchId NextWatch() ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<const v1::GetStatusResponse> RecentStatus() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::function<void(absl::Status)> on_fatal_;
   SchedulerMetrics metrics_;
@@ -131,13 +145,21 @@ class SchedulerService final : public v1::Scheduler::CallbackService {
   std::map<WatchId, std::shared_ptr<UpdateStream<v1::NodeUpdate>>> node_streams_
       ABSL_GUARDED_BY(mu_);
   WatchId next_watch_ ABSL_GUARDED_BY(mu_) = 1;
+  LinePace reasons_ ABSL_GUARDED_BY(mu_);
   absl::Status closed_ ABSL_GUARDED_BY(mu_);  // not OK: no more events
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  std::shared_ptr<const v1::GetStatusResponse> status_ ABSL_GUARDED_BY(mu_);  // of all jobs
+  absl::Time status_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+
+  Mutex refusals_mu_;
+  LinePace refusals_ ABSL_GUARDED_BY(refusals_mu_);
 
   // Streams that gRPC has ended and membership does not know of yet.
   Mutex ended_mu_ ABSL_ACQUIRED_AFTER(mu_);
   std::vector<WatchId> ended_ ABSL_GUARDED_BY(ended_mu_);
   std::atomic<bool> any_ended_{false};
+
+  std::atomic<int> status_answers_{0};
 
   std::thread timekeeper_;  // started last
 };

@@ -1,3 +1,4 @@
+// The scheduler's page for people and its /api/status.
 #include "services/scheduler/status_page.h"
 
 #include <utility>
@@ -43,7 +44,8 @@ void StatusPage::Show(StatusFn status) {
   status_ = std::move(status);
 }
 
-// 503 of one that stands by: who does not look at the status would take it for an empty cluster.
+// A scheduler that stands by answers 503: a reader that ignores the HTTP status would take an empty
+// answer for an empty cluster.
 HttpAnswer StatusPage::Status() {
   v1::GetStatusResponse status;
   {

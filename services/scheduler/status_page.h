@@ -11,7 +11,7 @@
 
 namespace addend {
 
-// Thread-safe: the HTTP server's threads read, the scheduler's main thread says what to show. Must
+// Thread-safe: the HTTP server's threads read, the scheduler's main thread chooses the answer. Must
 // outlive the server that has its routes.
 class StatusPage {
  public:
@@ -20,10 +20,10 @@ class StatusPage {
   // "/", its files, and "/api/status".
   std::vector<HttpRoute> Routes();
 
-  // From now on this scheduler does not lead. `leader`: who does; empty: not known. When it
-  // returns, the former StatusFn is not running and will not be called.
+  // From now on this scheduler does not lead. `leader`: the scheduler that does; empty: not known.
+  // When StandBy returns, the former StatusFn is not running and will not be called.
   void StandBy(std::string leader) ABSL_LOCKS_EXCLUDED(mu_);
-  // It leads, and this is what it knows.
+  // This scheduler leads, and `status` reads its state.
   void Show(StatusFn status) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -1,5 +1,5 @@
-// One watch stream of a member: a bounded queue of updates, written one at a time by gRPC's
-// threads. No thread of its own, so that a scheduler may have ten thousand of them.
+// A watch stream of a member: a bounded queue of updates, which gRPC's threads write in turn. It
+// has no thread of its own, so that a scheduler may have ten thousand streams.
 #pragma once
 
 #include <grpcpp/support/server_callback.h>
@@ -15,18 +15,19 @@
 
 namespace addend {
 
-// What the service does with a stream of any kind. From any thread, except where it says more.
+// The service's side of a stream, of either kind. From any thread, except where a method says more.
 class Pumpable {
  public:
   virtual ~Pumpable() = default;
-  // Starts the next write, or the end, if none is under way. gRPC may answer on the caller's stack,
-  // so the caller must hold no lock.
+  // Starts the next write, or the end, if no write is under way. gRPC may answer on the caller's
+  // stack, so the caller must hold no lock.
   virtual void Pump() = 0;
-  // What is queued is dropped; the member sees `status`. Takes effect with the next Pump.
+  // Drops the queued updates; the member sees `status`. Takes effect with the next Pump.
   virtual void End(grpc::Status status) = 0;
 };
 
-// Owned by itself until gRPC has done with it (OnDone), and by whoever still wants to push.
+// Owned by itself until gRPC has done with it (OnDone), and by every caller that still wants to
+// push.
 template <typename Update>
 class UpdateStream : public grpc::ServerWriteReactor<Update>, public Pumpable {
  public:

@@ -1,3 +1,4 @@
+// Calls to an etcd cluster.
 #include "services/scheduler/store/etcd_client.h"
 
 #include <algorithm>
@@ -5,7 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
+#include "lib/base/clock.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/status_macros.h"
 #include "lib/rpc/client.h"
@@ -36,7 +37,7 @@ absl::Status EtcdClient::Call(
   for (size_t attempts = 1;; ++attempts) {
     size_t used = current_;
     grpc::ClientContext context;
-    SetDeadline(&context, std::clamp(deadline - absl::Now(), absl::Milliseconds(50), attempt));
+    SetDeadline(&context, std::clamp(deadline - SteadyNow(), absl::Milliseconds(50), attempt));
     Begin(&context);
     const absl::Status status = FromGrpc(call(endpoints_[used], &context));
     End(&context);
@@ -44,7 +45,7 @@ absl::Status EtcdClient::Call(
       if (status.ok()) return status;
       return absl::Status(status.code(), absl::StrFormat("%s: %s", name_, status.message()));
     }
-    if (absl::Now() >= deadline) {
+    if (SteadyNow() >= deadline) {
       return WithExitCode(absl::UnavailableError(absl::StrFormat("%s does not answer (%s)", name_,
                                                                  ShortReason(status))),
                           kExitTemporary);
@@ -110,7 +111,7 @@ absl::StatusOr<etcdserverpb::LeaseGrantResponse> EtcdClient::GrantLease(absl::Du
   return response;
 }
 
-// A stream of one request and one answer.
+// A stream with a single request and a single answer.
 absl::Status EtcdClient::KeepLease(int64_t lease, absl::Time deadline) {
   int64_t ttl = 0;
   ADDEND_RETURN_IF_ERROR(Call(deadline, [&](const Endpoint& endpoint, auto* context) {

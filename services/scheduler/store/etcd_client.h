@@ -1,5 +1,5 @@
-// Calls to an etcd cluster: one of several endpoints, each call with a deadline, repeated at the
-// next endpoint while none answers. Thread-safe.
+// Calls to an etcd cluster of several endpoints: each call has a deadline, and is repeated at the
+// next endpoint until an endpoint answers. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -19,10 +19,10 @@ namespace addend {
 
 class EtcdClient {
  public:
-  // `endpoints`: "host:port" each, at least one.
+  // `endpoints`: "host:port" each; not empty.
   explicit EtcdClient(std::vector<std::string> endpoints);
 
-  // All repeat until `deadline`, so what they do must bear to be done twice.
+  // All repeat until `deadline`, so they must be idempotent.
   absl::StatusOr<etcdserverpb::RangeResponse> Range(const etcdserverpb::RangeRequest& request,
                                                     absl::Time deadline);
   absl::StatusOr<etcdserverpb::TxnResponse> Txn(const etcdserverpb::TxnRequest& request,

@@ -1,13 +1,15 @@
+// The store for several schedulers: etcd.
 #include "services/scheduler/store/etcd_store.h"
 
 #include <chrono>
 #include <future>
+#include <iterator>
 #include <map>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
+#include "lib/base/clock.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
@@ -22,10 +24,12 @@ using etcdserverpb::RequestOp;
 
 constexpr std::string_view kHttp = "http://";
 constexpr char kDefaultPrefix[] = "addend";
-// Below etcd's defaults: 128 operations and 1.5 MiB in one request.
+// Below etcd's defaults: 128 operations and 1.5 MiB in a request.
 constexpr size_t kMaxOperations = 100;
 constexpr size_t kMaxBytes = 1 << 20;
-constexpr int kPage = 500;
+// The size of a part of a value. A page of parts stays below kMaxAnswerBytes (lib/rpc/server.h).
+constexpr size_t kPartBytes = 256 << 10;
+constexpr int kPage = 200;
 constexpr absl::Duration kBetweenTries = absl::Milliseconds(200);
 constexpr std::chrono::milliseconds kGiveUpInterval(50);
 constexpr absl::Duration kBetweenLines = absl::Seconds(10);
@@ -61,7 +65,7 @@ absl::Status Malformed(std::string_view where, const std::string& why) {
                       std::string(where), why));
 }
 
-// etcd wants no key twice in one transaction: the last write wins.
+// etcd refuses a key that is twice in a transaction: the last write wins.
 std::vector<StoreWrite> Collapse(std::span<const StoreWrite> writes) {
   std::map<std::string, std::optional<std::string>> last;
   for (const StoreWrite& write : writes) last[write.key] = write.value;
@@ -96,13 +100,16 @@ absl::StatusOr<std::unique_ptr<EtcdStore>> EtcdStore::Open(std::string_view wher
 }
 
 EtcdStore::EtcdStore(std::string where, std::vector<std::string> endpoints, std::string prefix)
-    : where_(std::move(where)), prefix_(std::move(prefix)), client_(std::move(endpoints)) {}
+    : where_(std::move(where)),
+      prefix_(std::move(prefix)),
+      client_(std::move(endpoints)),
+      parts_(kPartBytes) {}
 
 EtcdStore::~EtcdStore() {
   client_.Stop();
   if (keeper_.joinable()) keeper_.join();
   // The next leader need not wait for its end.
-  if (lease_ != 0) client_.RevokeLease(lease_, absl::Now() + absl::Seconds(1));
+  if (lease_ != 0) client_.RevokeLease(lease_, SteadyNow() + absl::Seconds(1));
 }
 
 absl::Status EtcdStore::Lead(const Leadership& leadership) {
@@ -119,9 +126,9 @@ absl::Status EtcdStore::Lead(const Leadership& leadership) {
     const auto leads = attempt.get();
     if (leads.ok() && *leads) break;
     if (!leads.ok() && !absl::IsUnavailable(leads.status())) return leads.status();
-    if (now_leads != leader || absl::Now() >= next_line) {
+    if (now_leads != leader || SteadyNow() >= next_line) {
       leader = now_leads;
-      next_line = absl::Now() + kBetweenLines;
+      next_line = SteadyNow() + kBetweenLines;
       if (leads.ok()) {
         if (leadership.on_standing_by) leadership.on_standing_by(leader);
         spdlog::info("standing by: {} leads", leader.empty() ? "nobody yet" : leader);
@@ -138,9 +145,9 @@ absl::Status EtcdStore::Lead(const Leadership& leadership) {
 }
 
 absl::StatusOr<bool> EtcdStore::TryToLead(const std::string& name, std::string* leader) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(2);
+  const absl::Time deadline = SteadyNow() + absl::Seconds(2);
   if (lease_ != 0 && !client_.KeepLease(lease_, deadline).ok()) lease_ = 0;
-  const absl::Time asked = absl::Now();
+  const absl::Time asked = SteadyNow();
   if (lease_ == 0) {
     ADDEND_ASSIGN_OR_RETURN(const auto granted, client_.GrantLease(leadership_.ttl, deadline));
     lease_ = granted.id();
@@ -172,7 +179,7 @@ absl::StatusOr<bool> EtcdStore::TryToLead(const std::string& name, std::string* 
 
 void EtcdStore::KeepLeading() {
   while (client_.Pause(ttl_ / 4)) {
-    const absl::Time asked = absl::Now();
+    const absl::Time asked = SteadyNow();
     const absl::Status kept = client_.KeepLease(lease_, Deadline());
     if (absl::IsCancelled(kept)) return;
     if (!kept.ok()) {
@@ -206,7 +213,7 @@ absl::Status EtcdStore::Commit(std::vector<RequestOp> operations) {
       kExitTemporary);
 }
 
-// In several transactions if they are too many for one.
+// Writes that are too many for a transaction go into several.
 absl::Status EtcdStore::CommitAll(std::vector<RequestOp> operations) {
   std::vector<RequestOp> some;
   size_t bytes = 0;
@@ -223,7 +230,7 @@ absl::Status EtcdStore::CommitAll(std::vector<RequestOp> operations) {
 }
 
 absl::Status EtcdStore::Apply(std::span<const StoreWrite> writes) {
-  const std::vector<StoreWrite> collapsed = Collapse(writes);
+  const std::vector<StoreWrite> collapsed = InParts(Collapse(writes));
   std::vector<RequestOp> operations;
   size_t bytes = 0;
   for (const StoreWrite& write : collapsed) {
@@ -235,6 +242,15 @@ absl::Status EtcdStore::Apply(std::span<const StoreWrite> writes) {
   const bool fits =
       operations.size() == 1 || (operations.size() <= kMaxOperations && bytes <= kMaxBytes);
   return fits ? Commit(std::move(operations)) : WriteByJournal(collapsed);
+}
+
+std::vector<StoreWrite> EtcdStore::InParts(const std::vector<StoreWrite>& writes) {
+  std::vector<StoreWrite> parts;
+  for (const StoreWrite& write : writes) {
+    std::vector<StoreWrite> split = parts_.Split(write);
+    std::move(split.begin(), split.end(), std::back_inserter(parts));
+  }
+  return parts;
 }
 
 absl::Status EtcdStore::WriteByJournal(const std::vector<StoreWrite>& writes) {
@@ -274,10 +290,10 @@ absl::Status EtcdStore::FinishJournal() {
 absl::StatusOr<std::vector<StoreEntry>> EtcdStore::Load() {
   ADDEND_ASSIGN_OR_RETURN(std::vector<StoreEntry> entries, Read(RecordKey("")));
   for (auto& [key, value] : entries) key.erase(0, RecordKey("").size());
-  return entries;
+  return parts_.Join(Describe(), std::move(entries));
 }
 
-// All keys that begin with `prefix`, as they are at one moment.
+// All keys that begin with `prefix`, as of the same moment.
 absl::StatusOr<std::vector<StoreEntry>> EtcdStore::Read(const std::string& prefix) {
   std::vector<StoreEntry> entries;
   etcdserverpb::RangeRequest request;

@@ -1,12 +1,16 @@
-// The store for several schedulers: etcd, in which one of them at a time is the leader.
+// The store for several schedulers: etcd, in which a single scheduler at a time is the leader.
 //
 // Invariants
-//  1. A write succeeds only while the leader's key is this process's own: one that was deposed
+//  1. A write succeeds only while the leader's key is this process's own: a leader that was deposed
 //     without knowing it writes nothing.
-//  2. A batch that is too large for one transaction is written to a journal first; whoever leads
-//     next carries out a complete journal, and forgets an incomplete one.
+//  2. A batch that is too large for a transaction is written to a journal first. The next leader
+//     carries out a complete journal and forgets an incomplete journal.
 //
-// Keys, below the prefix: leader; record/KEY; journal/NUMBER and journal.complete.
+//  3. No request or answer is larger than etcd and gRPC take by default: the plan of a tensor with
+//     a million partitions is, so that values are stored in parts.
+//
+// Keys, below the prefix: leader; record/KEY and record/KEY#PART; journal/NUMBER and
+// journal.complete.
 #pragma once
 
 #include <memory>
@@ -17,13 +21,14 @@
 #include "lib/base/mutex.h"
 #include "services/scheduler/store/etcd_client.h"
 #include "services/scheduler/store/store.h"
+#include "services/scheduler/store/value_parts.h"
 
 namespace addend {
 
 class EtcdStore final : public Store {
  public:
   // `where`: HOST:PORT[,HOST:PORT...][/PREFIX], each perhaps with http:// in front.
-  // INVALID_ARGUMENT says what is wrong with it. Does not connect.
+  // INVALID_ARGUMENT names the error in it. Does not connect.
   static absl::StatusOr<std::unique_ptr<EtcdStore>> Open(std::string_view where);
   ~EtcdStore() override;
 
@@ -37,9 +42,10 @@ class EtcdStore final : public Store {
   // Whether this process is the leader now; else `*leader` is.
   absl::StatusOr<bool> TryToLead(const std::string& name, std::string* leader);
   void KeepLeading();
-  // One transaction, if this process leads. ABORTED: it does not any more.
+  // A transaction, if this process leads. ABORTED: it does not lead any more.
   absl::Status Commit(std::vector<etcdserverpb::RequestOp> operations);
   absl::Status CommitAll(std::vector<etcdserverpb::RequestOp> operations);
+  std::vector<StoreWrite> InParts(const std::vector<StoreWrite>& writes);
   absl::Status WriteByJournal(const std::vector<StoreWrite>& writes);
   absl::Status FinishJournal();
   absl::StatusOr<std::vector<StoreEntry>> Read(const std::string& prefix);
@@ -49,6 +55,7 @@ class EtcdStore final : public Store {
   const std::string where_;
   const std::string prefix_;
   EtcdClient client_;
+  ValueParts parts_;
   Leadership leadership_;
   int64_t lease_ = 0;
   absl::Duration ttl_;

@@ -1,3 +1,4 @@
+// A store that ends with its process.
 #include "services/scheduler/store/memory_store.h"
 
 namespace addend {

@@ -1,3 +1,4 @@
+// The default store: a SQLite database.
 #include "services/scheduler/store/sqlite_store.h"
 
 #include <fcntl.h>
@@ -11,7 +12,8 @@
 namespace addend {
 namespace {
 
-// Marks a file as ours ("ADND"), and counts changes of the table's or the records' form.
+// Marks a file as ours ("ADND"), and counts changes of the table's form. The records have a version
+// of their own (format.h).
 constexpr int kApplicationId = 0x41444e44;
 constexpr int kFormat = 1;
 
@@ -50,11 +52,11 @@ SqliteStore::~SqliteStore() {
 
 absl::Status SqliteStore::Prepare() {
   ADDEND_RETURN_IF_ERROR(CheckFormat());
-  // WAL with synchronous=NORMAL: a commit survives the end of this process without waiting for the
-  // disk, and a loss of power can take back the last commits but never tear one.
+  // WAL with synchronous=FULL: every commit waits for the disk, so that a loss of power does not
+  // undo a write of which members were told. This costs an fsync per event.
   ADDEND_RETURN_IF_ERROR(Exec("PRAGMA locking_mode=EXCLUSIVE"));
   ADDEND_RETURN_IF_ERROR(Exec("PRAGMA journal_mode=WAL"));
-  ADDEND_RETURN_IF_ERROR(Exec("PRAGMA synchronous=NORMAL"));
+  ADDEND_RETURN_IF_ERROR(Exec("PRAGMA synchronous=FULL"));
   ADDEND_RETURN_IF_ERROR(Exec("BEGIN IMMEDIATE"));
   ADDEND_RETURN_IF_ERROR(
       Exec("CREATE TABLE IF NOT EXISTS records (key TEXT PRIMARY KEY, value BLOB NOT NULL) "

@@ -1,4 +1,5 @@
-// The default store: one SQLite database, held exclusively by one scheduler.
+// The default store: a SQLite database, held exclusively by a single scheduler. Apply() waits for
+// the disk (synchronous=FULL), so a loss of power undoes no write for which it has returned OK.
 #pragma once
 
 #include <memory>

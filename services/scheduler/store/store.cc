@@ -1,3 +1,4 @@
+// The choice of a store by its name.
 #include "services/scheduler/store/store.h"
 
 #include <filesystem>

@@ -1,5 +1,5 @@
-// Where the scheduler keeps what a restart needs: an ordered map from key to value, changed in
-// atomic batches. What the keys mean is records.h's business.
+// The state that the scheduler needs after a restart: an ordered map from key to value, changed in
+// atomic batches. record_keys.h defines the keys.
 //
 // Not thread-safe: the owner (the scheduler service) serialises all calls. Calls block on the
 // disk or the network.
@@ -22,19 +22,20 @@ namespace addend {
 
 struct StoreWrite {
   std::string key;
-  std::optional<std::string> value;  // none: the key is deleted
+  std::optional<std::string> value;  // empty: the key is deleted
 };
 
 using StoreEntry = std::pair<std::string, std::string>;
 
 class Store {
  public:
-  // How a scheduler becomes the only one that writes.
+  // How a scheduler becomes the only scheduler that writes.
   struct Leadership {
-    std::string name;               // of this scheduler, for the others' logs; unique
-    absl::Duration ttl;             // after so long without a sign of life another one may lead
+    std::string name;    // of this scheduler, for the others' logs; unique
+    absl::Duration ttl;  // after so long without a sign of life another scheduler may lead
     std::function<bool()> give_up;  // asked many times a second while it stands by
-    // Whom it waits for, whenever that changes; empty: nobody leads yet. From Lead()'s thread.
+    // The leader that it waits for, whenever that changes; empty: nobody leads yet. From Lead()'s
+    // thread.
     std::function<void(const std::string& leader)> on_standing_by = nullptr;
     // It leads no more; from a thread of the store, at most once. The process has to end.
     std::function<void(absl::Status)> on_lost;
@@ -42,8 +43,8 @@ class Store {
 
   virtual ~Store() = default;
 
-  // To be called first, once: waits until this scheduler leads. CANCELLED: `give_up`. A store of
-  // one scheduler returns at once.
+  // To be called first, once: waits until this scheduler leads. CANCELLED: `give_up`. A store of a
+  // single scheduler returns at once.
   virtual absl::Status Lead(const Leadership& leadership) {
     (void)leadership;
     return absl::OkStatus();
@@ -51,7 +52,7 @@ class Store {
 
   // Everything, ascending by key.
   virtual absl::StatusOr<std::vector<StoreEntry>> Load() = 0;
-  // All of `writes`, in their order, or none of them. When it returns OK they outlive this process.
+  // All of `writes`, in their order, or nothing. When it returns OK they outlive this process.
   virtual absl::Status Apply(std::span<const StoreWrite> writes) = 0;
   // As the user wrote it: "sqlite:/var/lib/addend/scheduler.db".
   virtual std::string Describe() const = 0;

@@ -1,0 +1,45 @@
+// The declarations of nodes: answers to each node, refusals to all, plans for tensors on which all
+// agree. Acts on a job during an event (job_scope.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "services/scheduler/job_scope.h"
+#include "services/scheduler/partition_ledger.h"
+#include "services/scheduler/placement.h"
+#include "services/scheduler/planner.h"
+
+namespace addend {
+
+// Gathers the tensors that become ready to be planned; Plan() ends it.
+class Declarations {
+ public:
+  explicit Declarations(const JobScope& scope)
+      : job_(scope.job), scope_(scope), ledger_(scope), placement_(scope) {}
+
+  // A node that takes part in a READY generation declares the tensor.
+  void Declare(NodeId node, const v1::TensorDescriptor& descriptor, const PartitionSize& size);
+  void Undeclare(NodeId node, const std::string& name);
+  // A node is gone: tensors that waited only for that node go on, or end.
+  void GoOnWithout();
+  // Plans the tensors that have become ready, together.
+  void Plan();
+
+ private:
+  void Repeat(NodeId node, const DeclaredTensor& tensor, const v1::TensorDescriptor& descriptor);
+  void Evaluate(DeclaredTensor* tensor);
+  void Remove(uint64_t agreement);
+  void SendError(NodeId node, const v1::TensorError& error) {
+    *scope_.changes.Single(job_.id, node).add_errors() = error;
+  }
+
+  Job& job_;
+  const JobScope scope_;
+  PartitionLedger ledger_;
+  Placement placement_;
+  std::vector<uint64_t> ready_;  // agreements
+};
+
+}  // namespace addend

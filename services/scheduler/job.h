@@ -1,0 +1,209 @@
+// A job: its nodes, its present generation and the numbers that it never gives twice. Pure: no I/O,
+// clock or thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "lib/base/ids.h"
+#include "proto/addend/v1/scheduler.pb.h"
+#include "services/scheduler/agreements.h"
+#include "services/scheduler/departures.h"
+#include "services/scheduler/frame_ranges.h"
+#include "services/scheduler/history.h"
+#include "services/scheduler/lease.h"
+#include "services/scheduler/pace.h"
+
+namespace addend {
+
+struct Node {
+  NodeId rank;
+  v1::RegisterNodeRequest info;  // without the proof
+  Lease lease;
+  v1::HeartbeatRequest beat;  // the last heartbeat, as far as a status shows it
+  uint32_t trainers = 0;      // that wait for the generation to begin, as the node has reported
+  // Nodes that cannot reach the colocated server of this node, and why.
+  std::map<NodeId, std::string> accusers;
+  absl::Time accused_since;
+  // The generation and the time of the token that the node got last.
+  Generation token_of{0};
+  absl::Time token_since = absl::InfinitePast();
+  // The node has no trainer of the current generation: that generation's fate does not affect it,
+  // and it waits for the next generation.
+  bool idle = false;
+};
+
+// The node in messages for people: "node 1 (on gpu1)".
+std::string NameOf(const Node& node);
+
+// A planned change: partitions move to other servers, between two rounds each, while the job runs.
+// The scheduler of spec/recovery.pml.
+struct Change {
+  enum class Phase : uint8_t {
+    kReserving,    // owners-to-be have yet to answer that they have room
+    kAnnounced,    // the nodes connect to them
+    kHandingOver,  // the present owners hand over, and the nodes follow
+  };
+  PlanVersion version;  // 0: no change is under way
+  Phase phase = Phase::kReserving;
+  // A former scheduler may have told the nodes of the moves already.
+  bool restored = false;
+  uint64_t number = 0;  // of the announcement, which nodes acknowledge. Never given twice
+  std::set<ServerId> awaited;
+  std::set<NodeId> connected;
+  std::set<NodeId> following;
+
+  bool under_way() const { return version != PlanVersion(); }
+  bool NodesKnow() const { return restored || phase != Phase::kReserving; }
+};
+
+// Load of a server by a job.
+struct JobLoad {
+  uint64_t bytes = 0;
+  std::vector<uint64_t> shards;
+};
+
+// The first result with a NaN or an infinity in a generation, as far as nodes have told.
+struct FirstNonfinite {
+  absl::Time at = absl::InfiniteFuture();
+  std::string text;
+  // Nodes that have not been heard since: the first such result may be theirs.
+  std::set<NodeId> unheard;
+};
+
+// All that ends with a generation. The next generation is a new value.
+struct JobGeneration {
+  Generation number{1};
+  v1::JobState state = v1::FORMING;
+  std::string reason;  // FORMING: the nodes that hold it up; FAILED: why
+  uint32_t exit_code = 0;
+  std::string failed_kind;
+  absl::Time forming_since;
+
+  // Incarnations of nodes that were lost. A node that returns in the same incarnation still has its
+  // trainers.
+  std::map<NodeId, uint64_t> lost;
+  // Nodes that the generation has to do without, and why: it has failed, or goes on with the other
+  // nodes. Such a node is told so while it has trainers; then it waits for the next generation.
+  std::map<NodeId, std::string> gone;
+
+  Agreements tensors;
+  uint64_t partitions = 0;  // of all plans
+  std::map<ServerId, JobLoad> loads;
+  std::set<ServerId> plan_servers;  // own, or have owned, a published partition
+  Change change;
+  std::optional<PlanReason> rebalance;  // a change is due, for this reason
+  Pace pace;
+  JobDepartures departures;
+  FirstNonfinite nonfinite;
+};
+
+struct Job {
+  JobId id;
+  std::string name;
+  v1::JobSettings settings;
+  std::string key;            // the nodes' tokens are made from it
+  std::string secret_digest;  // of the proof that members must bring; empty: no proof
+  absl::Time created;
+
+  PlanVersion plan_version;
+  // The version that the store knew when this scheduler began, and the first version that this
+  // scheduler has given (0: no version). Members may know of versions between them, which the store
+  // has lost (stale_store.h).
+  uint64_t stored_version = 0;
+  uint64_t first_given_version = 0;
+  uint32_t next_tensor = 1;
+  uint64_t next_agreement = 1;
+
+  std::map<NodeId, Node> nodes;
+  FrameRanges frames;                     // of `nodes`
+  std::optional<absl::Time> empty_since;  // the last node was lost then
+  JobGeneration current;
+
+  // CPU servers that a node of the job could not reach, and until when the job does without them.
+  std::map<ServerId, absl::Time> avoided;
+  // The part of their bandwidth, between 0 and 1, with which slow CPU servers count for this job,
+  // as its rounds were seen to wait for them. Other servers count in full. A job's measurements
+  // take nothing from other jobs.
+  std::map<ServerId, double> speeds;
+  // The shortest time for a byte under the plan in force, as nodes are told; 0: unknown. And the
+  // plan, and number of gone nodes, for which it holds.
+  double optimal_s_per_byte = 0;
+  std::pair<PlanVersion, size_t> optimum_of;
+
+  absl::Time forming_told;       // when nodes were last told of `current.reason`
+  bool forming_changed = false;  // they are to be told again
+
+  // Until all have registered, the servers that will share the job's work are not known, and a view
+  // of the plan takes as long as the job claims to have nodes.
+  bool AllHaveRegistered() const {
+    return nodes.size() + current.gone.size() >= settings.num_nodes();
+  }
+  // The node has trainers in this generation.
+  bool TakesPart(const Node& node) const { return !node.idle && !current.gone.contains(node.rank); }
+  // `set` has all nodes of the generation but those that are gone.
+  bool AllIn(const NodeSet& set) const;
+  // `set` has all nodes that take part. Other nodes push nothing any more.
+  bool AllTakingPartIn(const std::set<NodeId>& set) const;
+  // Every node that takes part has opened a watch since this scheduler began, or is lost.
+  bool AllHeard() const;
+  bool Shrinks() const { return settings.on_node_loss() == "shrink"; }
+  double SpeedOf(ServerId server) const;
+  Node* Find(NodeId rank);
+
+  // Counts the plan version up. Leaves room for the versions of a former scheduler that are not
+  // known yet.
+  void NextPlanVersion();
+  // Replaces the generation's state. The caller has released the tensors' memory.
+  void Begin(Generation generation, absl::Time now);
+};
+
+// Plan versions that are left to a former scheduler, whose last versions are not known yet.
+inline constexpr uint64_t kVersionsLeft = uint64_t{1} << 20;
+
+// The node with the ranks of its trainers: "node 1 (on gpu1, ranks 2..3)".
+std::string NameOf(const Job& job, const Node& node);
+
+// All jobs, by number and by name.
+class Jobs {
+ public:
+  using Map = std::map<JobId, Job>;
+
+  // Null if there is no such job.
+  Job* Find(JobId id);
+  Job* Find(std::string_view name);
+  const Job* Find(std::string_view name) const;
+  Job& at(JobId id) { return jobs_.at(id); }
+  const Job& at(JobId id) const { return jobs_.at(id); }
+
+  // A new job under the next number.
+  Job& Create(const std::string& name);
+  // A stored job; its number and name are free.
+  Job& Restore(Job job);
+  void Remove(JobId id);
+  // Another job than that of the number gets a higher number. `former`: as a former scheduler gave.
+  void SkipFormer(uint64_t former);
+
+  uint64_t next_number() const { return next_; }
+  void RestoreNextNumber(uint64_t next) { next_ = next; }
+  size_t size() const { return jobs_.size(); }
+  Map::iterator begin() { return jobs_.begin(); }
+  Map::iterator end() { return jobs_.end(); }
+  Map::const_iterator begin() const { return jobs_.begin(); }
+  Map::const_iterator end() const { return jobs_.end(); }
+
+ private:
+  Map jobs_;
+  std::map<std::string, JobId, std::less<>> by_name_;
+  uint64_t next_ = 1;
+};
+
+}  // namespace addend

@@ -1,0 +1,112 @@
+// The servers that may sum for a job, as the planner takes them.
+#include "services/scheduler/job_servers.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace addend {
+namespace {
+
+// The part of the server's memory that is left for the accumulators of a further tensor of the job.
+ServerRoom RoomFor(const Job& job, const Server& server) {
+  const uint64_t limit = server.info.job_memory_limit_bytes();
+  if (limit == 0) return {server.free_bytes, /*of_job_limit=*/false};
+  uint64_t taken = 0;
+  for (const auto& [agreement, tensor] : job.current.tensors) {
+    const auto owned = tensor.owned.find(server.id);
+    if (owned != tensor.owned.end()) taken += owned->second.accumulator_bytes;
+  }
+  const uint64_t left = limit - std::min(limit, taken);
+  if (left >= server.free_bytes) return {server.free_bytes, /*of_job_limit=*/false};
+  return {left, /*of_job_limit=*/true};
+}
+
+}  // namespace
+
+bool MayUse(const Job& job, const Server& server) {
+  if (!job.frames.AllSpeakWith(server.info.protocols())) return false;
+  if (!server.colocated()) return !job.avoided.contains(server.id);
+  // A server that registered before its job was not asked for the job's secret.
+  return server.info.colocated_job() == job.name && server.secret_digest == job.secret_digest;
+}
+
+const Server* ColocatedServer(const Job& job, NodeId node, const Fleet& fleet) {
+  const Server* const server = fleet.FindColocated(job.name, node, job.secret_digest);
+  return server != nullptr && MayUse(job, *server) ? server : nullptr;
+}
+
+std::vector<const Server*> EligibleServers(const Job& job, const Fleet& fleet) {
+  std::vector<const Server*> servers;
+  for (const auto& [rank, node] : job.nodes) {
+    if (node.info.colocated_server_id() == 0) continue;
+    if (const Server* server = ColocatedServer(job, rank, fleet)) servers.push_back(server);
+  }
+  for (const ServerId id : fleet.cpu_servers()) {
+    const Server* const server = fleet.Find(id);
+    if (MayUse(job, *server)) servers.push_back(server);
+  }
+  return servers;
+}
+
+PartitionSize PartitionSizeOf(const Job& job, const Fleet& fleet) {
+  if (job.settings.partition_bytes() != 0) return job.settings.partition_bytes();
+  double slowest = 0;
+  for (const auto& [rank, node] : job.nodes) {
+    const double bps = node.info.bandwidth_bps();
+    if (bps > 0 && (slowest == 0 || bps < slowest)) slowest = bps;
+  }
+  return PartitionSize::Auto(slowest, EligibleServers(job, fleet).size());
+}
+
+PlannerJob ViewOf(const Job& job, const Fleet& fleet, size_t jobs) {
+  PlannerJob view;
+  view.nodes = job.settings.num_nodes();
+  // The nodes of the generation, numbered without gaps.
+  std::map<NodeId, NodeId> number;
+  for (uint32_t i = 0; i < job.settings.num_nodes(); ++i) {
+    const NodeId rank(i);
+    if (job.current.gone.contains(rank)) continue;
+    number[rank] = NodeId(static_cast<uint32_t>(view.node_bps.size()));
+    const auto node = job.nodes.find(rank);
+    view.node_bps.push_back(node == job.nodes.end() ? 0 : node->second.info.bandwidth_bps());
+  }
+  for (const Server* server : EligibleServers(job, fleet)) {
+    const NodeId rank(server->info.colocated_node());
+    if (server->draining || (server->colocated() && !number.contains(rank))) continue;
+    PlannerServer seen;
+    seen.id = server->id;
+    seen.name = NameOf(*server);
+    if (server->colocated()) seen.node = number.at(rank);
+    seen.bandwidth_bps = server->info.bandwidth_bps();
+    seen.speed = job.SpeedOf(server->id);
+    seen.jobs = server->colocated() ? 1 : static_cast<uint32_t>(jobs);
+    const ServerRoom room = RoomFor(job, *server);
+    seen.load.free_bytes = room.bytes;
+    seen.job_limited = room.of_job_limit;
+    seen.load.shard_loads.assign(server->info.shards(), 0);
+    const auto load = job.current.loads.find(server->id);
+    if (load != job.current.loads.end()) {
+      seen.load.load_bytes = load->second.bytes;
+      seen.load.shard_loads = load->second.shards;
+      seen.load.shard_loads.resize(server->info.shards(), 0);
+    }
+    view.servers.push_back(std::move(seen));
+  }
+  return view;
+}
+
+PublishedPartitions PublishedPartitionsOf(const Job& job) {
+  PublishedPartitions published;
+  for (const auto& [agreement, tensor] : job.current.tensors) {
+    if (tensor.stage != v1::AgreementRecord::PLANNED) continue;
+    ForEachPartition(tensor.plan, job.settings.num_nodes(),
+                     [&, number = agreement](const PlannedPartition& partition) {
+                       published.partitions.push_back(partition);
+                       published.agreements.push_back(number);
+                     });
+  }
+  return published;
+}
+
+}  // namespace addend

@@ -1,0 +1,34 @@
+// The servers that may sum for a job, and the job as the planner sees it. Pure: reads only.
+#pragma once
+
+#include <vector>
+
+#include "services/scheduler/fleet.h"
+#include "services/scheduler/job.h"
+#include "services/scheduler/planner.h"
+
+namespace addend {
+
+// Whether the server may sum for the job: every node can speak and reach it, and a colocated server
+// is of this job and has proved so.
+bool MayUse(const Job& job, const Server& server);
+// The colocated server of a node, null if the job may not use it or there is no such server. Found
+// by job and rank and not by the id that the agent gave: after a restart of a scheduler without a
+// store, agents still give the ids of the former scheduler.
+const Server* ColocatedServer(const Job& job, NodeId node, const Fleet& fleet);
+// All servers that may sum for the job: the colocated servers by rank, then the CPU servers by id.
+std::vector<const Server*> EligibleServers(const Job& job, const Fleet& fleet);
+
+// The partition size that was set, or that fits the slowest node's link.
+PartitionSize PartitionSizeOf(const Job& job, const Fleet& fleet);
+// `jobs`: that share the machines of the CPU servers, this job included.
+PlannerJob ViewOf(const Job& job, const Fleet& fleet, size_t jobs);
+
+// A published partition and the agreement on its tensor.
+struct PublishedPartitions {
+  std::vector<PlannedPartition> partitions;
+  std::vector<uint64_t> agreements;  // by partition
+};
+PublishedPartitions PublishedPartitionsOf(const Job& job);
+
+}  // namespace addend

@@ -1,0 +1,77 @@
+// The leases and watches of members: which members are lost, and when to look next. Pure: the
+// caller brings the time.
+//
+// A member is lost at the end of its lease, or when a node cannot reach it and its connection to
+// this scheduler is gone too.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "lib/base/ids.h"
+#include "services/scheduler/changes.h"
+#include "services/scheduler/fleet.h"
+#include "services/scheduler/job.h"
+#include "services/scheduler/lease.h"
+
+namespace addend {
+
+// The member of a watch stream.
+struct Watcher {
+  ServerId server;  // 0: the node
+  JobId job;
+  NodeId node;
+};
+
+class Leases {
+ public:
+  Leases(absl::Duration length, absl::Time now) : length_(length), last_tick_(now) {}
+
+  absl::Duration length() const { return length_; }
+  // A connected member lives, and so does a restored member whose lease has not ended. A new start
+  // of the same member has to wait for that.
+  bool Alive(const Lease& lease, absl::Time now) const;
+  // Of a new member, and of a member that has to find this scheduler first.
+  static Lease Begun(absl::Time now);
+  Lease Restored(absl::Time now) const;
+
+  // Watch streams. A former stream of the same member ends.
+  void Open(WatchId watch, const Watcher& watcher, Lease* lease, Changes* changes);
+  void Close(Lease* lease, absl::Status reason, Changes* changes);
+  // The member of a stream that broke; the stream is forgotten. Empty: an unknown stream.
+  std::optional<Watcher> Broke(WatchId watch);
+
+  // Prolongs all leases if this process, or its machine, did not run: nobody could keep a lease.
+  // Returns for how long, 0 if it ran.
+  absl::Duration ForgiveGap(absl::Time now, Fleet* fleet, Jobs* jobs);
+
+  // A node cannot reach the colocated server of `node`, which is on trial from its first accusation
+  // on: the node has a lease's time to show that its connection to this scheduler lives.
+  static void Accuse(absl::Time now, NodeId reporter, std::string reason, Node* node);
+  // The members whose leases are over.
+  std::vector<NodeId> Expired(absl::Time now, const Job& job) const;
+  std::vector<ServerId> Expired(absl::Time now, const Fleet& fleet) const;
+  // "nothing was heard of it for 5s"
+  std::string WhyExpired(absl::Time now, const Lease& lease) const;
+  // The accused node that is to go: where two members cannot reach each other, the job does not go
+  // on with both. The node that most other nodes cannot reach goes first; its own accusations count
+  // no more. Null: nobody.
+  const Node* Guilty(absl::Time now, const Job& job) const;
+  // Accused servers that are gone for a node and for this scheduler: no need to wait any longer.
+  static std::vector<ServerId> Guilty(const Fleet& fleet);
+  // Jobs whose nodes were all lost so long ago that they do not come back.
+  std::vector<JobId> Abandoned(absl::Time now, const Jobs& jobs) const;
+
+  // When to look again at the latest.
+  absl::Time NextLook(absl::Time now, const Fleet& fleet, const Jobs& jobs) const;
+
+ private:
+  const absl::Duration length_;
+  absl::Time last_tick_;
+  std::map<WatchId, Watcher> watches_;
+};
+
+}  // namespace addend

@@ -1,0 +1,208 @@
+// The plan of a job's tensors.
+#include "services/scheduler/placement.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/limits.h"
+#include "lib/base/strings.h"
+#include "services/scheduler/job_servers.h"
+#include "services/scheduler/updates.h"
+
+namespace addend {
+namespace {
+
+using Stages = v1::AgreementRecord;
+
+}  // namespace
+
+void Placement::Refuse(DeclaredTensor* tensor, std::string kind, uint32_t exit_code,
+                       std::string message) {
+  tensor->stage = Stages::REFUSED;
+  tensor->error =
+      TensorErrorOf(tensor->descriptor.name(), std::move(kind), exit_code, std::move(message));
+  scope_.changes.StoreAgreement(job_.id, tensor->agreement);
+  *scope_.changes.Broadcast(job_.id).add_errors() = tensor->error;
+  scope_.changes.Note(event_kind::kRefused, job_.name,
+                      absl::StrFormat("job '%s': %s", job_.name, tensor->error.message()));
+}
+
+void Placement::PlanAll(const std::vector<uint64_t>& agreed) {
+  if (agreed.empty() || job_.current.state != v1::READY) return;
+  const std::vector<uint64_t> ready = WithinPartitions(agreed);
+  if (ready.empty()) return;
+  Agreements& tensors = job_.current.tensors;
+  PlannerJob view = ViewOf(job_, scope_.fleet, scope_.jobs);
+  std::vector<const v1::TensorDescriptor*> descriptors;
+  for (const uint64_t agreement : ready) descriptors.push_back(&tensors.at(agreement).descriptor);
+  auto plans = PlanTensors(descriptors, PartitionSizeOf(job_, scope_.fleet), &view);
+  if (!plans.ok()) {
+    // Planned alone, each tensor shows whether it is at fault.
+    for (const uint64_t agreement : ready) PlanAlone(&tensors.at(agreement));
+    return;
+  }
+  ledger_.NextPlanVersion(PlanReason::kDeclare);
+  for (size_t i = 0; i < ready.size(); ++i) {
+    Reserve(&tensors.at(ready[i]), std::move((*plans)[i]));
+  }
+}
+
+void Placement::PlanAlone(DeclaredTensor* tensor) {
+  if (job_.current.state != v1::READY) return;
+  if (WithinPartitions({tensor->agreement}).empty()) return;
+  PlannerJob view = ViewOf(job_, scope_.fleet, scope_.jobs);
+  if (view.servers.empty()) {
+    return Refuse(tensor, "resources", kExitBadConfiguration,
+                  absl::StrFormat("tensor '%s' cannot be summed because there is no summation "
+                                  "server: start addend-summation, or do not switch off "
+                                  "--colocated-summation",
+                                  tensor->descriptor.name()));
+  }
+  for (PlannerServer& server : view.servers) {
+    const auto limit = tensor->limit_bytes.find(server.id);
+    if (limit != tensor->limit_bytes.end()) {
+      server.load.free_bytes = std::min(server.load.free_bytes, limit->second);
+    }
+  }
+  const PartitionSize partition_size = PartitionSizeOf(job_, scope_.fleet);
+  const v1::TensorDescriptor* descriptor = &tensor->descriptor;
+  auto plans = PlanTensors({&descriptor, 1}, partition_size, &view);
+  if (!plans.ok()) {
+    const absl::Status why = absl::IsResourceExhausted(plans.status())
+                                 ? NoRoom(tensor->descriptor, partition_size, view)
+                                 : plans.status();
+    return Refuse(tensor, "resources", kExitBadConfiguration, Message(why));
+  }
+  ledger_.NextPlanVersion(PlanReason::kDeclare);
+  Reserve(tensor, std::move(plans->front()));
+}
+
+// Refuses the tensors whose partitions are too many beside those of the other tensors; returns the
+// rest. Before a plan is made, because a plan has an owner for each partition: here, in the store
+// and at every member.
+std::vector<uint64_t> Placement::WithinPartitions(const std::vector<uint64_t>& agreements) {
+  const PartitionSize partition_size = PartitionSizeOf(job_, scope_.fleet);
+  std::vector<uint64_t> within;
+  uint64_t others = job_.current.partitions;
+  for (const uint64_t agreement : agreements) {
+    DeclaredTensor& tensor = job_.current.tensors.at(agreement);
+    const uint64_t partitions = CountPartitions(tensor.descriptor, partition_size);
+    if (partitions <= kMaxPartitions - std::min(kMaxPartitions, others)) {
+      others += partitions;
+      within.push_back(agreement);
+      continue;
+    }
+    Refuse(
+        &tensor, "resources", kExitBadConfiguration,
+        absl::StrFormat("tensor '%s' would have %d partitions, but the other tensors of job "
+                        "'%s' have %d already, and a job has at most %d: raise "
+                        "--partition-bytes",
+                        tensor.descriptor.name(), partitions, job_.name, others, kMaxPartitions));
+  }
+  return within;
+}
+
+// Every attempt has a tensor id of its own, so that a server never confuses two attempts.
+void Placement::Reserve(DeclaredTensor* tensor, v1::TensorPlan plan) {
+  tensor->plan = std::move(plan);
+  job_.current.tensors.SetId(tensor, TensorId(job_.next_tensor++));
+  tensor->stage = Stages::RESERVING;
+  tensor->refusers.clear();
+  PartitionLedger::Enter(&job_, tensor, &scope_.fleet);
+  tensor->awaited.clear();
+  for (const auto& [server, owned] : tensor->owned) {
+    tensor->awaited.insert(server);
+    ledger_.Ask(*tensor, server, owned);
+  }
+  scope_.changes.StoreAgreement(job_.id, tensor->agreement);
+  scope_.changes.StorePlan(job_.id, tensor->agreement);
+  scope_.changes.CountPlanned();
+  if (tensor->awaited.empty()) Publish(tensor);  // no elements, no partitions
+}
+
+void Placement::TakeAnswer(const Server& server, DeclaredTensor* tensor, bool settled) {
+  if (tensor->stage == Stages::PLANNED && settled) ledger_.OwnerReady(tensor, server.id);
+  if (tensor->stage != Stages::RESERVING) return;
+  tensor->awaited.erase(server.id);
+  EndReservation(tensor);
+}
+
+void Placement::TakeRefusal(const Server& server, DeclaredTensor* tensor,
+                            const std::string& reason) {
+  scope_.changes.Say(absl::StrFormat("job '%s': %s refused tensor '%s': %s", job_.name,
+                                     NameOf(server), tensor->descriptor.name(), reason));
+  if (tensor->stage == Stages::PLANNED && tensor->recovering.contains(server.id)) {
+    return lifecycle_.Fail(
+        absl::StrFormat("a summation server was lost, and %s has no room for what it summed of "
+                        "tensor '%s': %s",
+                        NameOf(server), tensor->descriptor.name(), reason),
+        kExitTemporary, "resources");
+  }
+  if (tensor->stage == Stages::PLANNED && job_.current.change.awaited.contains(server.id)) {
+    return ledger_.CancelMoves(tensor, server.id);  // all stays as it is
+  }
+  if (tensor->stage == Stages::PLANNED) {
+    return lifecycle_.Fail(absl::StrFormat("%s no longer holds its partitions of tensor '%s': %s",
+                                           NameOf(server), tensor->descriptor.name(), reason),
+                           kExitInternal, "internal");
+  }
+  tensor->refusers.insert(server.id);
+  // Whatever memory the server counts as free, the next plan asks it for less; and a third plan for
+  // nothing.
+  const uint64_t asked = tensor->owned.at(server.id).accumulator_bytes;
+  const bool again = tensor->limit_bytes.contains(server.id);
+  tensor->limit_bytes[server.id] = again || asked == 0 ? 0 : std::min(server.free_bytes, asked - 1);
+}
+
+void Placement::LoseReservation(ServerId server, DeclaredTensor* tensor) {
+  tensor->awaited.erase(server);
+  tensor->refusers.insert(server);
+  EndReservation(tensor);
+}
+
+// When the last server of its plan has answered, a tensor is published or planned again.
+void Placement::EndReservation(DeclaredTensor* tensor) {
+  if (!tensor->awaited.empty()) return;
+  if (tensor->refusers.empty()) return Publish(tensor);
+  const std::set<ServerId> refusers = tensor->refusers;
+  ledger_.Remove(tensor, refusers);
+  tensor->stage = Stages::COLLECTING;
+  scope_.changes.StoreAgreement(job_.id, tensor->agreement);
+  PlanAlone(tensor);
+}
+
+void Placement::Publish(DeclaredTensor* tensor) {
+  tensor->stage = Stages::PLANNED;
+  tensor->limit_bytes.clear();
+  scope_.changes.StoreAgreement(job_.id, tensor->agreement);
+  v1::NodeUpdate& update = scope_.changes.Broadcast(job_.id);
+  *update.add_tensors() = tensor->plan;
+  NoteFirstPlan(*tensor);
+  bool added = false;
+  for (const auto& [id, owned] : tensor->owned) {
+    added |= job_.current.plan_servers.insert(id).second;
+    const Server* const server = scope_.fleet.Find(id);
+    if (server != nullptr && server->draining) job_.current.rebalance = PlanReason::kDrain;
+  }
+  if (added) FillServers(job_, scope_.fleet, &update);
+}
+
+// The first plan of a generation only: later plans would flood the log.
+void Placement::NoteFirstPlan(const DeclaredTensor& tensor) {
+  if (!job_.current.plan_servers.empty() || tensor.owned.empty()) return;
+  const std::vector<const Server*> servers = EligibleServers(job_, scope_.fleet);
+  const auto cpu = std::count_if(servers.begin(), servers.end(), [](const Server* server) {
+    return !server->colocated() && !server->draining;
+  });
+  const auto colocated = std::count_if(servers.begin(), servers.end(),
+                                       [](const Server* server) { return server->colocated(); });
+  scope_.changes.Note(event_kind::kPlanned, job_.name,
+                      absl::StrFormat("job '%s': its tensors are shared out over %d CPU servers "
+                                      "and %d colocated ones (plan version %d)",
+                                      job_.name, cpu, colocated, job_.plan_version.value()));
+}
+
+}  // namespace addend

@@ -1,0 +1,50 @@
+// The plan of a job's tensors: reserve, publish, plan again where a server refuses. Acts on a job
+// during an event (job_scope.h).
+//
+// A tensor's plan is published only when every server that it names has reserved its partitions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "services/scheduler/job_scope.h"
+#include "services/scheduler/lifecycle.h"
+#include "services/scheduler/partition_ledger.h"
+
+namespace addend {
+
+class Placement {
+ public:
+  explicit Placement(const JobScope& scope)
+      : job_(scope.job), scope_(scope), ledger_(scope), lifecycle_(scope) {}
+
+  // Plans the tensors that an event has completed together, so that the largest go first.
+  // `agreed`: their agreements. No effect unless the job is READY.
+  void PlanAll(const std::vector<uint64_t>& agreed);
+  // Refuses the tensor for all nodes.
+  void Refuse(DeclaredTensor* tensor, std::string kind, uint32_t exit_code, std::string message);
+
+  // The server has answered a reservation of the tensor: all that it was asked to hold, if
+  // `settled`.
+  void TakeAnswer(const Server& server, DeclaredTensor* tensor, bool settled);
+  // The answer was a refusal. To be followed by TakeAnswer.
+  void TakeRefusal(const Server& server, DeclaredTensor* tensor, const std::string& reason);
+  // The server is gone while it was to reserve partitions of the tensor.
+  void LoseReservation(ServerId server, DeclaredTensor* tensor);
+
+ private:
+  void PlanAlone(DeclaredTensor* tensor);
+  std::vector<uint64_t> WithinPartitions(const std::vector<uint64_t>& agreements);
+  void Reserve(DeclaredTensor* tensor, v1::TensorPlan plan);
+  void EndReservation(DeclaredTensor* tensor);
+  void Publish(DeclaredTensor* tensor);
+  void NoteFirstPlan(const DeclaredTensor& tensor);
+
+  Job& job_;
+  const JobScope scope_;
+  PartitionLedger ledger_;
+  Lifecycle lifecycle_;
+};
+
+}  // namespace addend

@@ -1,0 +1,56 @@
+// New owners for the partitions of a lost server. Acts on a job during an event (job_scope.h).
+//
+// The scheduler of spec/recovery.pml: the new owner is told first (RECOVERING_OWNER), and when it
+// has answered, the nodes (RECOVERING_NODES). Between the two only the stored plan says so, which a
+// restarted scheduler repeats.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "services/scheduler/job_scope.h"
+#include "services/scheduler/lifecycle.h"
+#include "services/scheduler/partition_ledger.h"
+#include "services/scheduler/placement.h"
+
+namespace addend {
+
+class Replacement {
+ public:
+  explicit Replacement(const JobScope& scope)
+      : job_(scope.job), scope_(scope), ledger_(scope), lifecycle_(scope), placement_(scope) {}
+
+  // The server is lost with its partitions: other servers recover those that are published, and
+  // tensors whose partitions were only being reserved are planned anew. `why`: for messages.
+  void LoseServer(ServerId server, const std::string& why);
+  // The server lives and sums for other jobs, but this job does without it, as if it were lost. The
+  // server is told to forget the job. Nodes close their links to it before they report to the new
+  // owners, so that it does no harm where it does not hear of that at once.
+  void LeaveServer(Server* server, const std::string& why);
+  // All owners stay, under a new plan version, and recover all partitions; moves are given up. A
+  // colocated server sums in its node's memory, so the nodes are told only when every colocated
+  // server of the job has dropped the partitions that the plan does not give it.
+  void RecoverAll();
+
+ private:
+  // The partitions of a lost server, those with a move under way apart.
+  struct Lost {
+    std::vector<PlannedPartition> whole;
+    std::vector<DeclaredTensor*> tensors;           // of `whole`
+    std::map<uint64_t, std::set<uint32_t>> moving;  // by agreement
+    size_t moving_count = 0;
+  };
+  Lost PartitionsOf(ServerId lost, const std::vector<uint64_t>& agreements);
+  void Recover(ServerId lost, const std::vector<uint64_t>& agreements, const std::string& why);
+  void AskNewOwners(DeclaredTensor* tensor);
+  size_t RecoverInPlace(DeclaredTensor* tensor);
+
+  Job& job_;
+  const JobScope scope_;
+  PartitionLedger ledger_;
+  Lifecycle lifecycle_;
+  Placement placement_;
+};
+
+}  // namespace addend

@@ -1,0 +1,210 @@
+// The updates that members get.
+#include "services/scheduler/updates.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/exit_codes.h"
+#include "services/scheduler/job_servers.h"
+#include "services/scheduler/node_list.h"
+
+namespace addend {
+namespace {
+
+using Stages = v1::AgreementRecord;
+
+uint64_t OwnerVersionOf(const v1::TensorPlan& plan, uint32_t index) {
+  return plan.versions().empty() ? 0 : plan.versions(static_cast<int>(index));
+}
+
+std::string WaitsForIdle(const Job& job) {
+  NodeList active;
+  for (const auto& [rank, node] : job.nodes) {
+    if (!node.idle) active.Add(rank.value());
+  }
+  if (active.count() == 0) return "";
+  return absl::StrFormat("waiting for the trainers of generation %d on %s to end",
+                         job.current.number.value(), active.Text());
+}
+
+}  // namespace
+
+std::map<uint32_t, v1::PartitionMove> MovesOf(const DeclaredTensor& tensor) {
+  std::map<uint32_t, v1::PartitionMove> moves;
+  for (const v1::PartitionMove& move : tensor.plan.moves()) moves[move.partition()] = move;
+  return moves;
+}
+
+bool MovesAreHeldBack(const Job& job) {
+  const Agreements& tensors = job.current.tensors;
+  return std::any_of(tensors.begin(), tensors.end(), [](const auto& entry) {
+    return !entry.second.plan.moves().empty() && !entry.second.recovering.empty();
+  });
+}
+
+bool IsDrained(const Server& server, const Jobs& jobs) {
+  if (!server.draining) return false;
+  for (const auto& [id, job] : jobs) {
+    if (job.current.state != v1::READY) continue;
+    for (const auto& [agreement, tensor] : job.current.tensors) {
+      if (tensor.owned.contains(server.id)) return false;
+    }
+  }
+  return true;
+}
+
+void AddReservation(const DeclaredTensor& tensor, ServerId server, const Owned& owned,
+                    v1::JobReservation* job) {
+  v1::TensorReservation* reservation = job->add_reserve();
+  reservation->set_tensor_id(tensor.plan.tensor_id());
+  *reservation->mutable_tensor() = tensor.descriptor;
+  reservation->set_partition_elements(tensor.plan.partition_elements());
+  reservation->mutable_partitions()->Add(owned.partitions.begin(), owned.partitions.end());
+  reservation->mutable_shards()->Add(owned.shards.begin(), owned.shards.end());
+  const std::map<uint32_t, v1::PartitionMove> moves = MovesOf(tensor);
+  if (tensor.plan.versions().empty() && moves.empty()) return;
+  for (const uint32_t index : owned.partitions) {
+    const auto move = moves.find(index);
+    const bool handed_over = move != moves.end() && move->second.server() == server.value();
+    reservation->add_handed_over(handed_over);
+    reservation->add_versions(handed_over ? move->second.version()
+                                          : OwnerVersionOf(tensor.plan, index));
+  }
+}
+
+void AddHandOvers(const Job& job, const DeclaredTensor& tensor, ServerId owner,
+                  v1::JobReservation* reservation) {
+  if (job.current.change.phase != Change::Phase::kHandingOver) return;
+  v1::HandOver* order = nullptr;
+  for (const v1::PartitionMove& move : tensor.plan.moves()) {
+    if (tensor.plan.servers(static_cast<int>(move.partition())) != owner.value()) continue;
+    if (order == nullptr) {
+      order = reservation->add_hand_over();
+      order->mutable_partitions()->set_tensor_id(tensor.plan.tensor_id());
+      order->set_version(move.version());
+    }
+    order->mutable_partitions()->add_partitions(move.partition());
+  }
+}
+
+void FillJob(const Job& job, v1::JobReservation* reservation) {
+  reservation->set_job_id(job.id.value());
+  reservation->set_job_name(job.name);
+  reservation->set_generation(job.current.number.value());
+  reservation->set_plan_version(job.plan_version.value());
+  reservation->set_key(job.key);
+  reservation->set_num_nodes(job.settings.num_nodes());
+  reservation->set_local_size(job.settings.local_size());
+  reservation->set_failed(job.current.state == v1::FAILED);
+  reservation->clear_lost_nodes();
+  for (const auto& [rank, why] : job.current.gone) reservation->add_lost_nodes(rank.value());
+}
+
+v1::ServerUpdate FullServerUpdate(const Server& server, const Jobs& jobs,
+                                  std::vector<std::pair<JobId, TensorId>>* awaited) {
+  v1::ServerUpdate update;
+  update.set_full(true);
+  for (const auto& [job_id, job] : jobs) {
+    if (!MayUse(job, server)) continue;
+    v1::JobReservation* reservation = update.add_jobs();
+    FillJob(job, reservation);
+    for (const auto& [agreement, tensor] : job.current.tensors) {
+      const TensorId id(tensor.plan.tensor_id());
+      const auto owned = tensor.owned.find(server.id);
+      if (owned == tensor.owned.end()) {
+        // The server drops a tensor of which it owns nothing; the nodes wait for that.
+        if (tensor.recovering.contains(server.id)) awaited->emplace_back(job_id, id);
+        continue;
+      }
+      AddReservation(tensor, server.id, owned->second, reservation);
+      AddHandOvers(job, tensor, server.id, reservation);
+      awaited->emplace_back(job_id, id);
+    }
+  }
+  return update;
+}
+
+v1::TensorPlan PlanForNodes(const Job& job, const DeclaredTensor& tensor) {
+  v1::TensorPlan plan = tensor.plan;
+  if (!job.current.change.NodesKnow()) plan.clear_moves();
+  return plan;
+}
+
+void FillServers(const Job& job, const Fleet& fleet, v1::NodeUpdate* update) {
+  update->clear_servers();
+  for (const ServerId id : job.current.plan_servers) {
+    const Server* const server = fleet.Find(id);
+    if (server == nullptr) continue;
+    v1::ServerInfo* info = update->add_servers();
+    info->set_server_id(id.value());
+    info->set_incarnation(server->info.incarnation());
+    *info->mutable_endpoints() = server->info.endpoints();
+    info->set_shards(server->info.shards());
+    info->set_colocated(server->colocated());
+    info->set_colocated_node(server->info.colocated_node());
+    info->set_hostname(server->info.hostname());
+    *info->mutable_protocols() = server->info.protocols();
+  }
+}
+
+void FillState(const Job& job, v1::NodeUpdate* update) {
+  const JobGeneration& current = job.current;
+  update->set_generation(current.number.value());
+  update->set_state(current.state);
+  update->set_reason(current.reason);
+  update->set_exit_code(current.exit_code);
+  update->set_failed_kind(current.failed_kind);
+  update->set_plan_version(job.plan_version.value());
+  const uint64_t change = current.change.number;
+  update->set_change(change != 0 && !MovesAreHeldBack(job) ? change : 0);
+  update->set_optimal_s_per_byte(job.optimal_s_per_byte);
+  update->clear_lost_nodes();
+  for (const auto& [rank, why] : current.gone) update->add_lost_nodes(rank.value());
+  const auto waiting = std::count_if(job.nodes.begin(), job.nodes.end(), [&job](const auto& node) {
+    return node.second.idle && node.second.trainers == job.settings.local_size();
+  });
+  update->set_waiting_nodes(static_cast<uint32_t>(waiting));
+  current.departures.Fill(current.tensors, update);
+}
+
+v1::NodeUpdate FullNodeUpdate(const Job& job, const Fleet& fleet) {
+  v1::NodeUpdate update;
+  update.set_full(true);
+  FillState(job, &update);
+  FillServers(job, fleet, &update);
+  for (const auto& [agreement, tensor] : job.current.tensors) {
+    // Where new owners have not answered yet, the nodes are told when they have.
+    if (tensor.stage == Stages::PLANNED && tensor.recovering.empty()) {
+      *update.add_tensors() = PlanForNodes(job, tensor);
+    }
+    if (tensor.stage == Stages::REFUSED) *update.add_errors() = tensor.error;
+  }
+  return update;
+}
+
+SharedUpdate AsSeenBy(const Job& job, const Node& node, const SharedUpdate& update) {
+  if (job.current.state == v1::FORMING || job.TakesPart(node)) return update;
+  auto own = std::make_shared<v1::NodeUpdate>(*update);
+  own->clear_errors();
+  const auto gone = job.current.gone.find(node.rank);
+  if (gone != job.current.gone.end()) {
+    own->clear_tensors();
+    own->clear_servers();
+    own->clear_removed();
+  }
+  if (node.idle) {
+    own->set_state(v1::FORMING);
+    own->set_reason(WaitsForIdle(job));
+    own->clear_exit_code();
+    own->clear_failed_kind();
+  } else {
+    own->set_state(v1::FAILED);
+    own->set_reason(gone->second);
+    own->set_exit_code(kExitTemporary);
+    own->set_failed_kind("peer_lost");
+  }
+  return own;
+}
+
+}  // namespace addend
