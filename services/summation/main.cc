@@ -1,4 +1,9 @@
-// addend-summation: a CPU machine that lends its memory bandwidth and its link to sum gradients.
+// addend-summation: runs a summation server on a CPU machine.
+//
+// Order matters. At the start: data port and gRPC listen before the server registers, since nodes
+// may connect as soon as the scheduler names it; the process reports itself ready only when it is
+// registered. At the end: partitions move to other servers first (Drain), then the server leaves,
+// then the links close.
 #include <prometheus/registry.h>
 
 #include <memory>
@@ -27,8 +32,8 @@
 namespace addend {
 namespace {
 
-// Gives the partitions of this server to others before it ends. Without that, or when it takes too
-// long, the nodes recover them.
+// Moves the partitions of this server to others before it ends. If that takes longer than
+// `timeout`, the nodes recover the partitions.
 void Drain(SummationMember* member, absl::Duration timeout) {
   spdlog::info("draining, for at most {}; a second signal ends it at once",
                absl::FormatDuration(timeout));

@@ -11,30 +11,30 @@
 #include "lib/memory/container_limit.h"
 
 ABSL_FLAG(addend::HostPort, listen, (addend::HostPort{"", 7170}),
-          "gRPC (control plane), host:port");
+          "address of gRPC (control plane), host:port");
 ABSL_FLAG(addend::HostPort, data_listen, (addend::HostPort{"", 7171}),
-          "data path, host:port; one port for all shards");
+          "address of the data path, host:port; a single port for all shards");
 ABSL_FLAG(addend::HostPort, http, (addend::HostPort{"", 7180}),
-          "/metrics, /healthz and /readyz, host:port");
+          "address of /metrics, /healthz and /readyz, host:port");
 ABSL_FLAG(addend::OptionalHostPort, health_listen,
           (addend::OptionalHostPort{addend::HostPort{"", 7181}}),
-          "grpc.health.v1 in plain text for probes, host:port; 'off' for none");
+          "address of grpc.health.v1 in plain text, for probes, host:port; 'off' disables it");
 ABSL_FLAG(uint32_t, shards, 0,
-          "threads that sum, each with its own partitions; default: the CPUs, at most 4");
-ABSL_FLAG(
-    addend::ByteSize, memory_limit, {},
-    "for accumulators and early contributions of all jobs; default: three quarters of the memory");
+          "number of summing threads, each with its own partitions; default: the CPUs, at most 4");
+ABSL_FLAG(addend::ByteSize, memory_limit, {},
+          "memory for accumulators and early contributions of all jobs; default: three quarters of "
+          "the machine's or container's memory");
 ABSL_FLAG(addend::ByteSize, job_memory_limit, {},
-          "of that for each job, so that no job takes what others need; 0 for no limit but "
-          "--memory-limit");
-ABSL_FLAG(
-    absl::Duration, drain_timeout, absl::Seconds(25),
-    "after SIGTERM, for others to take over what this server sums; less than the grace period "
-    "that Kubernetes gives (30s)");
+          "memory for each job within --memory-limit, so that no job can use up the server; 0: no "
+          "limit but --memory-limit");
+ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(25),
+          "time after SIGTERM for other servers to take over this server's partitions; less than "
+          "the grace period of Kubernetes (30s)");
 ABSL_FLAG(std::string, server_secret_file, "",
-          "the file with the secret that the scheduler asks of CPU servers, if it does");
+          "file with the servers' secret, if the scheduler requires it of CPU servers");
 ABSL_FLAG(std::string, port_file, "",
-          "where to write the ports as JSON when serving (for ports chosen by the kernel)");
+          "file to which the server writes its ports as JSON when it serves (for ports chosen by "
+          "the kernel)");
 
 namespace addend {
 namespace {

@@ -19,10 +19,10 @@ struct SummationOptions {
   std::optional<HostPort> health_listen;
   uint32_t shards = 1;
   uint64_t memory_limit_bytes = 0;
-  uint64_t job_memory_limit_bytes = 0;  // 0: none
+  uint64_t job_memory_limit_bytes = 0;  // 0: no limit
   absl::Duration drain_timeout;
   std::string port_file;
-  std::string join_proof;  // that it may be a server; empty: no secret is known
+  std::string join_proof;  // proof that this process may be a server; empty: it knows no secret
 };
 
 // Reads the parsed flags. INVALID_ARGUMENT names the flag.

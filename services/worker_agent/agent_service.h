@@ -1,4 +1,4 @@
-// The agent's gRPC service: what it is doing.
+// The agent's gRPC service: a snapshot of its state.
 #pragma once
 
 #include <string>

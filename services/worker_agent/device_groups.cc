@@ -1,3 +1,4 @@
+// Checks a layout, and describes its groups for the library.
 #include "services/worker_agent/device_groups.h"
 
 #include <algorithm>

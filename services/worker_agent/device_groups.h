@@ -1,5 +1,5 @@
-// The local ranks that push from GPUs, and how these aggregate among themselves before anything
-// comes to host memory. Pure.
+// The local ranks that push from GPUs, and their groups, which aggregate before a contribution
+// reaches host memory. Pure.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class DeviceGroups {
  public:
   explicit DeviceGroups(uint32_t local_ranks) : bus_ids_(local_ranks) {}
 
-  // The rank's GPU. INVALID_ARGUMENT: it has said so before.
+  // The rank's GPU. INVALID_ARGUMENT: the rank has named it before.
   absl::Status Join(uint32_t local_rank, std::string bus_id);
   bool AnyJoined() const { return joined_ > 0; }
   bool AllJoined() const { return joined_ == bus_ids_.size(); }
@@ -28,8 +28,8 @@ class DeviceGroups {
   bool decided() const { return !places_.empty(); }
   const Layout& layout() const { return layout_; }
 
-  // Of a rank, once decided: its group for the library, the ranks in it, and the first of them,
-  // to whose segment all of them write. Before that every rank is a group of its own.
+  // Of a rank: its group for the library, the ranks in the group, and the first of them, to whose
+  // segment all of them write. Before Decide() every rank is a group of its own.
   ipc::Group GroupOf(uint32_t local_rank) const;
   std::vector<uint32_t> MembersOf(uint32_t local_rank) const;
   uint32_t LeadOf(uint32_t local_rank) const;

@@ -1,9 +1,8 @@
-// Contributions that lie on a GPU, where a NIC reads them: brings partitions to host memory when
-// somebody else is to read them, a server without RDMA, an auditor, or this agent. Belongs to the
-// agent's core thread.
+// Contributions on a GPU that a NIC reads: brings partitions to host memory for other readers, a
+// server without RDMA, an auditor, or this agent. Belongs to the agent's core thread.
 //
 // The copy lands where the rank's next contribution may come from host memory, so no round may end
-// before what was asked for in it is there: see Agent::OnResult.
+// before the copies requested in it are there: see ContributionSource::MayEnd.
 #pragma once
 
 #include <cstdint>
@@ -14,32 +13,30 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "services/worker_agent/tensor.h"
+#include "services/worker_agent/contribution_source.h"
+#include "services/worker_agent/node_tensor.h"
 
 namespace addend {
 
 class HostCopies {
  public:
   // Asks the trainer for the partition of the running round. False: it is gone.
-  using Ask = std::function<bool(const Tensor&, uint32_t partition)>;
-  // `there`: the partition of the running round is in host memory. Else it never will be: the
-  // trainer is gone.
-  using Then = std::function<void(bool there)>;
+  using Ask = std::function<bool(const NodeTensor&, uint32_t partition)>;
+  using Then = ContributionSource::Then;
   explicit HostCopies(Ask ask) : ask_(std::move(ask)) {}
 
-  // Runs `then`, at once if that can be said already; never if the tensor or the generation ends
-  // first.
-  void Bring(const std::shared_ptr<Tensor>& tensor, uint32_t partition, Then then);
-  // It has been asked for and is not there.
-  bool Awaits(const Tensor& tensor, uint32_t partition) const {
+  // As ContributionSource::Bring().
+  void Bring(const std::shared_ptr<NodeTensor>& tensor, uint32_t partition, Then then);
+  // The copy was requested and is not there.
+  bool Awaits(const NodeTensor& tensor, uint32_t partition) const {
     return awaited_.contains({tensor.number, partition});
   }
-  bool AwaitsAnyOf(const Tensor& tensor) const;
-  // The trainer has copied it. INVALID_ARGUMENT: nobody asked.
-  absl::Status OnFetched(Tensor* tensor, Round round, uint64_t offset, uint64_t bytes);
+  bool AwaitsAnyOf(const NodeTensor& tensor) const;
+  // The trainer has copied it. INVALID_ARGUMENT: it was not requested.
+  absl::Status OnFetched(NodeTensor* tensor, Round round, uint64_t offset, uint64_t bytes);
   // The trainer is gone.
   void GiveUp();
-  void Forget(const Tensor& tensor);
+  void Forget(const NodeTensor& tensor);
   void Clear() { awaited_.clear(); }
 
  private:

@@ -1,33 +1,33 @@
+// Adds up the times of partitions and rounds.
 #include "services/worker_agent/journal.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "lib/trace/clock.h"
 #include "services/worker_agent/server_link.h"
 
 namespace addend {
 namespace {
 
-// A minute of 1,000 partitions a second; 7 MB if they ever come.
+// A minute of 1,000 partitions a second; 7 MB when the ring is full.
 constexpr size_t kLivesKept = 1 << 16;
 constexpr size_t kRecentRounds = 20;
 constexpr double kLeastOptimum = 1e-3;
 
 // A time that follows `before`, as far as it is known. With payloads passed by reference the sender
-// hears that one is sent only when the receiver lets go of it, which may be after the result.
+// learns that a payload was sent only when the receiver releases it, perhaps after the result.
 int64_t Following(int64_t before, int64_t time, int64_t next) {
   if (time == 0) return before;
   return std::clamp(time, before, std::max(before, next));
 }
 
-PartitionTimes InOrder(const PartitionTimes& way, int64_t now) {
+PartitionTimes InOrder(const PartitionTimes& times, int64_t now) {
   PartitionTimes ordered;
-  ordered.last_in = way.last_in == 0 ? now : way.last_in;
-  ordered.first_in = way.first_in == 0 ? ordered.last_in : way.first_in;
-  ordered.ready = std::min(way.ready, ordered.first_in);
-  ordered.first_out = Following(ordered.ready, way.first_out, ordered.first_in);
-  ordered.last_out = Following(ordered.first_out, way.last_out, ordered.first_in);
+  ordered.last_in = times.last_in == 0 ? now : times.last_in;
+  ordered.first_in = times.first_in == 0 ? ordered.last_in : times.first_in;
+  ordered.ready = std::min(times.ready, ordered.first_in);
+  ordered.first_out = Following(ordered.ready, times.first_out, ordered.first_in);
+  ordered.last_out = Following(ordered.first_out, times.last_out, ordered.first_in);
   return ordered;
 }
 
@@ -40,7 +40,7 @@ void Journal::BeginGeneration() {
   new_generation_ = true;
 }
 
-void Journal::RoundStarts(const Tensor& tensor) {
+void Journal::RoundStarts(const NodeTensor& tensor) {
   if (std::exchange(new_generation_, false)) {
     lives_.Clear();
     names_.clear();
@@ -55,22 +55,21 @@ void Journal::RoundStarts(const Tensor& tensor) {
   counts_ = counts_ && !tensor.asynchronous() && tensor.shape.op != ReduceOp::kBroadcast;
 }
 
-void Journal::RoundEnds(Tensor* tensor) {
-  const int64_t now = TraceNow();
+void Journal::RoundEnds(NodeTensor* tensor, int64_t now) {
   for (uint32_t partition = 0; partition < tensor->partitions(); ++partition) {
     Note(*tensor, partition, now);
-    tensor->way[partition] = {};
+    tensor->times[partition] = {};
   }
   tensor->pushes = {};
   if (open_ > 0 && --open_ == 0) EndRound(now);
 }
 
-void Journal::RoundFails(const Tensor&) {
+void Journal::RoundFails() {
   counts_ = false;
   if (open_ > 0) --open_;
 }
 
-void Journal::Note(const Tensor& tensor, uint32_t partition, int64_t delivered) {
+void Journal::Note(const NodeTensor& tensor, uint32_t partition, int64_t delivered) {
   const ServerLink& link = *tensor.owners[partition].link;
   const PartitionLife life{.partition = PartitionId(tensor.id, partition),
                            .round = tensor.rounds.round(),
@@ -79,7 +78,7 @@ void Journal::Note(const Tensor& tensor, uint32_t partition, int64_t delivered) 
                            .bytes = static_cast<uint32_t>(tensor.BytesOf(partition)),
                            .last_rank = tensor.pushes.last_rank,
                            .pushes = tensor.pushes,
-                           .way = InOrder(tensor.way[partition], delivered),
+                           .times = InOrder(tensor.times[partition], delivered),
                            .delivered = delivered};
   lives_.Add(life);
   ++partitions_;
@@ -88,11 +87,11 @@ void Journal::Note(const Tensor& tensor, uint32_t partition, int64_t delivered) 
   const auto observe = [this](Part part, int64_t ns) {
     parts_[static_cast<size_t>(part)].Observe(ns);
   };
-  observe(Part::kIntraNode, life.way.ready - life.pushes.first_call);
-  observe(Part::kQueue, life.way.first_out - life.way.ready);
-  observe(Part::kPush, life.way.last_out - life.way.first_out);
-  observe(Part::kSum, life.way.first_in - life.way.last_out);
-  observe(Part::kPull, life.way.last_in - life.way.first_in);
+  observe(Part::kIntraNode, life.times.ready - life.pushes.first_call);
+  observe(Part::kQueue, life.times.first_out - life.times.ready);
+  observe(Part::kPush, life.times.last_out - life.times.first_out);
+  observe(Part::kSum, life.times.first_in - life.times.last_out);
+  observe(Part::kPull, life.times.last_in - life.times.first_in);
 }
 
 void Journal::EndRound(int64_t now) {

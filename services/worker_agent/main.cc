@@ -9,8 +9,8 @@
 #include "lib/base/exit_codes.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
-#include "lib/base/version.h"
 #include "lib/member/member.h"
+#include "lib/member/protocols.h"
 #include "lib/options/log_options.h"
 #include "lib/options/options.h"
 #include "lib/options/port_file.h"
@@ -61,6 +61,7 @@ class MemberReports final : public SchedulerReports {
   void AckChange(Generation generation, uint64_t change, bool following) override {
     member_->AckChange(generation.value(), change, following);
   }
+  void BeatSoon() override { member_->BeatSoon(); }
 
  private:
   NodeMember* const member_;
@@ -117,7 +118,7 @@ class AgentProcess {
     });
     DiagnosticsService diagnostics;
     ADDEND_ASSIGN_OR_RETURN(
-        rpc_, RpcServer::Start({options_.listen, options_.health_listen},
+        rpc_, RpcServer::Start({options_.listen.grpc, options_.listen.health},
                                {&agent_service, &summation_service, &trace, &diagnostics}));
     prometheus::Registry registry;
     const EngineMetrics engine_metrics(engine_.get());
@@ -127,9 +128,9 @@ class AgentProcess {
       return joined.load() ? absl::OkStatus()
                            : absl::UnavailableError("not yet registered with the scheduler");
     };
-    ADDEND_ASSIGN_OR_RETURN(
-        const auto http, HttpServer::Start(options_.http.host, options_.http.port, &registry, ready,
-                                           {&engine_metrics, &agent_metrics}));
+    ADDEND_ASSIGN_OR_RETURN(const auto http,
+                            HttpServer::Start(options_.listen.http.host, options_.listen.http.port,
+                                              &registry, ready, {&engine_metrics, &agent_metrics}));
     const absl::Status status = JoinAndWait(http->port(), &joined);
     // The services above are on this stack: calls have to end first.
     engine_->HangUp();
@@ -153,7 +154,7 @@ class AgentProcess {
     ADDEND_ASSIGN_OR_RETURN(engine_, Engine::Create(std::move(engine)));
     if (!options_.colocated_summation) return absl::OkStatus();
     ADDEND_ASSIGN_OR_RETURN(
-        data_port_, engine_->ListenTcp({options_.data_listen.host, options_.data_listen.port}));
+        data_port_, engine_->ListenTcp({options_.listen.data.host, options_.listen.data.port}));
     return engine_->ListenInproc();
   }
 
@@ -201,7 +202,7 @@ class AgentProcess {
     return why;
   }
 
-  // What trainers are told after a signal.
+  // The reason for the trainers after a signal.
   absl::Status StoppedStatus() const {
     return WithExitCode(absl::UnavailableError(absl::StrFormat("the agent of node %d was stopped",
                                                                options_.node_rank)),
@@ -219,7 +220,7 @@ class AgentProcess {
 
   v1::RegisterNodeRequest NodeRegistration(uint32_t server_id) const {
     v1::RegisterNodeRequest request;
-    request.set_protocol_version(kProtocolVersion);
+    FillVersions(&request);
     request.set_incarnation(incarnation_.value());
     request.set_job(options_.job);
     request.set_node_rank(options_.node_rank);

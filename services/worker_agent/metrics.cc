@@ -1,3 +1,4 @@
+// Builds the metric families from a snapshot and the numbers of the agent.
 #include "services/worker_agent/metrics.h"
 
 #include <utility>
@@ -20,7 +21,7 @@ MetricFamily Labelled(const std::string& name, const std::string& help, MetricTy
   return MakeFamily(name, help, type, std::vector<ClientMetric>{MakeValue(labels, value, type)});
 }
 
-// Of what is the same in both directions.
+// A metric of both directions.
 MetricFamily Directions(const std::string& name, const std::string& help,
                         const MetricLabels& labels, uint64_t out, uint64_t in) {
   MetricLabels out_labels = labels, in_labels = labels;
@@ -32,7 +33,7 @@ MetricFamily Directions(const std::string& name, const std::string& help,
                                 MakeValue(in_labels, Number(in), MetricType::Counter)});
 }
 
-// The two that decide: how long rounds take, and how long they would take at best.
+// The two decisive metrics: the duration of rounds, and the shortest duration possible.
 void AppendRounds(const AgentNumbers& n, const MetricLabels& node, Families* families) {
   families->push_back(MakeFamily(
       "addend_round_seconds",

@@ -1,3 +1,4 @@
+// The flags of addend-agent, and the checks of their values.
 #include "services/worker_agent/options.h"
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "lib/auth/job_proof.h"
+#include "lib/base/limits.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "lib/base/units.h"
@@ -78,10 +80,7 @@ ABSL_FLAG(std::string, port_file, "",
 namespace addend {
 namespace {
 
-constexpr uint32_t kMaxNodes = 65536;
-constexpr uint32_t kMaxLocalSize = 1024;
 constexpr uint32_t kMaxShards = 256;
-constexpr uint64_t kMinPartitionBytes = 512;
 
 absl::Status CheckRange(const char* flag, uint64_t value, uint64_t least, uint64_t most) {
   if (value >= least && value <= most) return absl::OkStatus();
@@ -159,10 +158,10 @@ absl::StatusOr<AgentOptions> ReadAgentOptions() {
   const std::string socket_mode = absl::GetFlag(FLAGS_socket_mode);
   ADDEND_RETURN_IF_ERROR(CheckChoice("socket-mode", socket_mode, {"0600", "0660"}));
   options.socket_mode = socket_mode == "0660" ? 0660 : 0600;
-  options.listen = absl::GetFlag(FLAGS_listen);
-  options.data_listen = absl::GetFlag(FLAGS_data_listen);
-  options.http = absl::GetFlag(FLAGS_http);
-  options.health_listen = absl::GetFlag(FLAGS_health_listen).address;
+  options.listen.grpc = absl::GetFlag(FLAGS_listen);
+  options.listen.data = absl::GetFlag(FLAGS_data_listen);
+  options.listen.http = absl::GetFlag(FLAGS_http);
+  options.listen.health = absl::GetFlag(FLAGS_health_listen).address;
   options.colocated_summation = absl::GetFlag(FLAGS_colocated_summation);
   options.shards = absl::GetFlag(FLAGS_shards);
   options.memory_limit_bytes = absl::GetFlag(FLAGS_memory_limit).bytes;

@@ -17,16 +17,18 @@ namespace addend {
 struct AgentOptions {
   MachineOptions machine;
   std::string job;
-  std::string join_proof;  // that the node knows the job's secret; empty: it has none
+  std::string join_proof;  // that the node knows the job's secret; empty: without a secret
   uint32_t node_rank = 0;  // --node-rank-base included
   uint32_t num_nodes = 1;
   uint32_t local_size = 1;
   std::string socket;
   uint32_t socket_mode = 0600;  // permissions of the socket
-  HostPort listen;
-  HostPort data_listen;
-  HostPort http;
-  std::optional<HostPort> health_listen;
+  struct {
+    HostPort grpc;
+    HostPort data;
+    HostPort http;
+    std::optional<HostPort> health;
+  } listen;
   bool colocated_summation = true;
   uint32_t shards = 1;  // of the colocated server
   uint64_t memory_limit_bytes = 0;
@@ -35,8 +37,8 @@ struct AgentOptions {
   std::string reduction_order;
   uint32_t audit_one_in = 0;
   absl::Duration stall_timeout;
-  std::optional<Topology> topology;   // recorded of this machine; none: read it when GPUs come
-  std::optional<Strategy> intranode;  // how its GPUs aggregate; none: by the topology
+  std::optional<Topology> topology;   // recorded of this machine; nullopt: read it when GPUs come
+  std::optional<Strategy> intranode;  // of GPUs' aggregation; nullopt: by the topology
   bool deterministic_intranode = true;
   bool gpudirect = false;
   bool encrypt_data = false;  // TCP is the transport then

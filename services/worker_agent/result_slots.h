@@ -1,4 +1,4 @@
-// Where the colocated server leaves its results: the agent's result segments, by tensor name. The
+// The agent's result segments, by tensor name: the colocated server writes its results there. The
 // agent's core thread enters them, the colocated server's control thread looks them up.
 // Thread-safe.
 #pragma once
@@ -10,15 +10,15 @@
 
 #include "lib/base/mutex.h"
 #include "lib/summation/specs.h"
-#include "services/worker_agent/tensor.h"
+#include "services/worker_agent/node_tensor.h"
 
 namespace addend {
 
 class ResultSlots {
  public:
-  // Before the tensor is declared to the scheduler; a later tensor of the name takes the place of a
-  // former one.
-  void Enter(Generation generation, const Tensor& tensor) {
+  // Before the tensor is declared to the scheduler; a later tensor of the name replaces an
+  // earlier tensor.
+  void Enter(Generation generation, const NodeTensor& tensor) {
     MutexLock lock(&mu_);
     slots_[{generation, tensor.shape.name}] =
         ExternalSlots{.slot = {tensor.ResultSlot(Round(0)), tensor.ResultSlot(Round(1))},
@@ -31,8 +31,8 @@ class ResultSlots {
     if (it == slots_.end()) return std::nullopt;
     return it->second;
   }
-  // The server holds on to the memory of the tensors it has; this only forgets the names.
-  void Remove(Generation generation, const Tensor& tensor) {
+  // The server keeps the memory of its tensors; only the name is forgotten.
+  void Remove(Generation generation, const NodeTensor& tensor) {
     MutexLock lock(&mu_);
     const auto it = slots_.find({generation, tensor.shape.name});
     if (it != slots_.end() && it->second.keep_alive == tensor.results) slots_.erase(it);

@@ -1,3 +1,4 @@
+// Looks for RDMA ports that reach each other, and falls back to TCP.
 #include "services/worker_agent/route.h"
 
 #include <utility>
@@ -5,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/strings.h"
+#include "lib/member/protocols.h"
 #include "lib/server/link_signals.h"
 
 namespace addend {
@@ -21,11 +23,18 @@ Address AddressOf(const v1::DataEndpoint& endpoint) {
   return {endpoint.host(), static_cast<uint16_t>(endpoint.port())};
 }
 
-// OK: some port of this machine reaches some port of the server's. Else why none does.
+// OK: a port of this machine reaches a port of the server's, and `*through` names both. Else the
+// reason of the last failure.
 absl::Status FindPath(const RouteChoice& choice, const v1::ServerInfo& server,
                       std::string* through) {
   absl::Status why = absl::FailedPreconditionError("the server has none (any more)");
   if (choice.ports.empty()) return absl::FailedPreconditionError(choice.why_no_ports);
+  if (const VersionRange theirs = RdmaOf(server.protocols());
+      !Common(protocol::kRdma, theirs).has_value()) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("the server speaks %s of the RDMA protocol, but this agent speaks %s",
+                        Describe(theirs), Describe(protocol::kRdma)));
+  }
   for (const v1::DataEndpoint& endpoint : server.endpoints()) {
     if (endpoint.transport() != "rdma") continue;
     const auto there = FromProto(endpoint.rdma());
@@ -55,7 +64,11 @@ absl::StatusOr<Route> ChooseRoute(const RouteChoice& choice, const v1::ServerInf
   if (rdma.ok() && !rdma_failure.empty() && choice.mode == TransportMode::kAuto && tcp != nullptr) {
     rdma = absl::UnavailableError(rdma_failure);
   }
-  if (rdma.ok()) return Route{true, AddressOf(*FindEndpoint(server, "rdma")), through};
+  if (rdma.ok()) {
+    Route route{true, AddressOf(*FindEndpoint(server, "rdma")), through};
+    route.address.rdma_version = Common(protocol::kRdma, RdmaOf(server.protocols()))->newest;
+    return route;
+  }
   if (tcp != nullptr && choice.mode != TransportMode::kRdma) {
     return Route{false, AddressOf(*tcp), "no RDMA: " + Message(rdma)};
   }

@@ -1,4 +1,4 @@
-// Which way a link to a summation server takes. Pure.
+// Chooses TCP or RDMA for the links to a summation server. Pure.
 #pragma once
 
 #include <string>
@@ -18,18 +18,18 @@ bool TakesTcp(const v1::ServerInfo& server);
 struct Route {
   bool rdma = false;
   Address address;     // of the data port; with RDMA of gRPC
-  std::string reason;  // why it is this way, for people
+  std::string reason;  // of the choice, for people
 };
 
-// What the choice depends on, besides the server.
+// This node's side of the choice.
 struct RouteChoice {
   TransportMode mode = TransportMode::kAuto;
-  std::vector<rdma::PortAddress> ports;  // of this machine that RDMA may use
+  std::vector<rdma::PortAddress> ports;  // of this machine, usable for RDMA
   std::string why_no_ports;
 };
 
-// `rdma_failure`: why RDMA to this server has failed before; empty: it has not.
-// FAILED_PRECONDITION (exit status 64): there is no way that both ends allow.
+// `rdma_failure`: the reason of an earlier failure of RDMA to this server; empty: no failure.
+// FAILED_PRECONDITION (exit status 64): no transport that both ends allow.
 absl::StatusOr<Route> ChooseRoute(const RouteChoice& choice, const v1::ServerInfo& server,
                                   const std::string& rdma_failure);
 

@@ -1,41 +1,61 @@
+// The handshake, the frames of an open link, and the ends of connections.
 #include "services/worker_agent/server_link.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "lib/transport/rdma/signals.h"
 
 namespace addend {
+namespace {
+
+// Keeps the reason of an unauthenticated peer for people, and drops its exit status, by which the
+// job would end, and codes that rule out another attempt. A failed path stays: the fallback from
+// RDMA to TCP harms nothing.
+absl::Status Unproved(const absl::Status& why) {
+  const bool path_failed = rdma::IsPathFailure(why);
+  if (path_failed && !rdma::IsSaidByPeer(why)) return why;  // this end's own finding
+  absl::Status reason = absl::UnauthenticatedError(Message(why));
+  switch (why.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kDeadlineExceeded:
+      reason = absl::Status(why.code(), Message(why));
+      break;
+    default:
+      break;
+  }
+  return path_failed ? rdma::PathFailure(std::move(reason)) : reason;
+}
+
+}  // namespace
 
 void ServerLink::Connect(Transport* transport, const Address& address, std::string reason,
                          absl::Duration timeout) {
   transport_ = transport;
   reason_ = std::move(reason);
-  connecting_ = true;
+  state_ = State::kConnecting;
   ++attempts_;
-  closed_ = false;
   transport_->Connect(address, shard_, this, timeout, [this](absl::StatusOr<Link*> link) {
-    connecting_ = false;
     if (!link.ok()) {
-      closed_ = true;
       outbox_.Clear(link.status());
-      return Lose(link.status());
+      return Lose(rdma::IsSaidByPeer(link.status()) ? Unproved(link.status()) : link.status());
     }
     link_ = *link;
     link_->LimitInFlight(in_flight_bytes_);
-    if (leaving_) return link_->Close(absl::CancelledError("the generation is over"));
+    if (given_up()) return link_->Close(absl::CancelledError("the generation is over"));
     SayHello();
   });
 }
 
 void ServerLink::Push(const FrameHeader& header, Bytes payload, Done done, uint64_t place,
                       int64_t* handed_at) {
-  if (!leaving_) {
+  if (!given_up()) {
     if (header.type == FrameType::kContribution) Await(header.partition);
     return outbox_.Push(header, payload, std::move(done), place, handed_at);
   }
@@ -43,33 +63,33 @@ void ServerLink::Push(const FrameHeader& header, Bytes payload, Done done, uint6
 }
 
 void ServerLink::Await(PartitionId partition) {
-  if (awaited_.empty()) ++services_;
-  awaited_.insert(partition);
+  if (work_.awaited.empty()) ++services_;
+  work_.awaited.insert(partition);
   CountSumming();
 }
 
 void ServerLink::Arrived(PartitionId partition) {
-  if (awaited_.erase(partition) > 0) CountSumming();
+  if (work_.awaited.erase(partition) > 0) CountSumming();
 }
 
-void ServerLink::SetWaiting(bool waiting) {
-  waiting_ = waiting;
+void ServerLink::SetQueued(bool queued) {
+  work_.queued = queued;
   CountSumming();
 }
 
-// The server's own time, without a node that is still sending: all has been sent.
+// The server's own time begins when this node has sent everything.
 void ServerLink::CountSumming() {
-  const bool summing = !awaited_.empty() && !waiting_;
-  if (summing == (summing_since_ != absl::InfiniteFuture())) return;
-  const absl::Time now = absl::Now();
-  if (!summing) summing_ += now - summing_since_;
-  summing_since_ = summing ? now : absl::InfiniteFuture();
+  const bool summing = !work_.awaited.empty() && !work_.queued;
+  if (summing == (work_.summing_since != absl::InfiniteFuture())) return;
+  const absl::Time now = clock_();
+  if (!summing) work_.summing += now - work_.summing_since;
+  work_.summing_since = summing ? now : absl::InfiniteFuture();
 }
 
 absl::Duration ServerLink::served() const {
-  const absl::Time now = absl::Now();
+  const absl::Time now = clock_();
   const absl::Duration sending = link_ == nullptr ? absl::ZeroDuration() : link_->sending_time();
-  return sending_ + sending + summing_ + (now - std::min(now, summing_since_));
+  return work_.sending + sending + work_.summing + (now - std::min(now, work_.summing_since));
 }
 
 void ServerLink::LimitInFlight(size_t bytes) {
@@ -80,6 +100,7 @@ void ServerLink::LimitInFlight(size_t bytes) {
 
 void ServerLink::SayHello() {
   FrameHeader hello;
+  hello.version = version_;
   hello.type = FrameType::kHello;
   hello.job = identity_->job;
   hello.generation = identity_->generation;
@@ -87,50 +108,80 @@ void ServerLink::SayHello() {
   hello.incarnation = identity_->incarnation;
   hello.partition = PartitionId(shard_);
   if (identity_->encrypt) hello.flags = kFlagEncrypt;
-  token_ = identity_->token;
-  terms_ = {.claim = identity_->claim(),
-            .node = identity_->incarnation,
-            .server = {},
-            .shard = shard_,
-            .encrypt = identity_->encrypt,
-            .node_nonce = auth::NewSecret(),
-            .server_nonce = {}};
-  opening_ = auth::Encode({.expires_unix_s = token_.expires_unix_s, .nonce = terms_.node_nonce});
-  link_->Send(hello, opening_, nullptr);
+  handshake_.token = identity_->token;
+  handshake_.terms = {.claim = identity_->claim(),
+                      .node = identity_->incarnation,
+                      .server = {},
+                      .shard = shard_,
+                      .encrypt = identity_->encrypt,
+                      .node_nonce = auth::NewSecret(),
+                      .server_nonce = {}};
+  handshake_.opening = auth::Encode(
+      {.expires_unix_s = handshake_.token.expires_unix_s, .nonce = handshake_.terms.node_nonce});
+  link_->Send(hello, handshake_.opening, nullptr);
+  state_ = State::kAwaitChallenge;
+}
+
+absl::Status ServerLink::CheckExpected(const FrameHeader& header) const {
+  const FrameType type = header.type;
+  bool expected = false;
+  switch (state_) {
+    case State::kAwaitChallenge:
+      expected = type == FrameType::kChallenge;
+      break;
+    case State::kAwaitWelcome:
+      expected = type == FrameType::kHello && (header.flags & kFlagReply) != 0;
+      break;
+    case State::kOpen:
+      expected = type != FrameType::kChallenge && type != FrameType::kHello;
+      break;
+    default:
+      break;
+  }
+  if (expected) return absl::OkStatus();
+  if (state_ == State::kOpen) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("a %s frame on a link that is open already", Name(type)));
+  }
+  return absl::UnauthenticatedError(absl::StrFormat(
+      "the peer is not authenticated: a %s frame came before the summation server had proved that "
+      "it knows the job's key",
+      Name(type)));
 }
 
 absl::Status ServerLink::Answer(const FrameHeader& challenge, Bytes nonce) {
-  if (open_ || terms_.server != Incarnation() || nonce.size() != terms_.server_nonce.size()) {
-    return absl::InvalidArgumentError("a CHALLENGE out of its turn, or not of 32 bytes");
+  if (nonce.size() != handshake_.terms.server_nonce.size()) {
+    return absl::InvalidArgumentError("a CHALLENGE that is not of 32 bytes");
   }
-  terms_.server = challenge.incarnation;
-  std::copy(nonce.begin(), nonce.end(), terms_.server_nonce.begin());
+  handshake_.terms.server = challenge.incarnation;
+  std::copy(nonce.begin(), nonce.end(), handshake_.terms.server_nonce.begin());
   FrameHeader answer;
   answer.type = FrameType::kProof;
-  answer.job = terms_.claim.job;
-  answer.generation = terms_.claim.generation;
-  answer.sender = terms_.claim.node.value();
-  answer.incarnation = terms_.node;
+  answer.job = handshake_.terms.claim.job;
+  answer.generation = handshake_.terms.claim.generation;
+  answer.sender = handshake_.terms.claim.node.value();
+  answer.incarnation = handshake_.terms.node;
   answer.partition = PartitionId(shard_);
-  proof_ = auth::ProofOf(auth::Side::kNode, token_.secret, terms_);
-  link_->Send(answer, proof_, nullptr);
+  handshake_.proof = auth::ProofOf(auth::Side::kNode, handshake_.token.secret, handshake_.terms);
+  link_->Send(answer, handshake_.proof, nullptr);
+  state_ = State::kAwaitWelcome;
   return absl::OkStatus();
 }
 
-// What answers at a server's address could be somebody else.
 absl::Status ServerLink::OnWelcome(const FrameHeader& header, Bytes proof) {
-  if (open_ || header.incarnation != terms_.server ||
-      !auth::Same(proof, auth::ProofOf(auth::Side::kServer, token_.secret, terms_))) {
+  if (header.incarnation != handshake_.terms.server ||
+      !auth::Same(proof,
+                  auth::ProofOf(auth::Side::kServer, handshake_.token.secret, handshake_.terms))) {
     return absl::UnauthenticatedError(
         "what answers there does not know the job's key: it is not the summation server that the "
         "scheduler means");
   }
-  if (terms_.encrypt) {
-    ADDEND_RETURN_IF_ERROR(
-        link_->Encrypt({.send = auth::KeyOf(auth::Side::kNode, token_.secret, terms_),
-                        .receive = auth::KeyOf(auth::Side::kServer, token_.secret, terms_)}));
+  if (handshake_.terms.encrypt) {
+    ADDEND_RETURN_IF_ERROR(link_->Encrypt(
+        {.send = auth::KeyOf(auth::Side::kNode, handshake_.token.secret, handshake_.terms),
+         .receive = auth::KeyOf(auth::Side::kServer, handshake_.token.secret, handshake_.terms)}));
   }
-  open_ = true;
+  state_ = State::kOpen;
   ++times_open_;
   attempts_ = 0;
   outbox_.Attach(link_, transport_->traits());
@@ -139,8 +190,11 @@ absl::Status ServerLink::OnWelcome(const FrameHeader& header, Bytes proof) {
 }
 
 absl::StatusOr<MutableBytes> ServerLink::Place(const FrameHeader& header) {
+  if (given_up()) return MutableBytes();
+  ADDEND_RETURN_IF_ERROR(CheckExpected(header));
   const bool greets = header.type == FrameType::kChallenge || header.type == FrameType::kHello;
-  if (greets && header.payload_bytes == heard_.size()) return MutableBytes(heard_);
+  if (greets && header.payload_bytes == handshake_.heard.size())
+    return MutableBytes(handshake_.heard);
   if (header.type == FrameType::kResult || header.type == FrameType::kStamp) {
     const MutableBytes room = header.type == FrameType::kResult
                                   ? events_->RoomForResult(this, header)
@@ -156,20 +210,22 @@ absl::Status ServerLink::OnFrame(const FrameHeader& header, Payload payload) {
   if (header.type == FrameType::kResult || header.type == FrameType::kStamp) {
     placed_.erase(header.partition);
   }
-  if (leaving_) return absl::OkStatus();
+  if (given_up()) return absl::OkStatus();
+  ADDEND_RETURN_IF_ERROR(CheckExpected(header));
+  if (header.type == FrameType::kChallenge) return Answer(header, payload.bytes());
+  if (header.type == FrameType::kHello) return OnWelcome(header, payload.bytes());
+  return OnServerFrame(header, payload.bytes());
+}
+
+absl::Status ServerLink::OnServerFrame(const FrameHeader& header, Bytes payload) {
+  // Place() has dropped a payload that no round waits for.
+  const bool complete = payload.size() == header.payload_bytes;
   switch (header.type) {
-    case FrameType::kChallenge:
-      return Answer(header, payload.bytes());
-    case FrameType::kHello:
-      return OnWelcome(header, payload.bytes());
     case FrameType::kResult:
-      // Dropped by Place(): nobody waits for it.
-      if (payload.bytes().size() == header.payload_bytes)
-        events_->OnResult(this, header, payload.bytes());
+      if (complete) events_->OnResult(this, header, payload);
       return absl::OkStatus();
     case FrameType::kStamp:
-      if (payload.bytes().size() == header.payload_bytes)
-        events_->OnStamp(this, header, payload.bytes());
+      if (complete) events_->OnStamp(this, header, payload);
       return absl::OkStatus();
     case FrameType::kSendAgain:
       events_->OnSendAgain(this, header);
@@ -192,28 +248,24 @@ absl::Status ServerLink::OnFrame(const FrameHeader& header, Payload payload) {
 }
 
 void ServerLink::OnClosed(absl::Status why) {
-  sending_ += link_->sending_time();
+  work_.sending += link_->sending_time();
   link_ = nullptr;
-  open_ = false;
-  closed_ = true;
-  awaited_.clear();
+  const bool proved = state_ == State::kOpen;
+  work_.awaited.clear();
   placed_.clear();
   CountSumming();
   outbox_.Detach();
   outbox_.Clear(why);
-  Lose(why);
+  Lose(proved ? why : Unproved(why));
 }
 
 void ServerLink::Close(const absl::Status& why) {
-  if (leaving_) return;
-  leaving_ = true;
+  if (given_up()) return;
+  const bool connecting = state_ == State::kConnecting;
+  state_ = connecting || link_ != nullptr ? State::kClosing : State::kEnded;
   outbox_.Detach();
   outbox_.Clear(why);
-  if (link_ != nullptr) {
-    link_->Close(why);
-  } else if (!connecting_) {
-    closed_ = true;
-  }
+  if (link_ != nullptr) link_->Close(why);
 }
 
 void ServerLink::Reset(const absl::Status& why) {
@@ -221,7 +273,12 @@ void ServerLink::Reset(const absl::Status& why) {
 }
 
 void ServerLink::Lose(const absl::Status& why) {
-  if (leaving_) return;
+  if (given_up()) {
+    state_ = State::kEnded;
+    return;
+  }
+  state_ = State::kLost;
+  ++times_lost_;
   path_failed_ = rdma::IsPathFailure(why);
   const absl::Status named(why.code(), absl::StrFormat("%s: %s", where_, Message(why)));
   events_->OnLinkLost(this, WithExitCode(named, ExitCodeOf(why)));

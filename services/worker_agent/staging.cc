@@ -1,3 +1,4 @@
+// Lanes of groups, and waiting partitions.
 #include "services/worker_agent/staging.h"
 
 #include <utility>
@@ -5,19 +6,23 @@
 namespace addend {
 namespace {
 
-// Enough to keep a PCIe link busy while the agent and a trainer talk (64 GB/s, 100 us: 6 MB),
-// little for what is urgent to wait for.
+// Enough to keep a PCIe link busy while the agent and a trainer talk (64 GB/s, 100 us: 6 MB), and
+// little for urgent tensors to wait for.
 constexpr uint64_t kUnderWayBytes = 16 << 20;
+
+bool IsStaged(const NodeTensor& tensor, uint32_t partition) {
+  return tensor.StagedBytes() >= tensor.OffsetOf(partition) + tensor.BytesOf(partition);
+}
 
 }  // namespace
 
-void StagingOrder::Announce(const std::shared_ptr<Tensor>& tensor, uint32_t lead) {
+void StagingOrder::Announce(const std::shared_ptr<NodeTensor>& tensor, uint32_t lead) {
   Lane& lane = lanes_[lead];
   lane.waiting.push({tensor, tensor->priority, next_sequence_++});
   StartSome(&lane, lead);
 }
 
-void StagingOrder::Done(const Tensor& tensor, uint32_t lead) {
+void StagingOrder::Done(const NodeTensor& tensor, uint32_t lead) {
   const auto found = lanes_.find(lead);
   if (found == lanes_.end()) return;
   Lane& lane = found->second;
@@ -28,13 +33,13 @@ void StagingOrder::Done(const Tensor& tensor, uint32_t lead) {
   StartSome(&lane, lead);
 }
 
-void StagingOrder::Forget(const Tensor& tensor) {
+void StagingOrder::Forget(const NodeTensor& tensor) {
   for (auto& [lead, lane] : lanes_) Done(tensor, lead);
 }
 
 void StagingOrder::StartSome(Lane* lane, uint32_t lead) {
   while (!lane->waiting.empty() && lane->under_way_bytes < kUnderWayBytes) {
-    const std::shared_ptr<Tensor> tensor = lane->waiting.top().tensor;
+    const std::shared_ptr<NodeTensor> tensor = lane->waiting.top().tensor;
     lane->waiting.pop();
     if (!tensor->error.ok()) continue;
     lane->under_way[tensor->number] = tensor->bytes;
@@ -43,28 +48,23 @@ void StagingOrder::StartSome(Lane* lane, uint32_t lead) {
   }
 }
 
-void StagingStage::Enter(Pipeline* pipeline, Task task) {
-  pipeline_ = pipeline;
-  const Tensor& tensor = *task.tensor;
-  if (tensor.StagedBytes() >= tensor.OffsetOf(task.partition) + tensor.BytesOf(task.partition)) {
-    return pipeline->Leave(std::move(task));
-  }
-  waiting_[tensor.number].push_back(std::move(task));
+bool StagingQueue::Hold(const PartitionPush& push) {
+  if (IsStaged(*push.tensor, push.partition)) return false;
+  waiting_[push.tensor->number].push_back(push);
+  return true;
 }
 
-void StagingStage::Advance(const Tensor& tensor) {
+std::vector<PartitionPush> StagingQueue::Advance(const NodeTensor& tensor) {
+  std::vector<PartitionPush> ready;
   const auto found = waiting_.find(tensor.number);
-  if (found == waiting_.end()) return;
-  std::vector<Task> ready;
-  std::deque<Task>& tasks = found->second;
-  const uint64_t staged = tensor.StagedBytes();
-  while (!tasks.empty() && staged >= tensor.OffsetOf(tasks.front().partition) +
-                                         tensor.BytesOf(tasks.front().partition)) {
-    ready.push_back(std::move(tasks.front()));
-    tasks.pop_front();
+  if (found == waiting_.end()) return ready;
+  std::deque<PartitionPush>& waiting = found->second;
+  while (!waiting.empty() && IsStaged(tensor, waiting.front().partition)) {
+    ready.push_back(std::move(waiting.front()));
+    waiting.pop_front();
   }
-  if (tasks.empty()) waiting_.erase(found);
-  for (Task& task : ready) pipeline_->Leave(std::move(task));
+  if (waiting.empty()) waiting_.erase(found);
+  return ready;
 }
 
 }  // namespace addend

@@ -1,5 +1,5 @@
-// Tensors of GPUs on their way to host memory: which of them the trainers copy next, and which of
-// their partitions are there. Belongs to the agent's core thread.
+// Tensors of GPUs on their way to host memory: the order in which the trainers copy them, and the
+// partitions that wait for them. Belongs to the agent's core thread.
 #pragma once
 
 #include <cstdint>
@@ -11,30 +11,30 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "services/worker_agent/pipeline.h"
-#include "services/worker_agent/tensor.h"
+#include "services/worker_agent/contribution_source.h"
+#include "services/worker_agent/node_tensor.h"
 
 namespace addend {
 
-// Lets the ranks of a group copy the most urgent tensors first: a few at a time, so that what comes
-// later may overtake what waits. Every group has a lane of its own.
+// Lets the ranks of a group copy the most urgent tensors first: a few at a time, so that later
+// tensors may overtake those that wait. Every group has a lane of its own.
 class StagingOrder {
  public:
   // Tells the ranks `members` of the group to contribute, all in the same order.
-  using Start = std::function<void(const std::shared_ptr<Tensor>&, uint32_t lead)>;
+  using Start = std::function<void(const std::shared_ptr<NodeTensor>&, uint32_t lead)>;
   explicit StagingOrder(Start start) : start_(std::move(start)) {}
 
   // All members of the group of `lead` have pushed the tensor.
-  void Announce(const std::shared_ptr<Tensor>& tensor, uint32_t lead);
+  void Announce(const std::shared_ptr<NodeTensor>& tensor, uint32_t lead);
   // All of them have staged it.
-  void Done(const Tensor& tensor, uint32_t lead);
-  // The tensor is no more.
-  void Forget(const Tensor& tensor);
+  void Done(const NodeTensor& tensor, uint32_t lead);
+  // The tensor ends.
+  void Forget(const NodeTensor& tensor);
   void Clear() { lanes_.clear(); }
 
  private:
   struct Item {
-    std::shared_ptr<Tensor> tensor;
+    std::shared_ptr<NodeTensor> tensor;
     int32_t priority;
     uint64_t sequence;
   };
@@ -56,18 +56,18 @@ class StagingOrder {
   uint64_t next_sequence_ = 0;
 };
 
-// Holds a partition until all ranks' parts of it are in host memory. One that does not come from a
-// GPU passes at once.
-class StagingStage final : public Stage {
+// The partitions that wait until all ranks' parts of them are in host memory.
+class StagingQueue {
  public:
-  void Enter(Pipeline* pipeline, Task task) override;
-  void Clear() override { waiting_.clear(); }
-  // More of the tensor is there.
-  void Advance(const Tensor& tensor);
+  // False: all parts are there already, or do not come from a GPU; the partition does not wait.
+  bool Hold(const PartitionPush& push);
+  // More of the tensor is in host memory: returns its partitions that wait no longer.
+  std::vector<PartitionPush> Advance(const NodeTensor& tensor);
+  void Clear() { waiting_.clear(); }
 
  private:
-  Pipeline* pipeline_ = nullptr;
-  absl::flat_hash_map<uint32_t, std::deque<Task>> waiting_;  // by tensor number, by partition
+  absl::flat_hash_map<uint32_t, std::deque<PartitionPush>>
+      waiting_;  // by tensor number, by partition
 };
 
 }  // namespace addend

@@ -1,3 +1,4 @@
+// A round's pushes and results.
 #include "services/worker_agent/tensor_rounds.h"
 
 #include <algorithm>

@@ -1,9 +1,9 @@
-// The rounds of one tensor on one node: which local ranks have pushed, which partitions have their
-// result. Pure: no bytes, socket, thread or clock.
+// The rounds of a tensor on this node: the local ranks that have pushed, and the partitions that
+// have their result. Pure: no bytes, socket, thread or clock.
 //
 // Invariants
-//  1. A round starts when all local ranks have pushed it, and only after the former one has ended.
-//  2. A partition takes exactly one result of a round: that of the round that is running.
+//  1. A round starts when all local ranks have pushed it, and after the end of the former round.
+//  2. A partition takes a single result of a round, and only of the round that is running.
 #pragma once
 
 #include <cstdint>
@@ -33,11 +33,11 @@ class TensorRounds {
   // All local ranks have pushed and the partitions are known: the round runs from now on.
   void Start(uint32_t partitions);
   bool running() const { return running_; }
-  // Whether a result of (partition, round) is the one that is waited for.
+  // Whether this result is awaited.
   bool Wants(uint32_t partition, Round round) const;
-  // The last round whose result is there; 0: none yet.
+  // The last round whose result is there; 0: no result yet.
   Round Held(uint32_t partition) const;
-  // It has arrived. Returns whether it was the last one of the round.
+  // The result has arrived. Returns whether it was the last result of the round.
   bool OnResult(uint32_t partition);
   // Opens the next round.
   void Finish();

@@ -1,3 +1,4 @@
+// Reads and writes the trainers' messages, with the descriptors that travel with them.
 #include "services/worker_agent/trainer_port.h"
 
 #include <sys/epoll.h>
@@ -19,7 +20,7 @@ namespace {
 
 constexpr int kMessagesPerTurn = 64;
 constexpr size_t kTrainersMax = 1024;
-constexpr size_t kMaxFds = 4;  // what does not fit is closed by the kernel
+constexpr size_t kMaxFds = 4;  // the kernel closes further descriptors
 
 absl::StatusOr<sockaddr_un> SocketAddress(const std::string& path) {
   sockaddr_un address{};
@@ -71,6 +72,7 @@ absl::Status TrainerLink::Open() { return loop_->Watch(fd_.get(), EPOLLIN, this)
 void TrainerLink::Send(ipc::Message message, std::string_view text,
                        std::vector<std::shared_ptr<Segment>> segments) {
   if (closing_) return;
+  if (version_ != 0) message.version = version_;
   text = text.substr(0, ipc::kMaxTextBytes);
   message.text_bytes = static_cast<uint32_t>(text.size());
   Outgoing outgoing;
@@ -80,8 +82,13 @@ void TrainerLink::Send(ipc::Message message, std::string_view text,
     std::memcpy(outgoing.bytes.data() + sizeof(message), text.data(), text.size());
   }
   outgoing.segments = std::move(segments);
+  outgoing_bytes_ += outgoing.bytes.size();
   outgoing_.push_back(std::move(outgoing));
   if (!want_write_) Flush();
+  if (outgoing_bytes_ > kMaxUnreadTrainerBytes) {
+    Close(absl::ResourceExhaustedError(absl::StrFormat(
+        "the trainer does not read its socket: %d messages wait for it", outgoing_.size())));
+  }
 }
 
 bool TrainerLink::SendOne(const Outgoing& message) {
@@ -103,13 +110,16 @@ bool TrainerLink::SendOne(const Outgoing& message) {
     rights->cmsg_len = CMSG_LEN(bytes);
     std::memcpy(CMSG_DATA(rights), fds, bytes);
   }
-  // A trainer that is gone shows when its socket is read.
+  // The next read of the socket finds out that a trainer is gone.
   return ::sendmsg(fd_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 ||
          (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS);
 }
 
 void TrainerLink::Flush() {
-  while (!outgoing_.empty() && SendOne(outgoing_.front())) outgoing_.pop_front();
+  while (!outgoing_.empty() && SendOne(outgoing_.front())) {
+    outgoing_bytes_ -= outgoing_.front().bytes.size();
+    outgoing_.pop_front();
+  }
   const bool want_write = !outgoing_.empty();
   if (want_write != want_write_) {
     want_write_ = want_write;
@@ -149,7 +159,7 @@ absl::Status TrainerLink::ReadSome() {
     const ssize_t got = ::recvmsg(fd_.get(), &header, MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
       return absl::OkStatus();
-    // Also with a message of no bytes, which says nothing and may bring some.
+    // An empty message may bring descriptors too.
     UniqueFd fd = got >= 0 ? TakeDescriptor(&header) : UniqueFd();
     if (got <= 0) return absl::UnavailableError("the trainer's end of the socket closed");
     if (got > static_cast<ssize_t>(sizeof(packet))) {
@@ -172,6 +182,11 @@ absl::Status TrainerLink::Parse(std::span<const std::byte> packet, UniqueFd fd) 
   if (message.fixed.magic != ipc::kMagic)
     return absl::InvalidArgumentError("a message has a bad magic number");
   const ipc::Message& fixed = message.fixed;
+  if (version_ == 0 && protocol::kTrainers.Contains(fixed.version)) version_ = fixed.version;
+  if (version_ != 0 && fixed.version != version_) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "a message of version %d on a connection of version %d", fixed.version, version_));
+  }
   const size_t dims_bytes = size_t{fixed.dims} * sizeof(int64_t);
   if (fixed.dims > ipc::kMaxDims || fixed.text_bytes > ipc::kMaxNameBytes ||
       packet.size() != sizeof(fixed) + dims_bytes + fixed.text_bytes) {
@@ -196,7 +211,7 @@ absl::StatusOr<std::unique_ptr<TrainerPort>> TrainerPort::Listen(EventLoop* loop
   }
   ::unlink(path.c_str());
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  // There is no moment at which it has wider permissions than it is to have.
+  // The mask comes first: at no moment does the file have wider permissions.
   const mode_t former = ::umask(0777 & ~mode);
   const int bound = ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
   const int error = errno;

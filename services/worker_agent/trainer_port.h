@@ -1,5 +1,5 @@
-// The Unix socket of the agent and the trainers connected to it (lib/client/ipc.h). Belongs to the
-// agent's core thread. Knows messages, not what they mean.
+// The Unix socket of the agent and the trainers connected to it (lib/client/ipc.h): frames
+// messages, and leaves their meaning to TrainerEvents. Belongs to the agent's core thread.
 #pragma once
 
 #include <deque>
@@ -16,45 +16,27 @@
 #include "lib/client/ipc.h"
 #include "lib/memory/segment.h"
 #include "lib/shard/event_loop.h"
+#include "services/worker_agent/trainer.h"
 
 namespace addend {
 
-// A message as received; the views are valid during the call.
-struct TrainerMessage {
-  ipc::Message fixed;
-  std::span<const int64_t> dims;
-  std::string_view text;
-  UniqueFd fd;  // that came with it; further ones are closed
-};
+// Limit of the bytes queued for a trainer that does not read. A trainer that reads has at most a
+// result of each tensor in its queue, about 100 bytes each.
+inline constexpr size_t kMaxUnreadTrainerBytes = 64 << 20;
 
-class TrainerLink;
-
-class TrainerEvents {
- public:
-  virtual ~TrainerEvents() = default;
-  // An error closes the connection: the trainer broke the protocol.
-  virtual absl::Status OnMessage(TrainerLink* trainer, TrainerMessage message) = 0;
-  // The last event of a trainer; the link is gone when it returns.
-  virtual void OnTrainerGone(TrainerLink* trainer, const absl::Status& why) = 0;
-};
-
-class TrainerLink final : public FdHandler {
+class TrainerLink final : public Trainer, private FdHandler {
  public:
   TrainerLink(EventLoop* loop, UniqueFd fd, TrainerEvents* events,
               std::function<void(TrainerLink*)> gone);
   ~TrainerLink() override;
   absl::Status Open();
 
-  // Never blocks: what the socket does not take now is queued. `segments`: descriptors to pass.
+  // Queues the bytes that the socket does not take now, up to kMaxUnreadTrainerBytes; above that
+  // the connection is closed.
   void Send(ipc::Message message, std::string_view text = {},
-            std::vector<std::shared_ptr<Segment>> segments = {});
-  // Sends what is queued, as far as the socket takes it, and closes. OnTrainerGone follows.
-  void Close(absl::Status why);
-  int32_t pid() const { return pid_; }
-
-  // ---- what the agent knows of it ----
-  int32_t local_rank = -1;  // once admitted
-  bool said_goodbye = false;
+            std::vector<std::shared_ptr<Segment>> segments = {}) override;
+  void Close(absl::Status why) override;
+  int32_t pid() const override { return pid_; }
 
  private:
   struct Outgoing {
@@ -72,7 +54,9 @@ class TrainerLink final : public FdHandler {
   TrainerEvents* const events_;
   const std::function<void(TrainerLink*)> gone_;
   int32_t pid_ = 0;
+  uint16_t version_ = 0;  // of the trainer's first message that this agent speaks; 0: no such yet
   std::deque<Outgoing> outgoing_;
+  size_t outgoing_bytes_ = 0;
   bool want_write_ = false;
   bool closing_ = false;
   // Expires with the link: the end of a closing must not outlive it.
@@ -81,9 +65,8 @@ class TrainerLink final : public FdHandler {
 
 class TrainerPort final : private FdHandler {
  public:
-  // Listens on `path`, whose permissions are `mode`. A socket file that nobody listens on is
-  // replaced. INVALID_ARGUMENT when the path cannot be used. On the loop's thread, like all
-  // methods.
+  // Listens on `path`, whose permissions are `mode`. A socket file without a listener is replaced.
+  // INVALID_ARGUMENT when the path cannot be used. On the loop's thread, like all methods.
   static absl::StatusOr<std::unique_ptr<TrainerPort>> Listen(EventLoop* loop,
                                                              const std::string& path, uint32_t mode,
                                                              TrainerEvents* events);

@@ -1,4 +1,5 @@
-#include "services/worker_agent/tensor.h"
+// A tensor's segments, its split into partitions, and the node's contribution to a round.
+#include "services/worker_agent/node_tensor.h"
 
 #include <algorithm>
 #include <set>
@@ -25,17 +26,18 @@ std::string TensorShape::ToString() const {
   return text + absl::StrFormat("] %s", Name(op));
 }
 
-Tensor::Tensor(uint32_t number_in, TensorShape shape_in, uint32_t local_ranks)
+NodeTensor::NodeTensor(uint32_t number_in, TensorShape shape_in, uint32_t local_ranks)
     : number(number_in),
       shape(std::move(shape_in)),
       bytes(shape.elements() * SizeOf(shape.dtype)),
       rounds(local_ranks),
-      uses(local_ranks, Use::kNever),
-      device(local_ranks) {}
+      uses(local_ranks, Use::kNever) {
+  device.pushes.resize(local_ranks);
+}
 
-absl::StatusOr<std::shared_ptr<Tensor>> Tensor::Create(uint32_t number, TensorShape shape,
-                                                       uint32_t local_ranks) {
-  std::shared_ptr<Tensor> tensor(new Tensor(number, std::move(shape), local_ranks));
+absl::StatusOr<std::shared_ptr<NodeTensor>> NodeTensor::Create(uint32_t number, TensorShape shape,
+                                                               uint32_t local_ranks) {
+  std::shared_ptr<NodeTensor> tensor(new NodeTensor(number, std::move(shape), local_ranks));
   const size_t slot = ipc::SlotBytes(tensor->bytes);
   for (uint32_t rank = 0; rank < local_ranks; ++rank) {
     ADDEND_ASSIGN_OR_RETURN(auto segment,
@@ -50,23 +52,33 @@ absl::StatusOr<std::shared_ptr<Tensor>> Tensor::Create(uint32_t number, TensorSh
   return tensor;
 }
 
-bool Tensor::AllReleased() const {
+bool NodeTensor::AllReleased() const {
   return std::all_of(uses.begin(), uses.end(), [](Use use) { return use == Use::kReleased; });
 }
 
-bool Tensor::AllAttachedOnce() const {
-  return std::none_of(uses.begin(), uses.end(), [](Use use) { return use == Use::kNever; });
-}
-
-MutableBytes Tensor::ResultSlot(Round round) const {
+MutableBytes NodeTensor::ResultSlot(Round round) const {
   return results->memory().subspan(Parity(round) * ipc::SlotBytes(bytes), bytes);
 }
 
-size_t Tensor::BytesOf(uint32_t partition) const {
+MutableBytes NodeTensor::ResultOf(uint32_t partition, Round round) const {
+  return ResultSlot(round).subspan(OffsetOf(partition), BytesOf(partition));
+}
+
+void NodeTensor::SetPlan(TensorId tensor, uint64_t elements_per_partition,
+                         std::vector<PartitionOwner> first_owners) {
+  id = tensor;
+  partition_elements = elements_per_partition;
+  owners = std::move(first_owners);
+  if (asynchronous()) stamps.resize(partitions());
+  times.resize(partitions());
+  pushed.resize(partitions());
+}
+
+size_t NodeTensor::BytesOf(uint32_t partition) const {
   return std::min(partition_elements * SizeOf(shape.dtype), bytes - OffsetOf(partition));
 }
 
-std::vector<uint64_t> Tensor::PlacesSideBySide() const {
+std::vector<uint64_t> NodeTensor::PlacesSideBySide() const {
   absl::flat_hash_map<const ServerLink*, uint64_t> count;
   std::vector<uint64_t> ordinals;
   ordinals.reserve(owners.size());
@@ -80,30 +92,38 @@ std::vector<uint64_t> Tensor::PlacesSideBySide() const {
   return places;
 }
 
-void Tensor::NotePush(uint32_t local_rank, int64_t called, int64_t pushed) {
+void NodeTensor::EndRound() {
+  rounds.Finish();
+  std::fill(device.pushes.begin(), device.pushes.end(), DevicePart::Push{});
+  device.direct = false;
+  open = {};
+}
+
+void NodeTensor::NotePush(uint32_t local_rank, int64_t called, int64_t now) {
   if (pushes.first_call == 0 || called < pushes.first_call) pushes.first_call = called;
   pushes.last_call = called;
-  pushes.last_push = pushed;
+  pushes.last_push = now;
   pushes.last_rank = local_rank;
 }
 
-uint64_t Tensor::StagedBytes() const {
+uint64_t NodeTensor::StagedBytes() const {
   uint64_t staged = bytes;
-  for (const DevicePush& push : device) {
+  for (const DevicePart::Push& push : device.pushes) {
     if (push.used) staged = std::min(staged, push.staged);
   }
   return staged;
 }
 
-std::vector<uint32_t> Tensor::SegmentsWithData() const {
+std::vector<uint32_t> NodeTensor::SegmentsWithData() const {
   std::set<uint32_t> segments;
   for (uint32_t rank = 0; rank < uses.size(); ++rank) {
-    if (rounds.HasData(rank)) segments.insert(device[rank].used ? device[rank].lead : rank);
+    if (rounds.HasData(rank))
+      segments.insert(device.pushes[rank].used ? device.pushes[rank].lead : rank);
   }
   return {segments.begin(), segments.end()};
 }
 
-absl::Status Tensor::PrepareContribution() {
+absl::Status NodeTensor::PrepareContribution() {
   std::vector<uint32_t> with_data;
   for (uint32_t rank = 0; rank < uses.size(); ++rank) {
     if (rounds.HasData(rank)) with_data.push_back(rank);
@@ -117,7 +137,7 @@ absl::Status Tensor::PrepareContribution() {
   segments_ = SegmentsWithData();
   contribution_is_empty = segments_.empty();
   must_reduce = segments_.size() > 1;
-  // One rank's data travels from where that rank wrote it: no copy.
+  // A single rank's data is sent from the rank's own segment: no copy.
   if (must_reduce) {
     source_ = node_sum_->memory().data();
   } else {
@@ -126,7 +146,7 @@ absl::Status Tensor::PrepareContribution() {
   return absl::OkStatus();
 }
 
-void Tensor::ReduceInNodeOf(uint32_t partition) {
+void NodeTensor::ReduceInNodeOf(uint32_t partition) {
   const size_t offset = OffsetOf(partition);
   std::vector<const void*> inputs;
   for (const uint32_t segment : segments_) {
@@ -137,9 +157,9 @@ void Tensor::ReduceInNodeOf(uint32_t partition) {
                BytesOf(partition) / SizeOf(shape.dtype));
 }
 
-Bytes Tensor::Contribution(uint32_t partition) const {
+Bytes NodeTensor::Contribution(uint32_t partition) const {
   if (contribution_is_empty) return {};
-  const std::byte* const source = IsOnHost(partition) ? source_ : direct_range->memory().data();
+  const std::byte* const source = IsOnHost(partition) ? source_ : device.range->memory().data();
   return Bytes(source + OffsetOf(partition), BytesOf(partition));
 }
 

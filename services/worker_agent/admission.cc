@@ -1,0 +1,160 @@
+// The checks of a trainer's first message, and the answers to it.
+#include "services/worker_agent/admission.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/log.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
+#include "lib/base/version.h"
+#include "services/worker_agent/trainer_code.h"
+
+namespace addend {
+
+absl::Status Admission::Check(const TrainerMessage& message) const {
+  const NodeOptions& options = *context_.options;
+  const ipc::Message& init = message.fixed;
+  if (!protocol::kTrainers.Contains(init.version)) {
+    return WithExitCode(
+        absl::FailedPreconditionError(absl::StrFormat(
+            "libaddend speaks version %d of the trainers' protocol, but this agent speaks %s: "
+            "install releases of both that have a version in common (docs/operations.md)",
+            init.version, Describe(protocol::kTrainers))),
+        kExitVersion);
+  }
+  if (!message.text.empty() && message.text != options.job) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "this agent serves job '%s', not job '%s': check ADDEND_JOB and ADDEND_SOCKET", options.job,
+        message.text));
+  }
+  const auto local_size = static_cast<int32_t>(options.local_size);
+  if (init.local_size != local_size || init.local_rank < 0 || init.local_rank >= local_size) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("a trainer with LOCAL_RANK=%d and LOCAL_WORLD_SIZE=%d does not fit this "
+                        "agent, which was started with --local-size=%d",
+                        init.local_rank, init.local_size, local_size));
+  }
+  const int32_t size = static_cast<int32_t>(options.num_nodes) * local_size;
+  const int32_t rank = static_cast<int32_t>(options.node.value()) * local_size + init.local_rank;
+  if (init.size != size || init.rank != rank) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("a trainer with RANK=%d and WORLD_SIZE=%d does not fit this agent: local "
+                        "rank %d of node %d is rank %d of %d",
+                        init.rank, init.size, init.local_rank, options.node.value(), rank, size));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Admission::CheckFree(int32_t local_rank, const LocalRanks& ranks, bool running) const {
+  const bool waits = std::any_of(
+      waiting_.begin(), waiting_.end(),
+      [local_rank](const Waiting& waiting) { return waiting.init.local_rank == local_rank; });
+  const bool taken = ranks.at(static_cast<uint32_t>(local_rank)) != nullptr && running;
+  if (!waits && !taken) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("local rank %d of node %d is already connected: more trainers were started "
+                      "than --local-size=%d says",
+                      local_rank, context_.options->node.value(), context_.options->local_size));
+}
+
+absl::Status Admission::OnInit(Trainer* trainer, const TrainerMessage& message,
+                               const LocalRanks& ranks, bool running) {
+  if (trainer->local_rank >= 0)
+    return absl::InvalidArgumentError("a second init on one connection");
+  absl::Status status = Check(message);
+  if (status.ok()) status = refusing_;
+  if (status.ok()) status = CheckFree(message.fixed.local_rank, ranks, running);
+  if (!status.ok()) {
+    Refuse(trainer, status, "");
+    return absl::OkStatus();
+  }
+  waiting_.push_back({trainer, message.fixed, context_.loop->Now()});
+  ReportWaiting();
+  return absl::OkStatus();
+}
+
+void Admission::Refuse(Trainer* trainer, const absl::Status& why, const std::string& kind) {
+  ipc::Message reply;
+  reply.type = ipc::Type::kInitReply;
+  reply.code = TrainerCode(why, kind);
+  trainer->Send(reply, Message(why));
+  ++refused_;
+  spdlog::warn("refused a trainer (pid {}): {}", trainer->pid(), Message(why));
+}
+
+// Trainers wait for the job no longer than for a round.
+void Admission::RefuseStalled(const LocalRanks& ranks) {
+  const absl::Duration patience = context_.options->stall_timeout;
+  bool refused = false;
+  while (!waiting_.empty() && context_.loop->Now() - waiting_.front().since >= patience) {
+    const absl::Status why = WithExitCode(
+        absl::DeadlineExceededError(absl::StrFormat(
+            "job '%s' has not begun within --stall-timeout=%s: %s", context_.options->job,
+            absl::FormatDuration(patience), ProgressText(ranks))),
+        kExitTemporary);
+    Refuse(waiting_.front().trainer, why, "stalled");
+    waiting_.pop_front();
+    refused = true;
+  }
+  if (refused) ReportWaiting();
+}
+
+std::string Admission::ProgressText(const LocalRanks& ranks) const {
+  if (context_.job->state == v1::READY && ranks.anyone_left())
+    return "waiting for the former run to end on all nodes";
+  return context_.job->reason;
+}
+
+void Admission::TellProgress(Trainer* trainer, const LocalRanks& ranks) const {
+  ipc::Message progress;
+  progress.type = ipc::Type::kProgress;
+  trainer->Send(progress, ProgressText(ranks));
+}
+
+void Admission::ReportWaiting() const {
+  if (context_.job->state != v1::FORMING) return;
+  context_.reports->ReportTrainers(context_.identity->generation,
+                                   static_cast<uint32_t>(waiting_.size()));
+}
+
+std::vector<Trainer*> Admission::AdmitWaiting(LocalRanks* ranks) {
+  std::vector<Trainer*> admitted;
+  if (context_.job->state != v1::READY || ranks->anyone_left()) {
+    for (const Waiting& waiting : waiting_) TellProgress(waiting.trainer, *ranks);
+    return admitted;
+  }
+  for (; !waiting_.empty(); waiting_.pop_front()) {
+    Admit(waiting_.front(), ranks);
+    admitted.push_back(waiting_.front().trainer);
+  }
+  return admitted;
+}
+
+void Admission::Admit(const Waiting& waiting, LocalRanks* ranks) const {
+  ranks->Enter(static_cast<uint32_t>(waiting.init.local_rank), waiting.trainer);
+  ipc::Message reply;
+  reply.type = ipc::Type::kInitReply;
+  reply.rank = waiting.init.rank;
+  reply.size = waiting.init.size;
+  reply.local_rank = waiting.init.local_rank;
+  reply.local_size = static_cast<int32_t>(context_.options->local_size);
+  reply.node_rank = static_cast<int32_t>(context_.options->node.value());
+  reply.num_nodes = static_cast<int32_t>(context_.options->num_nodes);
+  waiting.trainer->Send(reply);
+}
+
+void Admission::OnTrainerGone(const Trainer* trainer) {
+  const auto gone = std::erase_if(
+      waiting_, [trainer](const Waiting& waiting) { return waiting.trainer == trainer; });
+  if (gone > 0) ReportWaiting();
+}
+
+void Admission::RefuseAll(const absl::Status& why, uint32_t told) {
+  refusing_ = why;
+  refused_ += told;
+  for (; !waiting_.empty(); waiting_.pop_front()) Refuse(waiting_.front().trainer, why, "");
+}
+
+}  // namespace addend

@@ -1,0 +1,60 @@
+// Trainers before they are ranks: checks their first message, lets them wait for the generation to
+// begin, tells them its progress, and admits or refuses them. Outlives generations. Belongs to the
+// agent's core thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "services/worker_agent/local_ranks.h"
+#include "services/worker_agent/node_context.h"
+
+namespace addend {
+
+class Admission {
+ public:
+  // All pointers in `context` outlive this.
+  explicit Admission(const NodeContext& context) : context_(context) {}
+
+  // The trainer's first message: from now on it waits, or it was refused. INVALID_ARGUMENT: it is
+  // not the first. `running`: the generation of `ranks` has not failed.
+  absl::Status OnInit(Trainer* trainer, const TrainerMessage& message, const LocalRanks& ranks,
+                      bool running);
+  // Admits the waiting trainers to `ranks` if the job is ready and no rank has left; returns them.
+  // Else tells them the progress.
+  std::vector<Trainer*> AdmitWaiting(LocalRanks* ranks);
+  // A trainer that perhaps waits is gone.
+  void OnTrainerGone(const Trainer* trainer);
+  // Tells the scheduler how many trainers wait, while the job forms.
+  void ReportWaiting() const;
+  // Refuses trainers that have waited for --stall-timeout.
+  void RefuseStalled(const LocalRanks& ranks);
+  // The process ends: refuses all trainers from now on. `told`: ranks that were told otherwise.
+  void RefuseAll(const absl::Status& why, uint32_t told);
+  // Trainers that were refused, and ranks told by RefuseAll.
+  uint32_t refused() const { return refused_; }
+
+ private:
+  struct Waiting {
+    Trainer* trainer;
+    ipc::Message init;
+    absl::Time since;
+  };
+  absl::Status Check(const TrainerMessage& message) const;
+  absl::Status CheckFree(int32_t local_rank, const LocalRanks& ranks, bool running) const;
+  void Refuse(Trainer* trainer, const absl::Status& why, const std::string& kind);
+  void Admit(const Waiting& waiting, LocalRanks* ranks) const;
+  void TellProgress(Trainer* trainer, const LocalRanks& ranks) const;
+  std::string ProgressText(const LocalRanks& ranks) const;
+
+  const NodeContext context_;
+  std::deque<Waiting> waiting_;
+  absl::Status refusing_;  // not OK: the process is about to end
+  uint32_t refused_ = 0;
+};
+
+}  // namespace addend

@@ -1,0 +1,169 @@
+// From the ranks' GPUs to their groups.
+#include "services/worker_agent/device_ranks.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/log.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
+
+namespace addend {
+namespace {
+
+constexpr size_t kGroupIdBytes = 128;
+constexpr absl::Duration kTellAfter = absl::Seconds(5);
+
+Layout EveryGpuCopies(uint32_t local_ranks, std::string why) {
+  Layout layout;
+  for (uint32_t rank = 0; rank < local_ranks; ++rank) layout.groups.push_back({rank});
+  layout.why.push_back(std::move(why));
+  return layout;
+}
+
+}  // namespace
+
+absl::Status DeviceRanks::OnDevice(const Trainer& trainer, std::string_view bus_id) {
+  if (!state_->running()) return absl::OkStatus();
+  ADDEND_RETURN_IF_ERROR(
+      groups_.Join(static_cast<uint32_t>(trainer.local_rank), std::string(bus_id)));
+  first_at_ = std::min(first_at_, context_.loop->Now());
+  if (!groups_.AllJoined()) return absl::OkStatus();
+  const absl::Status decided = DecideLayout();
+  if (!decided.ok()) {
+    state_->Fail(WithExitCode(decided, kExitMismatch), "mismatch");
+    return absl::OkStatus();
+  }
+  spdlog::info("GPUs of this node aggregate by {}: {}", NameOf(groups_.layout().strategy),
+               absl::StrJoin(groups_.layout().why, "; "));
+  for (uint32_t rank = 0; rank < ranks_->size(); ++rank) TellGroup(rank);
+  return absl::OkStatus();
+}
+
+absl::Status DeviceRanks::DecideLayout() {
+  const NodeOptions& options = *context_.options;
+  // Not at the start: the driver may take a second to name the GPUs that NVLink joins, and most
+  // agents have no GPU.
+  const absl::StatusOr<Topology> machine =
+      options.topology ? *options.topology : ReadTopology(/*file=*/"");
+  const absl::Status known =
+      machine.ok() ? Restrict(*machine, groups_.bus_ids()).status() : machine.status();
+  if (!known.ok() && !options.intranode) {
+    // Correct on every machine, if not the fastest layout.
+    spdlog::warn("the topology of this machine's GPUs is unknown ({}): --topology=FILE gives it{}",
+                 Message(known), options.gpudirect ? "; --gpudirect has no effect" : "");
+    return groups_.Decide(EveryGpuCopies(options.local_size, Message(known)));
+  }
+  ADDEND_RETURN_IF_ERROR(machine.status());
+  ADDEND_ASSIGN_OR_RETURN(Layout layout,
+                          ChooseLayout(*machine, groups_.bus_ids(), options.intranode));
+  if (options.gpudirect) DecideDirect(*machine, &layout);
+  return groups_.Decide(std::move(layout));
+}
+
+void DeviceRanks::DecideDirect(const Topology& machine, Layout* layout) {
+  std::vector<std::string> nics;
+  for (const auto& device : context_.options->rdma_devices) nics.push_back(device->name());
+  const absl::StatusOr<uint32_t> rank = ChooseDirectRank(machine, groups_.bus_ids(), nics, *layout);
+  if (!rank.ok()) {
+    return spdlog::warn("--gpudirect has no effect: {}", Message(rank.status()));
+  }
+  direct_rank_ = *rank;
+  if (!layout->roots.empty()) layout->roots = {*rank};
+  layout->why.push_back(absl::StrFormat(
+      "a NIC reads contributions from the GPU of local rank %d (--gpudirect)", *rank));
+}
+
+void DeviceRanks::TellGroup(uint32_t local_rank) const {
+  const ipc::Group group = groups_.GroupOf(local_rank);
+  ipc::Message message;
+  message.type = ipc::Type::kGroup;
+  message.local_rank = static_cast<int32_t>(group.member);
+  message.local_size = static_cast<int32_t>(group.members);
+  const bool ordered = context_.options->deterministic_intranode;
+  message.flags = static_cast<uint16_t>((group.scatter ? ipc::kFlagScatter : 0) |
+                                        (ordered ? ipc::kFlagOrdered : 0) |
+                                        (direct_rank_ == local_rank ? ipc::kFlagDirect : 0));
+  ranks_->Tell(local_rank, message,
+               std::string_view(reinterpret_cast<const char*>(group.roots),
+                                group.num_roots * sizeof(group.roots[0])));
+}
+
+absl::Status DeviceRanks::OnGroupId(const Trainer& trainer, std::string_view id) const {
+  const auto rank = static_cast<uint32_t>(trainer.local_rank);
+  if (!groups_.decided() || groups_.LeadOf(rank) != rank || id.size() != kGroupIdBytes) {
+    return absl::InvalidArgumentError("an id of a group that is not this rank's to make");
+  }
+  ipc::Message message;
+  message.type = ipc::Type::kGroupId;
+  for (const uint32_t member : groups_.MembersOf(rank)) {
+    if (member != rank) ranks_->Tell(member, message, id);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceRanks::OnAttach(Trainer* trainer, uint32_t number) const {
+  if (!state_->running()) return absl::OkStatus();
+  const auto rank = static_cast<uint32_t>(trainer->local_rank);
+  const auto tensor = tensors_->Attached(number, rank);
+  if (tensor == nullptr || !groups_.decided()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("tensor number %d cannot be attached: it was not declared", number));
+  }
+  ipc::Message message;
+  message.type = ipc::Type::kAttached;
+  message.tensor = number;
+  trainer->Send(message, {}, {tensor->contributions[groups_.LeadOf(rank)]});
+  return absl::OkStatus();
+}
+
+absl::Status DeviceRanks::OnDeviceFailed(const Trainer& trainer, std::string_view why) {
+  const auto rank = static_cast<uint32_t>(trainer.local_rank);
+  state_->Fail(WithExitCode(absl::UnavailableError(absl::StrFormat(
+                                "rank %s (local rank %d of node %d on %s) lost its GPU: %s",
+                                ranks_->RanksOf({rank}), rank, context_.options->node.value(),
+                                ranks_->hostname(), why)),
+                            kExitTemporary),
+               "peer_lost");
+  return absl::OkStatus();
+}
+
+void DeviceRanks::CheckMissing() {
+  if (!state_->running() || groups_.AllJoined() || !groups_.AnyJoined()) return;
+  const absl::Duration patience = context_.options->stall_timeout;
+  const absl::Duration waited = context_.loop->Now() - first_at_;
+  if (waited < patience) {
+    if (waited >= kTellAfter) TellMissing();
+    return;
+  }
+  state_->Fail(
+      WithExitCode(
+          absl::DeadlineExceededError(absl::StrFormat(
+              "rank %s has not pushed anything from a GPU within --stall-timeout=%s, but other "
+              "ranks of node %d have: all ranks of a node must do the same",
+              ranks_->RanksOf(groups_.Missing()), absl::FormatDuration(patience),
+              context_.options->node.value())),
+          kExitTemporary),
+      "stalled");
+}
+
+// The ranks that have named their GPU wait in their first push from it.
+void DeviceRanks::TellMissing() const {
+  const std::vector<uint32_t> missing = groups_.Missing();
+  ipc::Message progress;
+  progress.type = ipc::Type::kProgress;
+  for (uint32_t rank = 0; rank < ranks_->size(); ++rank) {
+    if (std::count(missing.begin(), missing.end(), rank) > 0) continue;
+    ranks_->Tell(rank, progress,
+                 absl::StrFormat("waiting for rank %s of this node to push its first tensor from a "
+                                 "GPU",
+                                 ranks_->RanksOf(missing)));
+  }
+}
+
+}  // namespace addend

@@ -1,0 +1,80 @@
+// From the first failure to the trainers' error.
+#include "services/worker_agent/generation_state.h"
+
+#include <algorithm>
+
+#include "lib/base/log.h"
+#include "lib/base/strings.h"
+#include "services/worker_agent/trainer_code.h"
+
+namespace addend {
+namespace {
+
+// The metric's label.
+std::string CauseOf(const std::string& kind) {
+  const bool known =
+      kind == "peer_lost" || kind == "stalled" || kind == "mismatch" || kind == "resources";
+  return known ? kind : "other";
+}
+
+}  // namespace
+
+void GenerationState::Fail(const absl::Status& why, const std::string& kind) {
+  if (!running()) return;
+  Begin(why, kind);
+  context_.reports->ReportFailure(context_.identity->generation, why, kind);
+  EndIfDecided();
+}
+
+void GenerationState::FailAsTold(const absl::Status& why, const std::string& kind) {
+  if (failed()) return;
+  Begin(why, kind);
+  EndIfDecided();
+}
+
+void GenerationState::Begin(const absl::Status& why, const std::string& kind) {
+  const bool first = running();
+  phase_ = Phase::kFailing;
+  why_ = why;
+  code_ = TrainerCode(why, kind);
+  *context_.job = {.state = v1::FAILED, .reason = Message(why)};
+  if (!first) return;
+  spdlog::error("generation {} of job {} has failed: {}", context_.identity->generation.value(),
+                context_.options->job, context_.job->reason);
+  ++context_.counters->failures[CauseOf(kind)];
+  context_.loop->RunAfter(context_.lease, [this] { End(/*decided=*/false); });
+}
+
+// True while an owner has yet to decide on a round that this node has started.
+bool GenerationState::AwaitsDecision() const {
+#ifdef ADDEND_FAULT_NODES_DECIDE
+  return false;
+#else
+  const auto& tensors = tensors_->by_number();
+  return ranks_->any() && std::any_of(tensors.begin(), tensors.end(), [](const auto& entry) {
+           const NodeTensor& tensor = *entry.second;
+           return tensor.rounds.running() && !tensor.open.aborted && tensor.error.ok();
+         });
+#endif
+}
+
+void GenerationState::EndIfDecided() {
+  if (phase_ != Phase::kFailing || AwaitsDecision()) return;
+  // Not from within a link's own call.
+  context_.loop->Defer([this] { End(/*decided=*/true); });
+}
+
+// From now on trainers write to their segments as they like. Other nodes may still ask for the
+// results that this node holds, but an owner without a decision must not read the contributions
+// that it was lent.
+void GenerationState::End(bool decided) {
+  if (phase_ != Phase::kFailing) return;
+  phase_ = Phase::kFailed;
+  ipc::Message message;
+  message.type = ipc::Type::kFailure;
+  message.code = code_;
+  ranks_->TellAll(message, Message(why_));
+  listener_->OnFailed(decided);
+}
+
+}  // namespace addend

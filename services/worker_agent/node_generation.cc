@@ -1,0 +1,292 @@
+// Passes the events of trainers, links and the scheduler on to the generation's objects.
+#include "services/worker_agent/node_generation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/log.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
+#include "services/worker_agent/trainer_code.h"
+
+namespace addend {
+namespace {
+
+NodeContext WithLoop(NodeContext context, TaskLoop* loop) {
+  context.loop = loop;
+  return context;
+}
+
+}  // namespace
+
+NodeGeneration::NodeGeneration(const NodeContext& context)
+    : loop_(context.loop),
+      context_(WithLoop(context, &loop_)),
+      nodes_{.taking_part = context.options->num_nodes, .waiting = 0},
+      ranks_(context.options->node, context.options->local_size, context.options->hostname),
+      tensors_(context.identity->generation, &ranks_, context.reports, context.slots),
+      state_(context_, &ranks_, &tensors_, this),
+      servers_(context_, &tensors_, &state_, this),
+      integrity_(context_, &ranks_, &state_, &nodes_, &servers_),
+      rounds_(context_, &ranks_, &tensors_, &state_, &nodes_, &servers_, &integrity_),
+      host_source_(&loop_, &rounds_),
+      devices_(context_, &ranks_, &tensors_, &state_),
+      device_source_(context_, &ranks_, &tensors_, &state_, &devices_, &host_source_, &rounds_),
+      plan_(context_, &tensors_, &state_, &servers_, &rounds_),
+      departures_(context_, &ranks_, &tensors_, &state_),
+      stalls_(context_, &ranks_, &tensors_, &state_) {
+  rounds_.Use(&host_source_);
+}
+
+absl::Status NodeGeneration::OnMessage(Trainer* trainer, TrainerMessage message) {
+  switch (message.fixed.type) {
+    case ipc::Type::kPush:
+      return OnPush(trainer, message.fixed);
+    case ipc::Type::kDeclare:
+      return OnDeclare(trainer, message);
+    case ipc::Type::kUndeclare:
+      return OnUndeclare(*trainer, message.fixed.tensor);
+    case ipc::Type::kShutdown:
+      trainer->said_goodbye = true;
+      trainer->Close(absl::OkStatus());
+      return absl::OkStatus();
+    default:
+      return OnDeviceMessage(trainer, std::move(message));
+  }
+}
+
+absl::Status NodeGeneration::OnPush(Trainer* trainer, const ipc::Message& push) {
+  if (state_.failed()) return absl::OkStatus();
+  const auto tensor = tensors_.Attached(push.tensor, static_cast<uint32_t>(trainer->local_rank));
+  if (tensor == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("a push of tensor number %d, which was not declared", push.tensor));
+  }
+  if (push.flags & ipc::kFlagDevice) rounds_.Use(&device_source_);
+  ADDEND_RETURN_IF_ERROR(rounds_.OnPush(tensor, trainer, push));
+  departures_.Check(*tensor);
+  return absl::OkStatus();
+}
+
+absl::Status NodeGeneration::OnDeclare(Trainer* trainer, const TrainerMessage& message) {
+  if (!state_.running()) return absl::OkStatus();  // the rank is told why, or was told
+  ipc::Message reply;
+  reply.type = ipc::Type::kDeclared;
+  reply.request = message.fixed.request;
+  const auto rank = static_cast<uint32_t>(trainer->local_rank);
+  auto shape = ReadShape(message);
+  TensorTable::Shared conflicting;
+  const absl::StatusOr<TensorTable::Shared> tensor =
+      shape.ok() ? tensors_.Attach(rank, *std::move(shape), &conflicting) : shape.status();
+  if (!tensor.ok()) {
+    if (conflicting != nullptr) rounds_.FailTensor(conflicting.get(), tensor.status(), "");
+    reply.code = TrainerCode(tensor.status(), "");
+    trainer->Send(reply, Message(tensor.status()));
+    // The other nodes wait for a tensor that this node can never declare: they must hear why.
+    if (absl::IsFailedPrecondition(tensor.status())) state_.Fail(tensor.status(), "mismatch");
+    return absl::OkStatus();
+  }
+  reply.tensor = (*tensor)->number;
+  trainer->Send(reply, {}, {(*tensor)->contributions[rank], (*tensor)->results});
+  tensors_.DeclareFront((*tensor)->shape.name);
+  return absl::OkStatus();
+}
+
+absl::Status NodeGeneration::OnUndeclare(const Trainer& trainer, uint32_t number) {
+  if (state_.failed()) return absl::OkStatus();
+  const auto rank = static_cast<uint32_t>(trainer.local_rank);
+  const auto tensor = tensors_.Attached(number, rank);
+  if (tensor == nullptr || (tensor->rounds.HasPushed(rank) && tensor->error.ok())) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "tensor number %d was undeclared while it is in use, or was not declared", number));
+  }
+  if (tensors_.Release(tensor, rank)) rounds_.source()->Forget(*tensor);
+  return absl::OkStatus();
+}
+
+absl::Status NodeGeneration::OnDeviceMessage(Trainer* trainer, TrainerMessage message) {
+  switch (message.fixed.type) {
+    case ipc::Type::kDevice:
+      rounds_.Use(&device_source_);
+      return devices_.OnDevice(*trainer, message.text);
+    case ipc::Type::kGroupId:
+      return devices_.OnGroupId(*trainer, message.text);
+    case ipc::Type::kAttach:
+      return devices_.OnAttach(trainer, message.fixed.tensor);
+    case ipc::Type::kDeviceFailed:
+      return devices_.OnDeviceFailed(*trainer, message.text);
+    case ipc::Type::kStaged:
+      return device_source_.OnStaged(*trainer, message.fixed);
+    case ipc::Type::kDirect:
+      return device_source_.OnDirect(*trainer, message.fixed, std::move(message.fd));
+    case ipc::Type::kFetched:
+      return device_source_.OnFetched(*trainer, message.fixed);
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrFormat("unknown message type %d", static_cast<int>(message.fixed.type)));
+  }
+}
+
+void NodeGeneration::OnTrainerGone(Trainer* trainer, const absl::Status& why) {
+  if (!ranks_.Leave(trainer)) return;
+  // First the rounds that complete without the rank: the other nodes have these results too.
+  device_source_.OnRankGone(static_cast<uint32_t>(trainer->local_rank));
+  if (trainer->said_goodbye) {
+    departures_.OnDeparture(*trainer);
+  } else if (!state_.failed()) {
+    FailForLostRank(*trainer, why);
+  }
+  state_.EndIfDecided();
+  departures_.MaybeReportIdle();
+}
+
+void NodeGeneration::FailForLostRank(const Trainer& trainer, const absl::Status& why) {
+  const std::string lost =
+      absl::StrFormat("%s ended without shutdown: %s", ranks_.Describe(trainer), Message(why));
+  if (const absl::Status cause = tensors_.FirstError(); !cause.ok()) {
+    // The rank ended because of a refused tensor: ranks that come to the tensor later must hear of
+    // it.
+    const absl::Status named(cause.code(), absl::StrFormat("%s; %s", Message(cause), lost));
+    return state_.Fail(WithExitCode(named, ExitCodeOf(cause)),
+                       absl::IsResourceExhausted(cause) ? "resources" : "mismatch");
+  }
+  state_.Fail(WithExitCode(absl::Status(why.code(), lost), kExitTemporary), "peer_lost");
+}
+
+bool NodeGeneration::Apply(const v1::NodeUpdate& update) {
+  if (const PlanVersion told(update.plan_version()); told > context_.counters->plan_version) {
+    context_.counters->plan_version = told;
+    ++context_.counters->plan_changes;
+  }
+  context_.journal->SetOptimum(update.optimal_s_per_byte());
+  if (update.servers_size() > 0) servers_.Learn(update.servers());
+  plan_.Apply(update);
+  TakeMembers(update);
+  departures_.Apply(update);
+  const bool forms = update.state() == v1::FORMING && context_.job->state != v1::FORMING;
+  TakeState(update);
+  plan_.AckChange();
+  return forms;
+}
+
+void NodeGeneration::TakeState(const v1::NodeUpdate& update) {
+  if (update.state() == v1::FAILED) {
+    state_.FailAsTold(WithExitCode(absl::Status(absl::StatusCode::kAborted, update.reason()),
+                                   static_cast<ExitCode>(update.exit_code())),
+                      update.failed_kind());
+    // The other nodes do not wait for a lost node, and no owner answers it any more.
+    const auto& lost = update.lost_nodes();
+    if (std::find(lost.begin(), lost.end(), context_.options->node.value()) != lost.end()) {
+      state_.End(/*decided=*/false);
+    }
+  } else if (state_.running() || state_.failed()) {
+    *context_.job = {.state = update.state(), .reason = update.reason()};
+  }
+}
+
+// Trainers hear how many nodes take part and wait: they may want to let nodes come back.
+void NodeGeneration::TakeMembers(const v1::NodeUpdate& update) {
+  const uint32_t all = context_.options->num_nodes;
+  const uint32_t nodes = all - static_cast<uint32_t>(update.lost_nodes_size());
+  if (nodes == nodes_.taking_part && update.waiting_nodes() == nodes_.waiting) return;
+  if (nodes < nodes_.taking_part && update.state() == v1::READY) {
+    spdlog::warn("the job goes on with {} of {} nodes", nodes, all);
+  }
+  nodes_ = {.taking_part = nodes, .waiting = update.waiting_nodes()};
+  ranks_.TellAll(MembersMessage());
+}
+
+ipc::Message NodeGeneration::MembersMessage() const {
+  ipc::Message message;
+  message.type = ipc::Type::kMembers;
+  message.num_nodes = static_cast<int32_t>(nodes_.taking_part);
+  message.size = static_cast<int32_t>(nodes_.waiting);
+  return message;
+}
+
+void NodeGeneration::OnAdmitted(Trainer* trainer) const {
+  if (nodes_.taking_part < context_.options->num_nodes || nodes_.waiting > 0) {
+    trainer->Send(MembersMessage());
+  }
+}
+
+void NodeGeneration::ReportAgain() const {
+  if (departures_.idle_reported()) {
+    context_.reports->ReportIdle(context_.identity->generation);
+  } else if (state_.running()) {
+    tensors_.DeclareAgain();
+  }
+}
+
+void NodeGeneration::CheckTimeouts() {
+  devices_.CheckMissing();
+  departures_.TellAwaited();
+  stalls_.Check(*rounds_.source());
+}
+
+void NodeGeneration::Refuse(const absl::Status& why) {
+  state_.FailAsTold(why, /*kind=*/"");
+  state_.End(/*decided=*/false);
+}
+
+void NodeGeneration::End() {
+  ranks_.CloseAll(absl::AbortedError("the generation is over"));
+  servers_.Retire(absl::CancelledError("the generation is over"));
+}
+
+// Not from within the call that has failed the generation.
+void NodeGeneration::OnFailed(bool decided) {
+  rounds_.source()->Stop();
+  if (!decided) servers_.CloseAll(absl::AbortedError("the job has failed"));
+  departures_.MaybeReportIdle();
+}
+
+MutableBytes NodeGeneration::RoomForResult(const ServerLink* link, const FrameHeader& header) {
+  return rounds_.RoomForResult(link, header);
+}
+
+void NodeGeneration::OnResult(const ServerLink* link, const FrameHeader& header, Bytes result) {
+  rounds_.OnResult(link, header, result);
+}
+
+MutableBytes NodeGeneration::RoomForStamp(const ServerLink* link, const FrameHeader& header) {
+  return rounds_.RoomForStamp(link, header);
+}
+
+void NodeGeneration::OnStamp(const ServerLink* link, const FrameHeader& header, Bytes stamp) {
+  rounds_.OnStamp(link, header, stamp);
+}
+
+void NodeGeneration::OnSendAgain(const ServerLink* link, const FrameHeader& header) {
+  rounds_.OnSendAgain(link, header);
+}
+
+void NodeGeneration::OnAborted(const ServerLink* link, const FrameHeader& header) {
+  rounds_.OnAborted(link, header);
+}
+
+void NodeGeneration::OnMoved(const ServerLink* link, const FrameHeader& header) {
+  plan_.OnMoved(link, header);
+}
+
+void NodeGeneration::OnRecovered(const ServerLink* link, const FrameHeader& header) {
+  plan_.OnRecovered(link, header);
+}
+
+void NodeGeneration::OnLinkOpen(ServerLink* link, Incarnation server) {
+  if (servers_.OnOpen(link, server)) plan_.OnLinkOpen(link);
+}
+
+void NodeGeneration::OnLinkLost(ServerLink* link, const absl::Status& why) {
+  // A job without trainers is being released, or starts again: its links close then.
+  if (state_.failed() || !ranks_.any()) return;
+  if (link->path_failed() && context_.counters->direct_bytes > 0 &&
+      servers_.knows(link->server())) {
+    device_source_.StopReadingDevices(Message(why));
+  }
+  servers_.OnLost(link, why);
+}
+
+}  // namespace addend

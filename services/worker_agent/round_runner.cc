@@ -1,0 +1,266 @@
+// Push, contribution, result and completion of a round.
+#include "services/worker_agent/round_runner.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/exit_codes.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
+#include "lib/wire/stamp.h"
+#include "services/worker_agent/node_frames.h"
+#include "services/worker_agent/trainer_code.h"
+
+namespace addend {
+namespace {
+
+ipc::Message ResultMessage(const NodeTensor& tensor, Round round, uint32_t code) {
+  ipc::Message message;
+  message.type = ipc::Type::kResult;
+  message.tensor = tensor.number;
+  message.round = round.value();
+  message.code = code;
+  return message;
+}
+
+// The part of the round's slot for the partition's result, which is about to be written.
+MutableBytes RoomIn(NodeTensor* tensor, uint32_t partition, int64_t now) {
+  tensor->results->reads()->load(std::memory_order_acquire);
+  int64_t& first_in = tensor->times[partition].first_in;
+  if (first_in == 0) first_in = now;
+  return tensor->ResultOf(partition, tensor->rounds.round());
+}
+
+}  // namespace
+
+absl::Status RoundRunner::OnPush(const Shared& tensor, Trainer* trainer, const ipc::Message& push) {
+  if (!tensor->error.ok()) {
+    trainer->Send(ResultMessage(*tensor, Round(push.round), tensor->error_code),
+                  Message(tensor->error));
+    return absl::OkStatus();
+  }
+  const auto rank = static_cast<uint32_t>(trainer->local_rank);
+  ADDEND_RETURN_IF_ERROR(
+      tensor->rounds.OnPush(rank, Round(push.round), push.flags & ipc::kFlagEmpty));
+  if (tensor->open.since == absl::InfiniteFuture()) tensor->open.since = context_.loop->Now();
+  const int64_t now = context_.loop->TraceTime();
+  tensor->NotePush(rank, now - static_cast<int64_t>(std::min<uint64_t>(push.request, now)), now);
+  tensor->priority = push.priority;
+  source_->OnPush(tensor, rank, push.flags & ipc::kFlagDevice);
+  TryStart(tensor);
+  return absl::OkStatus();
+}
+
+void RoundRunner::TryStart(const Shared& tensor) {
+  TensorRounds& rounds = tensor->rounds;
+  if (!tensor->planned() || rounds.running() || !rounds.AllPushed() || !state_->running()) return;
+  // An error here would leave the other nodes waiting: it ends the job.
+  if (absl::Status status = tensor->PrepareContribution(); !status.ok()) {
+    return state_->Fail(status, "mismatch");
+  }
+  servers_->LimitInFlight(nodes_->taking_part);
+  rounds.Start(tensor->partitions());
+  context_.journal->RoundStarts(*tensor);
+  if (tensor->partitions() == 0) return Complete(tensor.get());
+  const std::vector<uint64_t> places = tensor->PlacesSideBySide();
+  for (uint32_t partition = 0; partition < tensor->partitions(); ++partition) {
+    source_->Begin({.tensor = tensor,
+                    .partition = partition,
+                    .round = rounds.round(),
+                    .priority = tensor->priority,
+                    .place = context_.counters->stream_bytes + places[partition]});
+  }
+  context_.counters->stream_bytes += tensor->bytes;
+}
+
+void RoundRunner::OnReady(PartitionPush push) {
+  NodeTensor& tensor = *push.tensor;
+  tensor.times[push.partition].ready = context_.loop->TraceTime();
+  ++context_.counters->partitions_out;
+  Send(push);
+  integrity_->OnPushed(push, source_);
+  tensor.pushed[push.partition] = {
+      .awaits_result = true, .priority = push.priority, .place = push.place};
+}
+
+// Also for a server that asks again. Does nothing while the owner has not said which round comes
+// next.
+void RoundRunner::Send(const PartitionPush& push) {
+  NodeTensor& tensor = *push.tensor;
+  const PartitionOwner& owner = tensor.owners[push.partition];
+  if (owner.reported || !source_->Reads(push)) return;
+  ++context_.counters->contributions_sent;
+  const Bytes payload = tensor.Contribution(push.partition);
+  FrameHeader header =
+      HeaderFor(*context_.identity, tensor, push.partition, FrameType::kContribution);
+  header.flags = tensor.contribution_is_empty ? kFlagEmpty : 0;
+  header.round = push.round;
+  header.priority = push.priority;
+  header.contributors = 1;
+  header.uncompressed_bytes = static_cast<uint32_t>(payload.size());
+  // The tensor keeps the memory that is lent.
+  PartitionTimes* const times = &tensor.times[push.partition];
+  owner.link->Push(
+      header, payload,
+      [keep = push.tensor, times, clock = context_.clock](absl::Status) {
+        times->last_out = clock->TraceTime();
+      },
+      push.place, &times->first_out);
+}
+
+void RoundRunner::Resend(const Shared& tensor, uint32_t partition, Round held) {
+  const PushedPartition& pushed = tensor->pushed[partition];
+  const Round round = tensor->rounds.round();
+  if (state_->failed() || !pushed.awaits_result || round <= held) return;
+  Send({.tensor = tensor,
+        .partition = partition,
+        .round = round,
+        .priority = pushed.priority,
+        .place = pushed.place});
+}
+
+RoundRunner::Shared RoundRunner::Expecting(const ServerLink* link,
+                                           const FrameHeader& header) const {
+  Shared tensor = FindOwned(*context_.identity, *tensors_, link, header);
+  const bool wanted =
+      tensor != nullptr && tensor->rounds.Wants(header.partition.index(), header.round);
+  return wanted ? tensor : nullptr;
+}
+
+MutableBytes RoundRunner::RoomForResult(const ServerLink* link, const FrameHeader& header) const {
+  const Shared tensor = Expecting(link, header);
+  const uint32_t partition = header.partition.index();
+  if (tensor == nullptr || header.payload_bytes != tensor->BytesOf(partition)) return {};
+  return RoomIn(tensor.get(), partition, context_.loop->TraceTime());
+}
+
+void RoundRunner::OnResult(const ServerLink* link, const FrameHeader& header, Bytes result) {
+  const Shared tensor = Expecting(link, header);
+  const uint32_t partition = header.partition.index();
+  if (tensor == nullptr || header.payload_bytes != tensor->BytesOf(partition)) return;
+  const int64_t now = context_.loop->TraceTime();
+  const MutableBytes room = RoomIn(tensor.get(), partition, now);
+  if (room.empty()) return;
+  if (result.data() != room.data()) {
+    std::memcpy(room.data(), result.data(), result.size());
+    context_.counters->copied_bytes += result.size();
+  }
+  if (tensor->asynchronous()) tensor->stamps[partition].Take();
+  tensor->times[partition].last_in = context_.loop->TraceTime();  // the copy included
+  integrity_->OnResult(*tensor, partition, header.round);
+  DeliverWhenCopied(link, header, tensor);
+}
+
+void RoundRunner::DeliverWhenCopied(const ServerLink* link, const FrameHeader& header,
+                                    const Shared& tensor) {
+  const uint32_t partition = header.partition.index();
+  const bool finite = !(header.flags & kFlagNonFinite);
+  const auto deliver = [this, tensor, partition, finite](bool there) {
+    if (!finite && there) integrity_->OnNonFinite(*tensor, partition, *source_);
+    Deliver(tensor, partition);
+  };
+  if (source_->MayEnd(*tensor, partition, /*on_host=*/!finite)) return deliver(true);
+  // By then this node may have told a new owner that it does not hold the result, which comes
+  // again.
+  source_->Bring(tensor, partition, [this, link, header, deliver](bool there) {
+    const Shared expecting = Expecting(link, header);
+    if (expecting != nullptr && !expecting->owners[header.partition.index()].reported) {
+      deliver(there);
+    }
+  });
+}
+
+MutableBytes RoundRunner::RoomForStamp(const ServerLink* link, const FrameHeader& header) const {
+  const Shared tensor = Expecting(link, header);
+  if (tensor == nullptr || !tensor->asynchronous() ||
+      header.payload_bytes != StampBytes(context_.options->num_nodes)) {
+    return {};
+  }
+  std::vector<std::byte>& coming = tensor->stamps[header.partition.index()].coming;
+  coming.resize(header.payload_bytes);
+  return coming;
+}
+
+void RoundRunner::OnStamp(const ServerLink* link, const FrameHeader& header, Bytes stamp) const {
+  const MutableBytes room = RoomForStamp(link, header);
+  if (!room.empty() && room.data() != stamp.data()) {
+    std::memcpy(room.data(), stamp.data(), stamp.size());
+  }
+}
+
+void RoundRunner::OnSendAgain(const ServerLink* link, const FrameHeader& header) {
+  const uint32_t partition = header.partition.index();
+  if (header.flags & kFlagResult) {
+    // The newest result that this node has reported, for a node that lacks it.
+    const Shared tensor = FindOwned(*context_.identity, *tensors_, link, header);
+    if (tensor == nullptr || tensor->rounds.Held(partition) != header.round) return;
+    return SendHeldResult(*context_.identity, tensor, partition, header.round);
+  }
+  const Shared tensor = Expecting(link, header);
+  if (tensor == nullptr) return;
+  // All nodes wait for it.
+  Send({.tensor = tensor,
+        .partition = partition,
+        .round = header.round,
+        .priority = INT32_MAX,
+        .place = 0});
+}
+
+void RoundRunner::Deliver(const Shared& tensor, uint32_t partition) {
+  PushedPartition& pushed = tensor->pushed[partition];
+  if (state_->failed() || !std::exchange(pushed.awaits_result, false)) return;
+  tensor->owners[partition].link->Arrived(PartitionId(tensor->id, partition));
+  source_->OnDelivered(*tensor, partition);
+  if (tensor->rounds.OnResult(partition)) Complete(tensor.get());
+}
+
+void RoundRunner::Complete(NodeTensor* tensor) {
+  const ipc::Message message = ResultMessage(*tensor, tensor->rounds.round(), /*code=*/0);
+  context_.journal->RoundEnds(tensor, context_.loop->TraceTime());
+  tensor->EndRound();
+  ++context_.counters->rounds;
+  ranks_->TellAll(message);
+  state_->EndIfDecided();
+}
+
+void RoundRunner::FailTensor(NodeTensor* tensor, absl::Status why, const std::string& kind) {
+  if (!tensor->error.ok()) return;
+  tensor->error = std::move(why);
+  tensor->error_code = TrainerCode(tensor->error, kind);
+  if (tensor->rounds.running()) context_.journal->RoundFails();
+  const ipc::Message message = ResultMessage(*tensor, tensor->rounds.round(), tensor->error_code);
+  for (uint32_t rank = 0; rank < ranks_->size(); ++rank) {
+    if (tensor->rounds.HasPushed(rank)) ranks_->Tell(rank, message, Message(tensor->error));
+  }
+  tensor->open.since = absl::InfiniteFuture();
+  state_->EndIfDecided();
+}
+
+void RoundRunner::OnAborted(const ServerLink* link, const FrameHeader& header) {
+  const Shared tensor = Expecting(link, header);
+  // A new owner first says which round comes next.
+  if (tensor == nullptr || tensor->owners[header.partition.index()].reported) return;
+  if (header.flags & kFlagEmpty) {
+    ForgetPushes(tensor.get());
+    return FailTensor(tensor.get(),
+                      WithExitCode(absl::UnavailableError(absl::StrFormat(
+                                       "the root of broadcast '%s' is on a node that was lost",
+                                       tensor->shape.name)),
+                                   kExitTemporary),
+                      "peer_lost");
+  }
+  tensor->open.aborted = true;
+  state_->EndIfDecided();
+}
+
+void RoundRunner::ForgetPushes(NodeTensor* tensor) {
+  for (uint32_t partition = 0; partition < tensor->partitions(); ++partition) {
+    if (!std::exchange(tensor->pushed[partition].awaits_result, false)) continue;
+    tensor->owners[partition].link->Arrived(PartitionId(tensor->id, partition));
+  }
+}
+
+}  // namespace addend

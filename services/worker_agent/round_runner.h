@@ -1,0 +1,89 @@
+// The rounds of a generation's tensors on this node, in five steps:
+//
+//   1. OnPush     a local rank has pushed; with the last rank TryStart() starts the round
+//   2. Begin      each partition waits at its ContributionSource until it can be read (OnReady)
+//   3. Send       the contribution goes to its owner's link, which sends urgent partitions first
+//   4. OnResult   the owner's result is in the slot that the trainers have mapped
+//   5. Deliver    with the last partition Complete() tells the ranks
+//
+// Belongs to the agent's core thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "services/worker_agent/contribution_source.h"
+#include "services/worker_agent/generation_state.h"
+#include "services/worker_agent/integrity.h"
+#include "services/worker_agent/local_ranks.h"
+#include "services/worker_agent/node_context.h"
+#include "services/worker_agent/servers.h"
+#include "services/worker_agent/tensor_table.h"
+
+namespace addend {
+
+class RoundRunner final : public ContributionSource::Listener {
+ public:
+  using Shared = std::shared_ptr<NodeTensor>;
+
+  // All pointers outlive this.
+  RoundRunner(const NodeContext& context, const LocalRanks* ranks, const TensorTable* tensors,
+              GenerationState* state, const NodeCounts* nodes, Servers* servers,
+              Integrity* integrity)
+      : context_(context),
+        ranks_(ranks),
+        tensors_(tensors),
+        state_(state),
+        nodes_(nodes),
+        servers_(servers),
+        integrity_(integrity) {}
+  // Before the first push, and whenever ranks begin to push from GPUs. `source` outlives this.
+  void Use(ContributionSource* source) { source_ = source; }
+  ContributionSource* source() const { return source_; }
+
+  // ---- of trainers and the plan ----
+  // INVALID_ARGUMENT: not the rank's next round.
+  absl::Status OnPush(const Shared& tensor, Trainer* trainer, const ipc::Message& push);
+  // Starts the round if all ranks have pushed it and the plan is known.
+  void TryStart(const Shared& tensor);
+  // The tensor will never have a result; the ranks that have pushed it are told. `kind`: as
+  // NodeUpdate.failed_kind, or empty.
+  void FailTensor(NodeTensor* tensor, absl::Status why, const std::string& kind);
+  // Sends the contribution again if its result is awaited and its round is later than `held`.
+  void Resend(const Shared& tensor, uint32_t partition, Round held = Round());
+
+  // ---- of the owners: as ServerEvents ----
+  MutableBytes RoomForResult(const ServerLink* link, const FrameHeader& header) const;
+  void OnResult(const ServerLink* link, const FrameHeader& header, Bytes result);
+  MutableBytes RoomForStamp(const ServerLink* link, const FrameHeader& header) const;
+  void OnStamp(const ServerLink* link, const FrameHeader& header, Bytes stamp) const;
+  void OnSendAgain(const ServerLink* link, const FrameHeader& header);
+  void OnAborted(const ServerLink* link, const FrameHeader& header);
+
+  // ---- of the source ----
+  void OnReady(PartitionPush push) override;
+  void OnReadable(const PartitionPush& push) override { Send(push); }
+
+ private:
+  // The tensor that awaits exactly this frame of its owner, or null.
+  Shared Expecting(const ServerLink* link, const FrameHeader& header) const;
+  void Send(const PartitionPush& push);
+  // Delivers the result as soon as nothing copies the contribution any more.
+  void DeliverWhenCopied(const ServerLink* link, const FrameHeader& header, const Shared& tensor);
+  void Deliver(const Shared& tensor, uint32_t partition);
+  void Complete(NodeTensor* tensor);
+  void ForgetPushes(NodeTensor* tensor);
+
+  const NodeContext context_;
+  const LocalRanks* const ranks_;
+  const TensorTable* const tensors_;
+  GenerationState* const state_;
+  const NodeCounts* const nodes_;
+  Servers* const servers_;
+  Integrity* const integrity_;
+  ContributionSource* source_ = nullptr;
+};
+
+}  // namespace addend

@@ -1,0 +1,88 @@
+// The summation servers of a generation and the links to them: connects, reconnects, chooses TCP or
+// RDMA, and tells the scheduler of servers that this node cannot reach. Belongs to the agent's core
+// thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "services/worker_agent/generation_state.h"
+#include "services/worker_agent/node_context.h"
+#include "services/worker_agent/server_link.h"
+#include "services/worker_agent/tensor_table.h"
+
+namespace addend {
+
+class Servers {
+ public:
+  using LinkKey = std::pair<uint32_t, uint32_t>;  // server, shard
+  using Links = std::map<LinkKey, std::unique_ptr<ServerLink>>;
+
+  // All pointers outlive this. `events`: of the links.
+  Servers(const NodeContext& context, const TensorTable* tensors, GenerationState* state,
+          ServerEvents* events)
+      : context_(context), tensors_(tensors), state_(state), events_(events) {}
+
+  // Replaces the servers of the plan. Closes links to servers that left the plan: their frames must
+  // not arrive after those of the new owners.
+  void Learn(const google::protobuf::RepeatedPtrField<v1::ServerInfo>& servers);
+  // The link to the shard, which is made, or reconnected, if it is not there. INTERNAL: the plan
+  // does not name the server. FAILED_PRECONDITION: this machine cannot reach it.
+  absl::StatusOr<ServerLink*> LinkTo(uint32_t server, uint32_t shard);
+  bool knows(ServerId server) const { return servers().contains(server.value()); }
+
+  // The link is open. False: another process has the server's address; it was reported lost.
+  bool OnOpen(ServerLink* link, Incarnation incarnation);
+  // The link could not be made, or is lost: reconnects, tries another transport, or reports the
+  // server lost. A broken link does not mean that the server died; a disagreement with it is final,
+  // and fails the generation. The scheduler alone judges the colocated server of another node: it
+  // lives as long as its node.
+  void OnLost(ServerLink* link, const absl::Status& why);
+
+  // Partitions have new owners, or tensors were planned: the links' loads change.
+  void OnOwnersChanged() { loads_changed_ = true; }
+  // Limits the bytes in flight on each link by its part of the node's load in a round of all
+  // tensors: contributions to servers elsewhere, and the results of the colocated server. Does
+  // nothing if the loads have not changed. `nodes`: that take part.
+  void LimitInFlight(uint32_t nodes);
+
+  void CloseAll(const absl::Status& why);
+  // Closes the links, and keeps them in the directory until they are closed.
+  void Retire(const absl::Status& why);
+
+  const Links& links() const { return links_; }
+  bool is_colocated(ServerId server) const { return server == context_.directory->colocated; }
+
+ private:
+  enum class Use : uint8_t { kNone, kNextOwner, kOwner };
+  const std::map<uint32_t, v1::ServerInfo>& servers() const { return context_.directory->servers; }
+  ServerLink* Make(const LinkKey& key, const std::string& where);
+  // FAILED_PRECONDITION: the server advertises a loopback address of another machine.
+  absl::Status CheckReachable(const std::string& where, const v1::DataEndpoint& endpoint) const;
+  // FAILED_PRECONDITION: no version of the frame protocol in common.
+  static absl::Status SettleVersion(ServerLink* link, const v1::ServerInfo& server);
+  // Through the best transport of both ends. FAILED_PRECONDITION: there is no such transport.
+  absl::Status Connect(ServerLink* link, const v1::ServerInfo& server, absl::Duration timeout);
+  void Reconnect(const LinkKey& key);
+  void ReconnectLater(const ServerLink& link, bool at_once);
+  bool FallBackToTcp(ServerLink* link, const absl::Status& why);
+  void ReportLost(ServerLink* link, const absl::Status& why);
+  Use UseOf(const ServerLink* link) const;
+
+  const NodeContext context_;
+  const TensorTable* const tensors_;
+  GenerationState* const state_;
+  ServerEvents* const events_;
+  Links links_;
+  std::map<uint32_t, std::string> rdma_failures_;  // by server: the first reason
+  std::map<uint32_t, std::string> routes_;         // by server: the last, as it was logged
+  std::set<uint32_t> reported_lost_;
+  bool loads_changed_ = false;
+};
+
+}  // namespace addend

@@ -1,0 +1,156 @@
+// Declares tensors to the scheduler, and finds them.
+#include "services/worker_agent/tensor_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/limits.h"
+#include "lib/base/status_macros.h"
+#include "lib/base/utf8.h"
+#include "lib/client/addend.h"
+
+namespace addend {
+namespace {
+
+constexpr uint64_t kMaxTensorBytes = uint64_t{1} << 44;
+
+v1::TensorDescriptor DescriptorOf(const TensorShape& shape) {
+  v1::TensorDescriptor descriptor;
+  descriptor.set_name(shape.name);
+  descriptor.set_dtype(static_cast<v1::DType>(shape.dtype));
+  descriptor.set_op(static_cast<v1::ReduceOp>(shape.op));
+  for (const int64_t dim : shape.dims) descriptor.add_shape(dim);
+  descriptor.set_reduction_tree("flat");
+  return descriptor;
+}
+
+}  // namespace
+
+absl::StatusOr<TensorShape> ReadShape(const TrainerMessage& message) {
+  TensorShape shape;
+  shape.name = std::string(message.text);
+  if (shape.name.empty() || !IsUtf8(shape.name)) {
+    return absl::InvalidArgumentError("a tensor's name must be UTF-8 and not empty");
+  }
+  if (message.fixed.dtype >= kDTypes || message.fixed.op >= kReduceOps) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("tensor '%s' has an unknown dtype or operation", shape.name));
+  }
+  shape.dtype = static_cast<DType>(message.fixed.dtype);
+  shape.op = static_cast<ReduceOp>(message.fixed.op);
+  uint64_t elements = 1;
+  for (const int64_t dim : message.dims) {
+    if (dim < 0 || (dim > 0 && elements > kMaxTensorBytes / static_cast<uint64_t>(dim))) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("tensor '%s' has a negative dimension or is too large", shape.name));
+    }
+    elements *= static_cast<uint64_t>(dim);
+    shape.dims.push_back(dim);
+  }
+  return shape;
+}
+
+absl::StatusOr<TensorTable::Shared> TensorTable::Attach(uint32_t local_rank, TensorShape shape,
+                                                        Shared* conflicting) {
+  std::deque<Shared>& instances = by_name_[shape.name];
+  for (const Shared& tensor : instances) {
+    if (tensor->uses[local_rank] != NodeTensor::Use::kNever) continue;
+    if (tensor->shape != shape) {
+      *conflicting = tensor;
+      return Mismatch(*tensor, shape, local_rank);
+    }
+    tensor->uses[local_rank] = NodeTensor::Use::kAttached;
+    return tensor;
+  }
+  if (by_number_.size() >= kMaxTensors) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "tensor '%s' is one too many: a job has at most %d tensors", shape.name, kMaxTensors));
+  }
+  ADDEND_ASSIGN_OR_RETURN(const auto tensor,
+                          NodeTensor::Create(next_number_++, std::move(shape), ranks_->size()));
+  by_number_[tensor->number] = tensor;
+  instances.push_back(tensor);
+  tensor->uses[local_rank] = NodeTensor::Use::kAttached;
+  return tensor;
+}
+
+absl::Status TensorTable::Mismatch(const NodeTensor& tensor, const TensorShape& shape,
+                                   uint32_t local_rank) const {
+  const auto other = std::find_if(tensor.uses.begin(), tensor.uses.end(), [](NodeTensor::Use use) {
+    return use != NodeTensor::Use::kNever;
+  });
+  const auto other_rank = static_cast<uint32_t>(other - tensor.uses.begin());
+  return absl::FailedPreconditionError(
+      absl::StrFormat("tensor '%s' is declared as %s by rank %d but as %s by rank %d (both on "
+                      "node %d): all ranks must declare the same",
+                      shape.name, tensor.shape.ToString(), ranks_->RankOf(other_rank),
+                      shape.ToString(), ranks_->RankOf(local_rank), ranks_->node().value()));
+}
+
+void TensorTable::DeclareFront(const std::string& name) {
+  NodeTensor& front = *by_name_.at(name).front();
+  if (front.declared_to_scheduler || !front.error.ok()) return;
+  front.declared_to_scheduler = true;
+  slots_->Enter(generation_, front);
+  reports_->Declare(generation_, DescriptorOf(front.shape));
+}
+
+TensorTable::Shared TensorTable::Attached(uint32_t number, uint32_t local_rank) const {
+  const auto it = by_number_.find(number);
+  const bool attached =
+      it != by_number_.end() && it->second->uses[local_rank] == NodeTensor::Use::kAttached;
+  return attached ? it->second : nullptr;
+}
+
+bool TensorTable::Release(const Shared& tensor, uint32_t local_rank) {
+  tensor->uses[local_rank] = NodeTensor::Use::kReleased;
+  if (!tensor->AllReleased()) return false;
+  by_number_.erase(tensor->number);
+  const std::string& name = tensor->shape.name;
+  std::deque<Shared>& instances = by_name_[name];
+  std::erase(instances, tensor);
+  if (tensor->declared_to_scheduler) {
+    slots_->Remove(generation_, *tensor);
+    reports_->Undeclare(generation_, name);
+  }
+  if (instances.empty()) {
+    by_name_.erase(name);
+  } else {
+    DeclareFront(name);
+  }
+  return true;
+}
+
+void TensorTable::DeclareAgain() const {
+  for (const auto& [name, instances] : by_name_) {
+    if (instances.empty()) continue;
+    const NodeTensor& front = *instances.front();
+    if (!front.declared_to_scheduler || front.planned() || !front.error.ok()) continue;
+    reports_->Declare(generation_, DescriptorOf(front.shape));
+  }
+}
+
+TensorTable::Shared TensorTable::ByNumber(uint32_t number) const {
+  const auto it = by_number_.find(number);
+  return it == by_number_.end() ? nullptr : it->second;
+}
+
+TensorTable::Shared TensorTable::ByName(const std::string& name) const {
+  const auto it = by_name_.find(name);
+  return it == by_name_.end() || it->second.empty() ? nullptr : it->second.front();
+}
+
+TensorTable::Shared TensorTable::ById(TensorId id) const {
+  const auto it = by_id_.find(id);
+  return it == by_id_.end() ? nullptr : it->second;
+}
+
+absl::Status TensorTable::FirstError() const {
+  for (const auto& [number, tensor] : by_number_) {
+    if (!tensor->error.ok() && tensor->error_code != ADDEND_ERROR_PEER_LOST) return tensor->error;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace addend

@@ -1,0 +1,79 @@
+// The declared tensors of a generation on this node, by name, number and id: declarations, and
+// their end. Belongs to the agent's core thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "lib/base/ids.h"
+#include "services/worker_agent/local_ranks.h"
+#include "services/worker_agent/node_tensor.h"
+#include "services/worker_agent/result_slots.h"
+#include "services/worker_agent/scheduler_reports.h"
+
+namespace addend {
+
+// INVALID_ARGUMENT: a trainer's declaration that no tensor can have.
+absl::StatusOr<TensorShape> ReadShape(const TrainerMessage& message);
+
+class TensorTable {
+ public:
+  using Shared = std::shared_ptr<NodeTensor>;
+
+  // All pointers outlive the table.
+  TensorTable(Generation generation, const LocalRanks* ranks, SchedulerReports* reports,
+              ResultSlots* slots)
+      : generation_(generation), ranks_(ranks), reports_(reports), slots_(slots) {}
+
+  // ---- the trainers' declarations ----
+  // Attaches the rank to the tensor, which is made at the first declaration. A rank that has
+  // released a tensor may declare the name again before the other ranks have released it: then a
+  // second instance waits behind the first. FAILED_PRECONDITION: another rank has declared the name
+  // differently; `*conflicting` is its tensor. RESOURCE_EXHAUSTED: too many tensors, or no memory.
+  absl::StatusOr<Shared> Attach(uint32_t local_rank, TensorShape shape, Shared* conflicting);
+  // Declares the first instance of the name to the scheduler, unless that was done.
+  void DeclareFront(const std::string& name);
+  // The tensor that the rank has attached, or null.
+  Shared Attached(uint32_t number, uint32_t local_rank) const;
+  // True: all ranks have released it, and only its id is known any more, until ForgetPlan(): other
+  // nodes may still need a result that this node holds.
+  bool Release(const Shared& tensor, uint32_t local_rank);
+  // Repeats declarations without a plan, to a scheduler that may have lost them.
+  void DeclareAgain() const;
+
+  // ---- the plan ----
+  // The tensor has its plan: its id leads to it.
+  void EnterPlan(const Shared& tensor) { by_id_[tensor->id] = tensor; }
+  void ForgetPlan(TensorId id) { by_id_.erase(id); }
+
+  // ---- lookup: null if unknown ----
+  Shared ByNumber(uint32_t number) const;
+  // The first instance of the name.
+  Shared ByName(const std::string& name) const;
+  Shared ById(TensorId id) const;
+  // The first error of a single tensor, except an error after a node's loss; OK: no such error.
+  absl::Status FirstError() const;
+
+  const std::map<uint32_t, Shared>& by_number() const { return by_number_; }
+  const absl::flat_hash_map<TensorId, Shared>& by_id() const { return by_id_; }
+
+ private:
+  absl::Status Mismatch(const NodeTensor& tensor, const TensorShape& shape,
+                        uint32_t local_rank) const;
+
+  const Generation generation_;
+  const LocalRanks* const ranks_;
+  SchedulerReports* const reports_;
+  ResultSlots* const slots_;
+  uint32_t next_number_ = 1;
+  std::map<uint32_t, Shared> by_number_;
+  std::map<std::string, std::deque<Shared>> by_name_;  // instances; the scheduler knows the front
+  absl::flat_hash_map<TensorId, Shared> by_id_;
+};
+
+}  // namespace addend
