@@ -1,4 +1,4 @@
-// Where the services of a local cluster listen, as they write it down themselves (--port-file).
+// The ports of a local cluster's services, from the files that the services write (--port-file).
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace addend {
 
-// The port named `key` ("grpc", "data") in a port file; nothing while the file is not there yet.
+// Returns the port named `key` ("grpc", "data") in a port file; nullopt until the file exists.
 std::optional<uint16_t> ReadPort(const std::string& path, const std::string& key);
 
 }  // namespace addend

@@ -1,10 +1,10 @@
-"""Draws what bench/optimal measured as the paper's Fig. 12: time against the number of CPU machines."""
+"""Draws the results of bench/optimal like the paper's Fig. 12: time against the number of CPU machines."""
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 560, 340, 56, 48, 40
 
 
 def draw(lines, mbit):
-    """An SVG. `lines`: of one number of nodes, as bench/optimal prints them."""
+    """Returns an SVG. `lines`: the output of bench/optimal for a single number of nodes."""
     nodes, last_k = lines[0]["n"], max(line["k"] for line in lines)
     highest = 1.15 * max(value for line in lines for value in (line["t_s"], line["t_opt_s"], line["gloo_s"] or 0))
 

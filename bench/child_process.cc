@@ -20,7 +20,7 @@
 namespace addend {
 namespace {
 
-constexpr size_t kQuotedBytes = 1500;  // of a failed child's log
+constexpr size_t kQuotedBytes = 1500;  // the quoted part of a failed child's log
 
 std::vector<char*> Pointers(std::vector<std::string>* words) {
   std::vector<char*> pointers;
@@ -39,10 +39,10 @@ std::vector<std::string> Environment(const std::map<std::string, std::string>& a
   return all;
 }
 
-// Between fork and exec: only what is safe after a fork.
+// Between fork and exec: only calls that are safe after a fork.
 [[noreturn]] void RunChild(const ChildProcess::Command& command, char* const* words,
                            char* const* environment, pid_t parent) {
-  // The parent handles SIGINT for all: a Ctrl-C of the terminal shall not reach the children first.
+  // The parent handles SIGINT for all: Ctrl-C on the terminal must not reach the children first.
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);

@@ -13,15 +13,15 @@
 namespace addend {
 
 // Owns a started program. The kernel kills it when the parent dies; the destructor kills and reaps
-// it. Used from the thread that started it: the parent's death is, for the kernel, the end of that
-// thread.
+// it. Used only from the thread that started it: to the kernel, the end of that thread is the
+// parent's death.
 class ChildProcess {
  public:
   struct Command {
-    std::string name{};                                // for messages: "agent 0"
+    std::string name{};                                // the name in messages: "agent 0"
     std::vector<std::string> words;                    // words[0] is the program's path
-    std::map<std::string, std::string> environment{};  // added to this process's own
-    std::string log;  // standard error, and output unless `inherit_output`
+    std::map<std::string, std::string> environment{};  // added to this process's environment
+    std::string log;  // the file for standard error, and for output unless `inherit_output`
     bool inherit_output = false;
   };
 
@@ -30,9 +30,9 @@ class ChildProcess {
   ChildProcess& operator=(ChildProcess&& other) = delete;
   ~ChildProcess();
 
-  // The exit status (128 + number for a signal) once it has ended. Never blocks.
+  // Returns the exit status (128 + number for a signal) once the child has ended. Never blocks.
   std::optional<int> Poll();
-  // An error that quotes the log, for a child that ended with a status other than 0.
+  // Returns an error that quotes the log, for a child that ended with a status other than 0.
   absl::Status Failure() const;
   const std::string& name() const { return command_.name; }
 

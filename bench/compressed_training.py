@@ -1,4 +1,4 @@
-"""Training runs with compressed gradients on a cluster of the real binaries, and the bytes that they move."""
+"""Training runs with compressed gradients on a cluster of the real binaries, and the bytes that they transfer."""
 import pathlib
 import re
 from urllib.request import urlopen
@@ -7,14 +7,14 @@ from tests.support.cluster import PATIENCE
 from tests.support.ports import free_port
 
 TRAINER = pathlib.Path(__file__).resolve().parent / "compression_trainer.py"
-# Small partitions, or chance would say which few of them travel to a server on another machine.
+# Small partitions: with few large partitions, chance would decide how many of them travel to a server on another machine.
 AGENT_FLAGS = ["--partition-bytes=16KiB"]
-# What suits the model of 430,000 parameters: SGD that learns in some hundred steps, and two buckets.
+# Settings for the model of 430,000 parameters: SGD that learns in some hundred steps, and two buckets.
 SETTINGS = {"lr": 0.1, "momentum": 0.9, "bucket_mb": 1.0, "arguments": {}}
 
 
 def network_bytes(cluster):
-    """What all agents have sent and received on the data path since their start, headers included."""
+    """The bytes that all agents have sent and received on the data path since their start, headers included."""
     total = 0
     for agent in cluster.agents.values():
         with urlopen(f"http://127.0.0.1:{agent.ports['http']}/metrics", timeout=20 * PATIENCE) as answer:
@@ -26,7 +26,7 @@ def network_bytes(cluster):
 
 
 def train(cluster, scheme, steps, warm_up, seed=1, timeout=300, **settings):
-    """One run on all ranks: bytes per step, of all steps and after `warm_up`, mean losses, checksums."""
+    """A run on all ranks: bytes per step, of all steps and after `warm_up`, mean losses, checksums."""
     parameters = {**SETTINGS, "scheme": scheme, "steps": steps, "warm_up": warm_up, "seed": seed, **settings}
     port = free_port()
     ranks = cluster.start_ranks(TRAINER, parameters, env={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
@@ -47,5 +47,5 @@ def train(cluster, scheme, steps, warm_up, seed=1, timeout=300, **settings):
 
 
 def loss_at_the_end(run, steps):
-    """The mean of the last `steps`: one step's loss depends on its batch."""
+    """The mean loss of the last `steps`: the loss of a single step depends on its batch."""
     return sum(run["losses"][-steps:]) / steps

@@ -1,6 +1,6 @@
-"""A rank of bench/compression: trains the character transformer of the examples with one compression.
+"""A rank of bench/compression: trains the character transformer of the examples with a compression scheme.
 
-It stops at the gates "begin", "warm" (after the warm-up) and "end", where the traffic is counted.
+It stops at the gates "begin", "warm" (after the warm-up) and "end", where bench/compression counts the traffic.
 """
 import pathlib
 import sys
@@ -30,7 +30,7 @@ def main():
     options = parameters()
     torch.set_num_threads(1)
     torch.manual_seed(options["seed"])
-    dist.init_process_group("gloo")  # what DDP needs for its own construction
+    dist.init_process_group("gloo")  # DDP needs it for its own construction
     addend.torch.init()
     text, characters = load_text()
     batches = Batches(text, dist.get_rank() + 100 * options["seed"])

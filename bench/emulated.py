@@ -13,18 +13,18 @@ BENCH = pathlib.Path(__file__).resolve().parent
 
 @contextlib.contextmanager
 def network(rates):
-    """Hosts 1, 2, ... whose links have these rates in Mbit/s, each direction."""
+    """Hosts 1, 2, ... whose links have these rates in Mbit/s in each direction."""
     with netns.Network(len(rates), f"{max(rates)}mbit") as result:
         for host, rate in enumerate(rates, 1):
             result.limit(host, f"{rate}mbit")
-            # Links that idle between rounds would begin each of them slowly.
+            # Otherwise links that idle between rounds would restart with TCP's slow start.
             subprocess.run([*result.prefix(host), "sysctl", "-qw", "net.ipv4.tcp_slow_start_after_idle=0"], check=True)
         yield result
 
 
 @contextlib.contextmanager
 def cluster(nodes, rates, agent_flags=(), part=1):
-    """One agent per node, a summation server on each further host; all know that `part` of their link's rate is payload."""
+    """An agent per node, a summation server on each further host; all assume that `part` of their link's rate is payload."""
     def bandwidth(rate):
         return f"--bandwidth={int(rate * 1e6 * part)}bps"
     with network(rates) as hosts, tempfile.TemporaryDirectory() as folder, Cluster(
@@ -36,8 +36,8 @@ def cluster(nodes, rates, agent_flags=(), part=1):
 
 
 def run_bench(running, *words):
-    """Runs addend-bench as every rank; returns what rank 0 prints."""
-    run = len(running.processes)  # a log of its own for each
+    """Runs addend-bench as every rank; returns rank 0's output."""
+    run = len(running.processes)  # numbers the logs of the runs
     ranks = [running.start(f"bench{run}.rank{rank}", [BIN_DIR / "addend-bench", *words, "--json"], env=running.rank_environment(rank))
              for rank in range(running.nodes)]
     for rank in ranks:
@@ -48,7 +48,7 @@ def run_bench(running, *words):
 
 
 def goodput_part(mbit):
-    """Which part of a link's rate TCP carries as payload, in both directions at once."""
+    """The part of a link's rate that TCP carries as payload, in both directions at once."""
     with network([mbit, mbit]) as hosts:
         listener = subprocess.Popen([*hosts.prefix(1), PYTHON, BENCH / "link_goodput.py", "listen", hosts.address(1)],
                                     stdout=subprocess.PIPE, text=True)
@@ -60,7 +60,7 @@ def goodput_part(mbit):
 
 
 def plan(size, nodes, rates, part=1):
-    """What `addendctl plan` says of summing so many bytes, if `part` of the machines' rates is payload."""
+    """The answer of `addendctl plan` for a sum of `size` bytes, if `part` of the machines' rates is payload."""
     bandwidths = ",".join(f"{int(rate * 1e6 * part)}bps" for rate in rates)
     command = [BIN_DIR / "addendctl", "plan", "--json", f"--gpu-nodes={nodes}", f"--cpu-nodes={len(rates) - nodes}",
                f"--bytes={size}", f"--bandwidths={bandwidths}"]
@@ -68,5 +68,5 @@ def plan(size, nodes, rates, part=1):
 
 
 def t_opt(size, nodes, rates, part=1):
-    """The shortest time in seconds in which it is possible."""
+    """The shortest possible time of the sum, in seconds."""
     return plan(size, nodes, rates, part)["t_opt_s"]

@@ -1,4 +1,4 @@
-"""A rank of bench/failover: pushes one tensor round after round, notes when each round ended and which sums were wrong."""
+"""A rank of bench/failover: pushes a tensor in a loop, records the end of each round and the rounds with wrong sums."""
 import pathlib
 import sys
 import time
@@ -19,7 +19,8 @@ def main():
         stop = False
         while not stop:
             handle = addend.push_pull_async(values, "tensor", op=addend.Sum)
-            stop = addend.push_pull(np.array([wants("stop")], np.int32), "stop", op=addend.Max)[0]  # all in the same round
+            # All ranks stop in the same round.
+            stop = addend.push_pull(np.array([wants("stop")], np.int32), "stop", op=addend.Max)[0]
             if not (addend.synchronize(handle) == addend.size()).all():
                 wrong.append(len(ends))
             ends.append(time.monotonic())

@@ -1,4 +1,4 @@
-"""A rank of bench/fairness: pushes one tensor in place, round after round, notes when each round ended and which sums were wrong."""
+"""A rank of bench/fairness: pushes a tensor in place in a loop, records the end of each round and the rounds with wrong sums."""
 import pathlib
 import sys
 import time
@@ -9,7 +9,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "
 import addend
 from common import file, finish, gate, outcome, parameters, wants
 
-STRIDE = 1009  # of the elements that are looked at in every round; in the last one all are
+# The stride between the elements that are checked in every round; the last round checks all elements.
+STRIDE = 1009
 
 
 def main():
@@ -22,7 +23,8 @@ def main():
         stop = False
         while not stop:
             handle = addend.push_pull_async(values, "tensor", op=addend.Sum)
-            stop = addend.push_pull(np.array([wants("stop")], np.int32), "stop", op=addend.Max)[0]  # all in the same round
+            # All ranks stop in the same round.
+            stop = addend.push_pull(np.array([wants("stop")], np.int32), "stop", op=addend.Max)[0]
             result = addend.synchronize(handle, copy=False)
             if not (result[::1 if stop else STRIDE] == addend.size()).all():
                 wrong.append(len(ends))

@@ -35,7 +35,7 @@ absl::Status Failed(const char* what) {
   return absl::InternalError(absl::StrFormat("%s: %s", what, std::strerror(errno)));
 }
 
-// Both ends of a TCP connection over 127.0.0.1.
+// Returns both ends of a TCP connection over 127.0.0.1.
 absl::StatusOr<std::pair<UniqueFd, UniqueFd>> Connect() {
   const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   UniqueFd one(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -54,7 +54,7 @@ absl::StatusOr<std::pair<UniqueFd, UniqueFd>> Connect() {
   return std::pair(std::move(one), std::move(other));
 }
 
-// Sends what lies in `from_bytes` of memory again and again, and receives it to `to_bytes`.
+// Sends `from_bytes` of memory repeatedly, and receives into `to_bytes` of memory.
 absl::StatusOr<double> WireSecondsPerByte(size_t from_bytes, size_t to_bytes) {
   ADDEND_ASSIGN_OR_RETURN(const auto ends, Connect());
   std::vector<char> from(from_bytes, 1), to(to_bytes, 1);

@@ -1,4 +1,4 @@
-// `addend-bench floor`: what a byte of a push-pull costs at least on this machine.
+// `addend-bench floor`: the least cost of a byte of a push-pull on this machine.
 #pragma once
 
 #include "absl/status/status.h"
@@ -6,8 +6,8 @@
 
 namespace addend {
 
-// Prints the processor seconds, of both ends, that a byte costs on the wire (loopback TCP in calls
-// of 1 MiB), and those of a byte of the sum of --nodes contributions that lie in the L2 cache.
+// Prints the processor seconds, of both ends together, per byte on the wire (loopback TCP in calls
+// of 1 MiB), and per byte of the sum of --nodes contributions in the L2 cache.
 absl::Status RunFloor(const BenchOptions& options);
 
 }  // namespace addend

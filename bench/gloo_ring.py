@@ -1,4 +1,4 @@
-"""One rank of all-reduces by Gloo, whose algorithm in PyTorch is the ring; rank 0 prints the seconds of each as JSON."""
+"""A rank of all-reduces by Gloo, whose algorithm in PyTorch is the ring; rank 0 prints the seconds of each as JSON."""
 import json
 import sys
 import time
@@ -11,7 +11,7 @@ def main():
     size, warm_up, rounds = map(int, sys.argv[1:])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    tensor = torch.full((size // 4,), 1e-30)  # and after many rounds still finite
+    tensor = torch.full((size // 4,), 1e-30)  # so small that it is still finite after many rounds
     seconds = []
     for index in range(warm_up + rounds):
         dist.barrier()

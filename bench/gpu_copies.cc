@@ -1,5 +1,6 @@
-// What the copies between a GPU and host memory cost, as libaddend makes them for push-pulls,
-// beside plain copies of pinned memory: the same bytes, to the host and back at a time, in turn.
+// Measures the copies between a GPU and host memory, as libaddend makes them for push-pulls,
+// against plain copies of pinned memory: the same bytes, to the host and back at the same time,
+// alternating.
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
 
@@ -51,7 +52,7 @@ void Check(cudaError_t status, const char* call) {
   if (status != cudaSuccess) Die(absl::StrFormat("%s: %s", call, cudaGetErrorString(status)));
 }
 
-// What has been told as staged, for the one thread that answers it.
+// The staged chunks, for the only thread that answers them.
 class Mailbox final : public client::DeviceSink {
  public:
   virtual ~Mailbox() = default;
@@ -60,7 +61,8 @@ class Mailbox final : public client::DeviceSink {
     staged_.emplace_back(round, bytes);
     there_.NotifyOne();
   }
-  void Fetched(uint32_t, uint64_t, uint64_t, uint64_t) override {}  // nothing is fetched
+  // This benchmark fetches nothing.
+  void Fetched(uint32_t, uint64_t, uint64_t, uint64_t) override {}
   void Failed(const char* why) override { Die(why); }
   std::pair<uint64_t, uint64_t> Take() {
     const MutexLock lock(&mu_);
@@ -79,7 +81,7 @@ class Mailbox final : public client::DeviceSink {
   std::deque<std::pair<uint64_t, uint64_t>> staged_ ABSL_GUARDED_BY(mu_);
 };
 
-// The tensors' memory on both sides, and both ways to copy it.
+// The tensors' memory on both sides, and both methods to copy it.
 class Copies {
  public:
   Copies(DeviceExecutor* executor, Mailbox* mailbox, uint64_t bytes, uint32_t tensors)
@@ -95,7 +97,7 @@ class Copies {
     Check(cudaStreamCreateWithFlags(&up_, cudaStreamNonBlocking), "cudaStreamCreate");
   }
 
-  // Seconds for all bytes to the host and as many back.
+  // Returns the seconds for all bytes to the host and as many back.
   double Plain() {
     const Clock::time_point began = Clock::now();
     const uint64_t all = bytes_ * tensors_;
@@ -111,7 +113,7 @@ class Copies {
     return std::chrono::duration<double>(Clock::now() - began).count();
   }
 
-  // The same by the executor: a part of a result is there as soon as its contribution is.
+  // The same with the executor: a part of a result arrives as soon as its contribution is staged.
   double PushPull() {
     const Clock::time_point began = Clock::now();
     const uint64_t all = bytes_ * tensors_;

@@ -1,4 +1,4 @@
-"""Declares tensors of `bytes` that are too large for the servers, one after the other, until it is killed."""
+"""Declares tensors of `bytes` that are too large for the servers, in a loop, until it is killed."""
 import pathlib
 import sys
 

@@ -1,4 +1,4 @@
-"""What TCP carries over a link in both directions at once: two of these, one on each host.
+"""Measures TCP's payload rate over a link in both directions at once: a process on each of two hosts.
 
     link_goodput.py listen ADDRESS     prints its port, then the bytes per second that it received
     link_goodput.py connect ADDRESS:PORT
@@ -18,11 +18,11 @@ def send(connection, end):
             connection.sendall(BLOCK)
         connection.shutdown(socket.SHUT_WR)
     except OSError:
-        pass  # the other end was faster; what it received is what counts
+        pass  # the other end finished first; only its received bytes count
 
 
 def receive(connection, begin, end):
-    """Bytes per second between the two moments."""
+    """The received bytes per second between `begin` and `end`."""
     buffer, received, first, last = bytearray(1 << 18), 0, None, None
     while now := time.monotonic():
         size = connection.recv_into(buffer)

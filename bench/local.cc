@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "bench/address_book.h"
 #include "bench/child_process.h"
+#include "lib/base/clock.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/status_macros.h"
 #include "lib/options/stop_signal.h"
@@ -68,7 +69,8 @@ class LocalCluster {
   absl::Status StartService(const std::string& program, const std::string& name, Words flags);
   absl::Status StartRank(uint32_t node, uint32_t local_rank);
   absl::StatusOr<uint16_t> AwaitPort(size_t service, const std::string& key);
-  // An error if a service has ended, or the user asks for the end; else waits a little.
+  // Returns an error if a service has ended, or the user asks for the end; else waits for
+  // kPollInterval.
   absl::Status Breathe();
   std::string PortFile(size_t service) const {
     return folder_.File(absl::StrFormat("%d.ports", service));
@@ -114,8 +116,8 @@ absl::Status LocalCluster::StartService(const std::string& program, const std::s
 }
 
 absl::StatusOr<uint16_t> LocalCluster::AwaitPort(size_t service, const std::string& key) {
-  const absl::Time deadline = absl::Now() + kStartTimeout;
-  while (absl::Now() < deadline) {
+  const absl::Time deadline = SteadyNow() + kStartTimeout;
+  while (SteadyNow() < deadline) {
     if (const std::optional<uint16_t> port = ReadPort(PortFile(service), key)) return *port;
     ADDEND_RETURN_IF_ERROR(Breathe());
   }
@@ -131,7 +133,7 @@ absl::Status LocalCluster::Start() {
   for (uint32_t i = 0; i < options_.cpu_nodes; ++i) {
     ADDEND_RETURN_IF_ERROR(StartService("addend-summation", absl::StrFormat("server%d", i), {}));
   }
-  // All servers have to be known before the first tensor is planned.
+  // All servers must be registered before the first tensor is planned.
   for (size_t i = 1; i < services_.size(); ++i)
     ADDEND_RETURN_IF_ERROR(AwaitPort(i, "data").status());
   for (uint32_t node = 0; node < options_.nodes; ++node) {

@@ -1,4 +1,4 @@
-// `addend-bench local`: a whole cluster on this machine, for the time of one benchmark.
+// `addend-bench local`: a whole cluster on this machine, for the duration of a benchmark.
 #pragma once
 
 #include "absl/status/status.h"
@@ -7,9 +7,9 @@
 namespace addend {
 
 // Starts a scheduler, --cpu-nodes summation servers, --nodes agents and --nodes * --local-size
-// ranks of `addend-bench push-pull`, from the programs next to this one, on ports that the kernel
-// chooses. Returns when the ranks have ended; rank 0 prints the result. Nothing is left behind,
-// also after SIGINT, SIGTERM or a failure.
+// ranks of `addend-bench push-pull`, from the programs next to this program, on ports that the
+// kernel chooses. Returns when the ranks have ended; rank 0 prints the result. Leaves nothing
+// behind, even after SIGINT, SIGTERM or a failure.
 absl::Status RunLocal(const BenchOptions& options);
 
 }  // namespace addend

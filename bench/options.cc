@@ -45,7 +45,7 @@ absl::StatusOr<uint32_t> InRange(const char* flag, int32_t value, int32_t least,
       absl::StrFormat("--%s=%d is out of range: it is from %d to %d", flag, value, least, most));
 }
 
-// "4KB", or "100x4KB": the bytes of each tensor. None if it is neither.
+// Parses "4KB", or "100x4KB", to the bytes of each tensor. Returns nullopt for any other text.
 std::optional<std::vector<uint64_t>> ParseTensors(absl::string_view word) {
   constexpr uint64_t kMostTensors = 10000;
   uint64_t tensors = 1;

@@ -9,11 +9,11 @@
 
 namespace addend {
 
-// One line of the benchmark: the tensors that every rank pushes in one iteration.
+// A line of the benchmark: the tensors that every rank pushes in an iteration.
 struct Workload {
   std::string name;                    // "4KB", "100x4KB", "resnet50"
   std::vector<uint64_t> tensor_bytes;  // each a multiple of 4: float32
-  bool is_model = false;               // named by --model, not by --sizes
+  bool is_model = false;               // named by --model instead of --sizes
 
   uint64_t bytes() const;
 };
@@ -23,10 +23,10 @@ struct BenchOptions {
   uint32_t iterations = 0;
   uint32_t warm_up = 0;
   bool in_place = false;  // tensors live in the agent's memory: no copy in, no copy out
-  double compute_s = 0;   // `train`: of an iteration
-  bool priority = true;   // `train`: what the next forward pass needs first goes first
+  double compute_s = 0;   // `train`: compute time of an iteration
+  bool priority = true;   // `train`: tensors that the next forward pass needs first go first
   bool json = false;
-  std::string socket;  // of the node's agent; empty: the library's default
+  std::string socket;  // the agent's; empty: the library's default
   // `local` only
   uint32_t nodes = 0;
   uint32_t cpu_nodes = 0;
@@ -35,7 +35,7 @@ struct BenchOptions {
   std::string partition_bytes;  // empty: the agent's default
 };
 
-// From the flags. InvalidArgument names the flag, its value and what is expected.
+// Reads the flags. InvalidArgument names the flag, its value and the expected values.
 absl::StatusOr<BenchOptions> ReadBenchOptions();
 
 }  // namespace addend

@@ -1,5 +1,7 @@
-// One rank of Gloo's all-reduces, for bench/peers:
-//   addend-peer-gloo RANK SIZE FOLDER ring|ring-chunked|halving-doubling SIZES ITERATIONS WARM-UP
+// A rank of Gloo's all-reduces, for bench/peers:
+//   addend-peer-gloo RANK SIZE FOLDER ring
+// ring-chunked
+// halving-doubling SIZES ITERATIONS WARM-UP
 // FOLDER is empty and shared by the ranks.
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
@@ -32,7 +34,7 @@ double OfAll(const Context& context, double value, bool largest) {
   return value;
 }
 
-// The classes keep their buffers for one tensor, so they are made once per tensor.
+// An algorithm object is bound to a tensor's buffer, so it is made once per tensor.
 template <class Algorithm>
 void RunCached(const Context& context, float* values, size_t elements) {
   static std::unique_ptr<Algorithm> algorithm;

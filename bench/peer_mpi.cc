@@ -1,4 +1,4 @@
-// One rank of MPI's all-reduces, for bench/peers: addend-peer-mpi SIZES ITERATIONS WARM-UP
+// A rank of MPI's all-reduces, for bench/peers: addend-peer-mpi SIZES ITERATIONS WARM-UP
 #include <mpi.h>
 
 #include "bench/peer_rounds.h"

@@ -1,5 +1,5 @@
-// What the peers of bench/peers have in common: one rank's rounds, measured as addend-bench
-// measures its own, and printed by rank 0 as JSON.
+// The common part of the peers of bench/peers: a rank's rounds, measured in the same way as by
+// addend-bench, and printed by rank 0 as JSON.
 #pragma once
 
 #include <time.h>
@@ -19,7 +19,7 @@ namespace addend {
 struct PeerRank {
   int rank = 0, size = 0;
   std::function<void(float*, size_t)> all_reduce;  // sums, in place
-  // Over the ranks; both wait for all of them.
+  // Reductions over the ranks; both wait for all ranks.
   std::function<double(double)> largest, sum;
 };
 
@@ -29,14 +29,14 @@ inline double ProcessSeconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// For each of `sizes` ("4000,100x4000": bytes of one tensor, or of each of a hundred that are
-// summed one after the other): {"bytes", "p50_s", "cpu_s_per_GB"}, the processor time per 10^9
-// bytes and rank.
+// For each of `sizes` ("4000,100x4000": bytes of a tensor, or of each of a hundred tensors that are
+// summed sequentially): {"bytes", "p50_s", "cpu_s_per_GB"}, the processor time per 10^9 bytes and
+// rank.
 inline void RunPeer(const PeerRank& peer, const std::string& sizes, int iterations, int warm_up) {
   std::string lines;
   std::stringstream words(sizes);
   for (std::string word; std::getline(words, word, ',');) {
-    const size_t each = word.find('x') + 1;  // 0 where there is none
+    const size_t each = word.find('x') + 1;  // 0 if there is no 'x'
     const size_t tensors = each == 0 ? 1 : std::stoull(word);
     const size_t elements = std::stoull(word.substr(each)) / sizeof(float);
     std::vector<float> values(elements, 1e-30f);

@@ -1,5 +1,5 @@
-// The loops of plain_loops.h. Compiled with -O3 once for every instruction set (CMakeLists.txt), of
-// which ADDEND_PLAIN_TARGET is the name; so everything but Find() is local to this file.
+// The loops of plain_loops.h. Compiled with -O3 once for every instruction set (CMakeLists.txt),
+// whose name is ADDEND_PLAIN_TARGET; so everything but Find() is local to this file.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -7,7 +7,7 @@
 #include "bench/plain_loops.h"
 
 #if defined(__x86_64__)
-#if !defined(__clang__)  // g++ 12 takes its own headers' undefined vectors for a mistake
+#if !defined(__clang__)  // g++ 12 warns about undefined vectors in its own headers
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 #include <immintrin.h>
@@ -47,7 +47,7 @@ inline void Sum(T* __restrict out, const T* const* in, size_t begin, size_t elem
 }
 
 #if defined(__F16C__)
-// The compiler does not vectorise the conversions of float16 by itself.
+// The compiler does not vectorise the conversions of float16.
 struct Half {
   uint16_t bits;
 };
@@ -102,7 +102,7 @@ void Cached(void* out, const void* const* inputs, size_t elements) {
 }
 
 #if defined(__AVX2__)
-// In pieces that stay in the first cache, from where they go past the others.
+// Sums pieces that stay in the first-level cache, and stores them past the other caches.
 template <typename T, size_t kInputs>
 void PastCaches(void* out, const void* const* inputs, size_t elements) {
   constexpr size_t kPiece = 4096 / sizeof(T), kStep = 32 / sizeof(T);
@@ -134,7 +134,7 @@ PlainSum FindFor(size_t inputs, bool past_caches) {
 
 }  // namespace
 
-// Null: there is none.
+// Returns null if there is no such loop.
 PlainSum Find(DType dtype, size_t inputs, bool past_caches) {
   switch (dtype) {
     case DType::kFloat32:

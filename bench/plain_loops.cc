@@ -5,7 +5,7 @@
 #endif
 
 namespace addend {
-// Of plain_loop_kernels.cc.
+// Defined in plain_loop_kernels.cc.
 namespace plain_baseline {
 PlainSum Find(DType dtype, size_t inputs, bool past_caches);
 }
@@ -19,7 +19,7 @@ PlainSum Find(DType dtype, size_t inputs, bool past_caches);
 #endif
 
 std::vector<PlainLoop> PlainSums(DType dtype, size_t inputs) {
-  // Every processor with AVX2 converts float16 too.
+  // Every processor with AVX2 also converts float16.
   std::vector<PlainLoop> loops = {{"baseline", plain_baseline::Find(dtype, inputs, false)}};
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2")) {
@@ -37,7 +37,8 @@ std::vector<PlainLoop> PlainSums(DType dtype, size_t inputs) {
 }
 
 float ReadAll(std::span<const float> values) {
-  constexpr size_t kLanes = 64;  // sums of their own, so that no addition waits for another
+  // Separate sums, so that no addition waits for another.
+  constexpr size_t kLanes = 64;
   float sums[kLanes] = {};
   for (size_t i = 0; i + kLanes <= values.size(); i += kLanes) {
     for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] += values[i + lane];

@@ -1,7 +1,6 @@
-// What the kernels of lib/reduce are compared with: the loops that anyone would write, as the
-// compiler vectorises them for each instruction set of this machine, and with stores that go past
-// the caches. 16-bit types are summed in float32 and rounded once, to nearest even; NaNs are not
-// looked at.
+// The baseline for the kernels of lib/reduce: plain loops as the compiler vectorises them for each
+// instruction set of this machine, also with stores that bypass the caches. 16-bit types are summed
+// in float32 and rounded once, to nearest even; NaNs get no special treatment.
 #pragma once
 
 #include <cstddef>
@@ -20,13 +19,13 @@ struct PlainLoop {
   PlainSum sum;
 };
 
-// Those that this machine can run, for a float type and a number of inputs of 2, 4 or 8. None for
-// float16 where the processor does not convert it.
+// Returns the loops that this machine can run, for a float type and 2, 4 or 8 inputs; no loops for
+// float16 if the processor does not convert it.
 std::vector<PlainLoop> PlainSums(DType dtype, size_t inputs);
 
-// Reads all and returns something that depends on it.
+// Reads all values and returns a number that depends on them.
 float ReadAll(std::span<const float> values);
-// Stores without reading what was there before, where the machine can.
+// Stores without reading the old memory content, if the machine can.
 void FillAll(std::span<float> values, float value);
 
 }  // namespace addend

@@ -1,4 +1,4 @@
-// The processor time of processes, and who serves a Unix socket.
+// The processor time of processes, and the server process of a Unix socket.
 #pragma once
 
 #include <sys/types.h>
@@ -8,12 +8,12 @@
 
 namespace addend {
 
-// User and system seconds of all threads of a process since its start; nothing if it cannot be
-// read.
+// Returns the user and system seconds of all threads of a process since its start; nullopt if they
+// cannot be read.
 std::optional<double> ProcessCpuSeconds(pid_t pid);
 
-// The process that listens on a Unix socket, nothing if it is in another pid namespace. Connects
-// once and closes again.
+// Returns the process that listens on a Unix socket; nullopt if it is in another pid namespace.
+// Connects once and closes the connection.
 std::optional<pid_t> ServerOfSocket(const std::string& path);
 
 }  // namespace addend

@@ -17,7 +17,7 @@
 namespace addend {
 namespace {
 
-// The sum of this process's and its agent's processor time; nothing if the agent's is unknown.
+// The sum of this process's and its agent's processor time; nullopt if the agent's is unknown.
 class CpuMeter {
  public:
   explicit CpuMeter(std::optional<pid_t> agent) : agent_(agent), start_(Read()) {}
@@ -48,7 +48,8 @@ absl::StatusOr<double> TimeRound(Session* session, WorkloadTensors* tensors) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// INTERNAL unless every rank has the same checksum: the promise that this program measures under.
+// Returns INTERNAL unless every rank has the same checksum: Addend's promise, which the measurement
+// also checks.
 absl::Status CheckSameBits(Session* session, const Measurement& line) {
   int64_t least = static_cast<int64_t>(line.checksum);
   int64_t largest = least;
@@ -89,7 +90,7 @@ absl::StatusOr<Measurement> Measure(Session* session, const Workload& workload,
 
 absl::Status RunPushPull(const BenchOptions& options) {
   ADDEND_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::Open(options.socket));
-  // Only an explicit path says which agent serves this rank; without one its share is unknown.
+  // Only an explicit path identifies this rank's agent; without it the agent's part is unknown.
   const std::optional<pid_t> agent =
       options.socket.empty() ? std::nullopt : ServerOfSocket(options.socket);
   std::vector<Measurement> lines;

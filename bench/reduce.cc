@@ -15,22 +15,23 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "bench/plain_loops.h"
 #include "bench/report.h"
+#include "lib/base/clock.h"
 #include "lib/reduce/reduce.h"
 
 namespace addend {
 namespace {
 
 constexpr size_t kMostInputs = 8;
-// Several times any last-level cache's share of a core.
+// Several times the share of a core in any last-level cache.
 constexpr uint64_t kStreamBytes = 256 << 20;
 constexpr uint64_t kUsualL2Bytes = 1 << 20;
-constexpr double kShortestSeconds = 2e-3;  // of one measurement: in cache, many passes
+// The least duration of a measurement, which takes many passes in cache.
+constexpr double kShortestSeconds = 2e-3;
 constexpr DType kFloats[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
 
-// A buffer that is in memory: all its pages were written to.
+// A buffer that is resident in memory: all its pages were written.
 class Stream {
  public:
   explicit Stream(uint64_t bytes)
@@ -50,23 +51,23 @@ class Stream {
   std::span<float> values_;
 };
 
-// One thing whose speed is measured. `bytes`: what one call stores.
+// A contestant of the measurement. `bytes`: the bytes that a call stores.
 struct Contender {
   std::string name;
   uint64_t bytes = 0;
   std::function<void()> call;
-  std::vector<double> seconds{};  // per call
+  std::vector<double> seconds{};  // of each call
 
   double rate() const { return static_cast<double>(bytes) / Percentile(seconds, 0.5); }
 };
 
 double SecondsOf(const std::function<void()>& call, int times) {
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   for (int i = 0; i < times; ++i) call();
-  return absl::ToDoubleSeconds(absl::Now() - start) / times;
+  return absl::ToDoubleSeconds(SteadyNow() - start) / times;
 }
 
-// In turn, so that what else the machine does meets all of them.
+// Measures alternately, so that other load of the machine affects all contestants.
 void Measure(std::vector<Contender>* contenders, uint32_t repeats) {
   std::vector<int> times;
   for (Contender& contender : *contenders) {
@@ -82,7 +83,7 @@ void Measure(std::vector<Contender>* contenders, uint32_t repeats) {
   }
 }
 
-// Ours against the plain loops over the same streams.
+// Addend's kernel against the plain loops over the same streams.
 struct Comparison {
   const char* place;  // "memory", "L2"
   size_t inputs;
@@ -103,7 +104,7 @@ class ReduceBench {
     for (const Stream& stream : streams_) pointers_.push_back(stream.data());
   }
 
-  // Bytes per second: read, memcpy's copies, stores that read nothing.
+  // Returns bytes per second: reads, memcpy's copies, stores that read nothing.
   std::vector<Contender> Memory() {
     const std::span<float> from = streams_[0].values(), to = streams_[1].values();
     std::vector<Contender> contenders = {
@@ -145,10 +146,10 @@ class ReduceBench {
   const uint32_t repeats_;
   std::vector<Stream> streams_;
   std::vector<const void*> pointers_;
-  std::atomic<float> sink_{0};  // so that what was read is used
+  std::atomic<float> sink_{0};  // consumes the read values
 };
 
-// All streams of a sum together take half of the cache.
+// Returns the bytes of a stream if all streams of a sum together take half of the cache.
 uint64_t StreamBytesInL2(size_t inputs) {
   const long l2 = ::sysconf(_SC_LEVEL2_CACHE_SIZE);
   const uint64_t bytes = l2 > 0 ? static_cast<uint64_t>(l2) : kUsualL2Bytes;

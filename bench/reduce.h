@@ -1,5 +1,5 @@
 // `addend-bench reduce`: the summation kernels against the memory's own bandwidth and against the
-// best plain loop, all measured in turn in one run on one core.
+// best plain loop, all measured alternately in one run on one core.
 #pragma once
 
 #include "absl/status/status.h"
@@ -11,7 +11,7 @@ namespace addend {
 // table. Takes about half a minute and 2.3 GiB.
 absl::Status RunReduce(const BenchOptions& options);
 
-// What one byte of a float32 sum of so many contributions takes, all in the L2 cache.
+// Returns the time per byte of a float32 sum of `inputs` contributions, all in the L2 cache.
 double SecondsPerSummedByte(size_t inputs);
 
 }  // namespace addend

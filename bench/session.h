@@ -1,5 +1,5 @@
-// The C ABI of libaddend.so as values with owners, for the benchmarks. Errors carry the code of the
-// ABI as the exit status.
+// The C ABI of libaddend.so as owned values, for the benchmarks. Errors carry the ABI's code as the
+// exit status.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace addend {
 
-// The status of an ABI call that has just returned in this thread.
+// Returns the status of an ABI call that has just returned in this thread.
 absl::Status ToStatus(addend_code code);
 
 struct HandleRelease {
@@ -20,8 +20,8 @@ struct HandleRelease {
 };
 using UniqueHandle = std::unique_ptr<addend_handle, HandleRelease>;
 
-// A process's part in the job, from Open() to the destructor, which says good-bye. Tensors belong
-// to it.
+// A process's membership in the job, from Open() to the destructor, which leaves the job cleanly.
+// Tensors belong to the session.
 class Session {
  public:
   // Rank and size come from torchrun's variables. `socket` may be empty.
@@ -32,7 +32,7 @@ class Session {
 
   absl::StatusOr<addend_tensor*> Declare(const std::string& name, int64_t elements,
                                          addend_dtype dtype, addend_op op);
-  // One round of a small tensor from beginning to end: declared, push-pulled in place, undeclared.
+  // Runs a whole round of a small tensor: declares it, push-pulls it in place, undeclares it.
   absl::Status Agree(const std::string& name, void* values, int64_t elements, addend_dtype dtype,
                      addend_op op);
   // Returns when all ranks have called it.

@@ -15,12 +15,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-// Does nothing for a while, without forgetting what it slept too long before.
+// Sleeps for the compute times, and makes up for sleeping too long earlier.
 class SimulatedGpu {
  public:
   void Compute(Seconds time) {
     const auto now = Clock::now();
-    // Had it nothing to do since, it begins now.
+    // After an idle time it begins now.
     if (busy_until_ + kSlack < now) busy_until_ = now;
     busy_until_ += std::chrono::duration_cast<Clock::duration>(time);
     std::this_thread::sleep_until(busy_until_);
@@ -39,7 +39,7 @@ absl::Status Iterate(WorkloadTensors* tensors, const BenchOptions& options, Simu
   }
   for (size_t i = tensors->size(); i-- > 0;) {
     gpu->Compute(share * 2 / 3);
-    // The first tensors are needed first in the next forward pass.
+    // The next forward pass needs the first tensors first.
     ADDEND_RETURN_IF_ERROR(tensors->Push(i, options.priority ? -static_cast<int32_t>(i) : 0));
   }
   return absl::OkStatus();

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 
@@ -79,13 +80,13 @@ absl::StatusOr<Channel> Channel::Accept(const UniqueFd& listener) {
 
 absl::StatusOr<Channel> Channel::Connect(const HostPort& peer) {
   ADDEND_ASSIGN_OR_RETURN(const Addresses info, Resolve(peer, 0));
-  const absl::Time last = absl::Now() + kConnectTimeout;
+  const absl::Time last = SteadyNow() + kConnectTimeout;
   while (true) {
     UniqueFd fd(::socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (fd.valid() && ::connect(fd.get(), info->ai_addr, info->ai_addrlen) == 0) {
       return Channel(std::move(fd));
     }
-    if (errno != ECONNREFUSED || absl::Now() > last) {
+    if (errno != ECONNREFUSED || SteadyNow() > last) {
       return absl::UnavailableError(
           absl::StrFormat("cannot connect to %s: %s", peer.ToString(), std::strerror(errno)));
     }
@@ -94,13 +95,13 @@ absl::StatusOr<Channel> Channel::Connect(const HostPort& peer) {
 }
 
 absl::Status Channel::Send(const Json& message) {
-  // A message may quote names that are not UTF-8.
+  // A message may quote names that are not valid UTF-8.
   const std::string line = message.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   for (size_t sent = 0; sent < line.size();) {
     const ssize_t part = ::send(fd_.get(), line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
     if (part < 0 && errno == EINTR) continue;
     if (part < 0) {
-      // What it said last, if anything, is why it has gone.
+      // The last message of the other end, if any, is the reason.
       ADDEND_RETURN_IF_ERROR(PeerFailure());
       return absl::UnavailableError(
           absl::StrFormat("the other end is gone: %s", std::strerror(errno)));
@@ -111,7 +112,7 @@ absl::Status Channel::Send(const Json& message) {
 }
 
 void Channel::SendFailure(const absl::Status& why) {
-  // Unheard if that fails: the other end then has a reason of its own.
+  // A failure to send is ignored: the other end then has its own reason.
   (void)Send(Json{{"failure", Message(why)}});
 }
 

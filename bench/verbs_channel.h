@@ -1,5 +1,5 @@
-// The TCP connection over which the two ends of addend-verbs tell each other where to write to,
-// when to start, and what came of it: one JSON value per line.
+// The TCP connection over which the two ends of addend-verbs exchange addresses, start signals and
+// results: one JSON value per line.
 #pragma once
 
 #include <string>
@@ -12,26 +12,28 @@
 
 namespace addend::verbs {
 
-// Listens; port 0 lets the kernel choose.
+// Listens; port 0 lets the kernel choose a port.
 absl::StatusOr<UniqueFd> Listen(const HostPort& address);
 absl::StatusOr<uint16_t> PortOf(const UniqueFd& listener);
 
-// Used by one thread. It ends when it is destroyed, which the other end sees as a failure.
+// Used by a single thread. The destructor closes the connection, which the other end sees as a
+// failure.
 class Channel {
  public:
   static absl::StatusOr<Channel> Accept(const UniqueFd& listener);
-  // Tries for a few seconds, since the other end may be about to start.
+  // Retries for a few seconds, since the other end may still be starting.
   static absl::StatusOr<Channel> Connect(const HostPort& peer);
 
   absl::Status Send(const Json& message);
-  // Tells the other end why this one gives up; unheard if it is gone.
+  // Sends the other end the reason of this end's failure; ignored if the other end is gone.
   void SendFailure(const absl::Status& why);
-  // The next message. If the other end gives up: its reason.
+  // Returns the next message, or the other end's reason if it has failed.
   absl::StatusOr<Json> Receive();
 
-  // Readable when there may be something for PeerFailure().
+  // Readable when PeerFailure() may have news.
   int fd() const { return fd_.get(); }
-  // Without waiting: whether the other end has given up, or is gone. A message stays for Receive().
+  // Checks without waiting whether the other end has failed, or is gone. A message stays for
+  // Receive().
   absl::Status PeerFailure();
 
  private:
@@ -39,7 +41,7 @@ class Channel {
   absl::Status ReadSome(int flags);
 
   UniqueFd fd_;
-  std::string received_;  // not yet taken
+  std::string received_;  // not yet returned by Receive()
 };
 
 }  // namespace addend::verbs

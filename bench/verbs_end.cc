@@ -1,3 +1,6 @@
+// Flow control between two ends: an end has at most `depth` payloads at its NIC and fills only
+// slots that the peer has released. The receiver releases slots in batches of half the depth;
+// kFinish ends a direction.
 #include "bench/verbs_end.h"
 
 #include <poll.h>
@@ -7,24 +10,24 @@
 #include <cstring>
 
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
+#include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 
 namespace addend::verbs {
 namespace {
 
-// An immediate: what it is about in its upper two bits, and a number modulo 2^30.
+// An immediate: its kind in the upper two bits, and a number modulo 2^30.
 enum Kind : uint32_t { kPayload = 0, kRelease = 1, kFinish = 2 };
 constexpr uint32_t kNumberBits = 30, kNumberMask = (uint32_t{1} << kNumberBits) - 1;
 uint32_t Immediate(Kind kind, uint64_t number) {
   return kind << kNumberBits | (static_cast<uint32_t>(number) & kNumberMask);
 }
 
-// What a completion of a send is about.
+// The kinds of a send's completion.
 constexpr uint64_t kPayloadId = 0, kControlId = 1;
 constexpr uint64_t kControlsMost = 8;  // in flight
 
-constexpr absl::Duration kWake = absl::Milliseconds(50);  // to ask whether it is enough
+constexpr absl::Duration kWake = absl::Milliseconds(50);  // the interval of checks for the end
 constexpr absl::Duration kStall = absl::Seconds(20);
 
 double ThreadCpuSeconds() {
@@ -45,7 +48,7 @@ absl::StatusOr<std::unique_ptr<End>> End::Create(const Device& device, const Set
   ADDEND_ASSIGN_OR_RETURN(end->outgoing_, Outgoing::Allocate(device, settings));
   ADDEND_ASSIGN_OR_RETURN(end->incoming_, Incoming::Allocate(device, settings));
   const uint64_t slots = SlotsOf(settings);
-  // The peer has at most all slots, the releases of as many, and its finish on their way.
+  // The peer has at most these writes in flight: all slots, their releases, and its finish.
   const uint64_t receives = slots + slots / end->release_after() + 2;
   ADDEND_ASSIGN_OR_RETURN(
       end->queue_pair_,
@@ -72,7 +75,7 @@ absl::Status End::Connect(const EndAddress& peer) {
 }
 
 absl::StatusOr<Outcome> End::Run(const Task& task) {
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   const double cpu_start = ThreadCpuSeconds();
   ADDEND_RETURN_IF_ERROR(Transfer(task));
   Outcome outcome;
@@ -149,7 +152,7 @@ absl::Status End::OnImmediate(uint32_t immediate, uint32_t bytes) {
       break;
     default:
       if (bytes == settings_.bytes && immediate == Immediate(kPayload, received_)) {
-        last_arrival_ = absl::Now();
+        last_arrival_ = SteadyNow();
         return incoming_->CheckStamp(received_++);
       }
   }
@@ -161,13 +164,13 @@ absl::Status End::OnImmediate(uint32_t immediate, uint32_t bytes) {
 
 absl::Status End::Wait(const Task& task) {
   ADDEND_RETURN_IF_ERROR(queue_pair_->Arm());
-  // Something may have completed before it was armed; that makes no event.
+  // Completions before Arm() make no event.
   ADDEND_ASSIGN_OR_RETURN(const auto completed, queue_pair_->Poll());
   if (!completed.empty()) return Complete(completed);
-  const absl::Time stalled = absl::Now() + kStall;
+  const absl::Time stalled = SteadyNow() + kStall;
   pollfd files[] = {{queue_pair_->fd(), POLLIN, 0},
                     {task.channel == nullptr ? -1 : task.channel->fd(), POLLIN, 0}};
-  while (absl::Now() < stalled) {
+  while (SteadyNow() < stalled) {
     const int ready = ::poll(files, 2, static_cast<int>(absl::ToInt64Milliseconds(kWake)));
     if (ready < 0 && errno != EINTR) {
       return absl::InternalError(absl::StrFormat("cannot wait: %s", std::strerror(errno)));
@@ -176,7 +179,7 @@ absl::Status End::Wait(const Task& task) {
     if (task.sends && !finish_sent_ && task.enough(sent_)) return absl::OkStatus();
     if (ready <= 0 || files[1].revents == 0) continue;
     ADDEND_RETURN_IF_ERROR(task.channel->PeerFailure());
-    files[1].fd = -1;  // its outcome, which is for later
+    files[1].fd = -1;  // the peer's outcome, which is read later
   }
   return absl::DeadlineExceededError(
       absl::StrFormat("nothing has been sent or received for %s", absl::FormatDuration(kStall)));

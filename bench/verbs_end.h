@@ -1,4 +1,4 @@
-// One end of the traffic: a queue pair with the payloads that it sends and receives.
+// An end of the traffic: a queue pair with the payloads that it sends and receives.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@
 namespace addend::verbs {
 
 // Used by one thread at a time. A payload is an RDMA WRITE WITH IMMEDIATE to the peer's next slot;
-// writes without a payload tell the peer which slots are free again, and that this was the last.
-// The thread sleeps while nothing completes.
+// writes without a payload tell the peer which slots are free again, and that the last payload was
+// sent. The thread sleeps while nothing completes.
 class End {
  public:
   static absl::StatusOr<std::unique_ptr<End>> Create(const Device& device,
@@ -29,12 +29,12 @@ class End {
   struct Task {
     bool sends = false;
     bool receives = false;
-    // Whether that many payloads sent are enough; asked again and again.
+    // Returns whether that many sent payloads are enough; called repeatedly.
     std::function<bool(uint64_t sent)> enough{};
-    Channel* channel = nullptr;  // the peer's word that it gives up; may be null
+    Channel* channel = nullptr;  // detects a failure of the peer; may be null
   };
-  // Once, when both ends are connected; until this end has sent enough and the peer, too. Compares
-  // what has arrived. DEADLINE_EXCEEDED if nothing completes any more.
+  // Runs once, after both ends are connected, until this end and the peer have sent enough. Checks
+  // the received payloads. DEADLINE_EXCEEDED if nothing completes any more.
   absl::StatusOr<Outcome> Run(const Task& task);
 
  private:
@@ -50,14 +50,14 @@ class End {
 
   const Device& device_;
   const Settings settings_;
-  // The queue pair goes first: then nobody writes to the memory.
+  // The queue pair is destroyed before the memory: afterwards no peer writes to it.
   std::optional<Outgoing> outgoing_;
   std::optional<Incoming> incoming_;
   std::unique_ptr<QueuePair> queue_pair_;
   EndAddress peer_;
 
   uint64_t sent_ = 0, payloads_in_flight_ = 0, controls_in_flight_ = 0;
-  uint64_t released_ = 0;  // of those sent: the peer has looked at them
+  uint64_t released_ = 0;  // sent payloads that the peer has checked
   bool finish_sent_ = false;
   uint64_t received_ = 0, release_sent_ = 0;
   bool peer_finished_ = false;

@@ -68,7 +68,7 @@ double Gbps(const Outcome& outcome, uint64_t payload_bytes) {
   return 8e-9 * static_cast<double>(outcome.payloads * payload_bytes) / outcome.seconds;
 }
 
-// What is printed; traffic that there was not is null.
+// Returns the printed result; a direction without traffic is null.
 Json Summary(const Report& report, const Settings& settings) {
   const Outcome &to_server = report.server.outcome, &to_client = report.client.outcome;
   const double forth = Gbps(to_server, settings.bytes), back = Gbps(to_client, settings.bytes);
@@ -124,8 +124,8 @@ absl::Status RunClientAndPrint(const HostPort& server) {
   return absl::OkStatus();
 }
 
-// The server is a child, so that its processor time is its own. Its failures reach the client over
-// their connection.
+// The server is a child process, so that its processor time is separate. Its failures reach the
+// client over their connection.
 absl::Status RunBoth() {
   ADDEND_RETURN_IF_ERROR(CheckSettings(ReadSettings()));
   ADDEND_ASSIGN_OR_RETURN(UniqueFd listener, Listen({"127.0.0.1", 0}));

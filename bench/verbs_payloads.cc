@@ -1,3 +1,5 @@
+// A payload has its number in its first and last bytes, which the receiver checks on arrival. The
+// bytes between follow a pattern by slot and position, checked at the end for the last payloads.
 #include "bench/verbs_payloads.h"
 
 #include <algorithm>
@@ -10,11 +12,11 @@ namespace addend::verbs {
 namespace {
 
 constexpr uint64_t kPage = 4096;
-// How far from its page's start an unaligned piece is.
+// The offset of an unaligned piece from its page's start.
 constexpr uint64_t kOddOffset = 13;
 constexpr uint64_t kStampBytes = 8;
-// Contents repeat after a prime number of bytes, and begin elsewhere in every slot: a page that
-// lands in another's place is noticed.
+// Contents repeat after a prime number of bytes, and begin at a different offset in every slot, so
+// that a misplaced page is noticed.
 constexpr uint64_t kPeriod = 65521, kSlotShift = 4099;
 
 uint64_t WholePages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
@@ -34,7 +36,8 @@ const std::vector<uint8_t>& Pattern() {
   return *pattern;
 }
 
-// Calls `use(part, expected)` for all of `piece`, which begins at `position` of the slot's payload.
+// Calls `use(part, expected)` for all parts of `piece`, which begins at `position` of the slot's
+// payload.
 template <typename Use>
 void ForPattern(std::span<uint8_t> piece, uint64_t slot, uint64_t position, Use use) {
   while (!piece.empty()) {

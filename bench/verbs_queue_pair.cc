@@ -14,10 +14,10 @@ namespace addend::verbs {
 namespace {
 
 constexpr uint8_t kPort = 1;
-// 4.096 us * 2^17 = 0.5 s until a packet is sent again: soft-RoCE on a busy machine needs that.
+// 4.096 us * 2^17 = 0.5 s until a packet is resent: soft-RoCE on a busy machine needs that.
 constexpr uint8_t kAckTimeout = 17;
 constexpr uint8_t kRetries = 7;
-constexpr uint8_t kRetriesWithoutReceive = 7;  // which is without end
+constexpr uint8_t kRetriesWithoutReceive = 7;  // 7 means without a limit
 constexpr uint8_t kHops = 64;
 
 absl::Status Failed(const Device& device, const char* what, int error) {
@@ -33,7 +33,7 @@ struct FreeList {
   void operator()(ibv_device** list) const { ibv_free_device_list(list); }
 };
 
-// Of a RoCE v2 entry with an IPv4 address, ::ffff:a.b.c.d.
+// Returns whether a RoCE v2 entry has an IPv4 address, ::ffff:a.b.c.d.
 bool IsIpv4(const ibv_gid& gid) {
   static constexpr uint8_t kPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
   return std::memcmp(gid.raw, kPrefix, sizeof(kPrefix)) == 0;
@@ -85,7 +85,7 @@ absl::Status Device::ChooseGid(int wanted) {
   std::vector<ibv_gid_entry> entries(static_cast<size_t>(port_.gid_tbl_len));
   const ssize_t count = ibv_query_gid_table(context(), entries.data(), entries.size(), 0);
   if (count < 0) return Failed(*this, "read the GID table", static_cast<int>(-count));
-  entries.resize(static_cast<size_t>(count));  // those in use, each with its index
+  entries.resize(static_cast<size_t>(count));  // entries in use, each with its index
   const auto find = [&entries](auto&& fits) {
     return std::find_if(entries.begin(), entries.end(), fits);
   };

@@ -1,4 +1,4 @@
-// libibverbs' objects with owners: a device, memory that it may use, and a reliable connected queue
+// libibverbs objects with owners: a device, memory that it may use, and a reliable connected queue
 // pair on it.
 #pragma once
 
@@ -27,10 +27,11 @@ struct Close {
 template <typename T>
 using Owned = std::unique_ptr<T, Close>;
 
-// An open device, its port 1. Constant, so any thread may use it; outlives what is made on it.
+// An open device with its port 1. Constant, so any thread may use it; outlives the objects made on
+// it.
 class Device {
  public:
-  // An empty name is the first device; -1 the first GID of RoCE v2 over IPv4, else of RoCE v2.
+  // An empty name selects the first device; -1 the first GID of RoCE v2 over IPv4, else of RoCE v2.
   static absl::StatusOr<std::unique_ptr<Device>> Open(const std::string& name, int gid_index);
 
   ibv_context* context() const { return context_.get(); }
@@ -58,7 +59,7 @@ class Device {
   ibv_gid gid_{};
 };
 
-// Zeroed memory that begins on a page and that a device may read, and its peers write.
+// Zeroed memory that begins on a page, which a device may read and its peers may write.
 class Memory {
  public:
   static absl::StatusOr<std::unique_ptr<Memory>> Allocate(const Device& device, uint64_t bytes);
@@ -77,7 +78,7 @@ class Memory {
   Owned<ibv_mr> region_;
 };
 
-// Used by one thread, that of its end. What it sends is RDMA WRITE WITH IMMEDIATE.
+// Used by its end's thread only. It sends with RDMA WRITE WITH IMMEDIATE.
 class QueuePair {
  public:
   struct Room {
@@ -87,21 +88,21 @@ class QueuePair {
   };
   static absl::StatusOr<std::unique_ptr<QueuePair>> Create(const Device& device, const Room& room);
 
-  // From then on the peer's writes arrive, and may be sent.
+  // Afterwards the peer's writes arrive, and writes may be sent.
   absl::Status Connect(const EndAddress& peer);
   uint32_t number() const { return queue_pair_->qp_num; }
 
-  // Gathers the entries, of which there may be none, and writes them to the peer's memory.
-  // Completes with `id`.
+  // Gathers the entries, possibly zero entries, and writes them to the peer's memory. Completes
+  // with `id`.
   absl::Status Write(uint64_t id, std::span<ibv_sge> entries, uint64_t remote_address,
                      uint32_t remote_key, uint32_t immediate);
-  // A receive for one more write's immediate.
+  // Posts a receive for the immediate of a further write.
   absl::Status PostReceive();
 
-  // What has completed, in order; nothing if nothing has. Valid until the next call. A completion
-  // with an error is a status.
+  // Returns the completions, in order; empty if there are no completions. Valid until the next
+  // call. A completion with an error becomes a status.
   absl::StatusOr<std::span<const ibv_wc>> Poll();
-  // Readable when something completes after Arm().
+  // Readable when work completes after Arm().
   int fd() const { return channel_->fd; }
   absl::Status Arm();
   absl::Status TakeEvent();

@@ -6,10 +6,10 @@
 #include <thread>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "bench/verbs_channel.h"
 #include "bench/verbs_end.h"
 #include "bench/verbs_queue_pair.h"
+#include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 
 namespace addend::verbs {
@@ -19,12 +19,12 @@ std::function<bool(uint64_t)> Enough(const Settings& settings) {
   if (settings.iterations > 0) {
     return [most = settings.iterations](uint64_t sent) { return sent >= most; };
   }
-  return [last = absl::Now() + absl::Seconds(settings.seconds)](uint64_t) {
-    return absl::Now() >= last;
+  return [last = SteadyNow() + absl::Seconds(settings.seconds)](uint64_t) {
+    return SteadyNow() >= last;
   };
 }
 
-// Traffic of a device to itself, by threads of its own, from Start() until Stop().
+// Traffic from a device to itself, in separate threads, from Start() until Stop().
 class Loopback {
  public:
   static absl::StatusOr<std::unique_ptr<Loopback>> Start(const Device& device,
@@ -45,7 +45,7 @@ class Loopback {
   }
   ~Loopback() { Join(); }
 
-  // What has arrived.
+  // Stops the traffic and returns the received payloads.
   absl::StatusOr<Outcome> Stop() {
     Join();
     ADDEND_RETURN_IF_ERROR(sent_.status());
@@ -62,7 +62,7 @@ class Loopback {
 
   std::unique_ptr<End> sender_, receiver_;
   std::atomic<bool> stop_{false};
-  absl::StatusOr<Outcome> sent_, received_;  // each by its thread, until that is joined
+  absl::StatusOr<Outcome> sent_, received_;  // written by its thread until that is joined
   std::thread sending_, receiving_;
 };
 
@@ -92,7 +92,7 @@ absl::StatusOr<EndReport> EndReportFromJson(const Json& json) {
   return report;
 }
 
-// Both ends do the same, once they know the settings.
+// The measurement at either end, once the end knows the settings.
 absl::StatusOr<std::pair<EndReport, EndReport>> Measure(Channel* channel, const Settings& settings,
                                                         const DeviceChoice& choice, bool server) {
   ADDEND_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device,
@@ -116,14 +116,14 @@ absl::StatusOr<std::pair<EndReport, EndReport>> Measure(Channel* channel, const 
   if (loopback != nullptr) {
     ADDEND_ASSIGN_OR_RETURN(mine.loopback, loopback->Stop());
   }
-  // After this the other end knows that it may go: nothing of its is on the way any more.
+  // After this message the other end may close: none of its payloads is in flight any more.
   ADDEND_RETURN_IF_ERROR(channel->Send(ToJson(mine)));
   ADDEND_ASSIGN_OR_RETURN(const Json theirs, channel->Receive());
   ADDEND_ASSIGN_OR_RETURN(EndReport their_report, EndReportFromJson(theirs));
   return std::pair(std::move(mine), std::move(their_report));
 }
 
-// The same, and the other end hears why it fails.
+// Like Measure, and sends a failure to the other end.
 absl::StatusOr<std::pair<EndReport, EndReport>> MeasureAloud(Channel* channel,
                                                              const Settings& settings,
                                                              const DeviceChoice& choice,

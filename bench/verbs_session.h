@@ -1,4 +1,4 @@
-// A measurement from its begin to its end, at either end.
+// A whole measurement, at either end.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,22 @@
 namespace addend::verbs {
 
 struct DeviceChoice {
-  std::string name;    // empty: the first
-  int gid_index = -1;  // -1: what fits
+  std::string name;    // empty: the first device
+  int gid_index = -1;  // -1: the first suitable GID
 };
 
-// What an end used and received.
+// The device of an end, and its received payloads.
 struct EndReport {
   std::string device;
   int gid_index = 0;
   Outcome outcome{};
-  std::optional<Outcome> loopback{};  // at a server that had such traffic
+  std::optional<Outcome> loopback{};  // at a server with loopback traffic
 };
 struct Report {
   EndReport client, server;
 };
 
-// Serves one client.
+// Serves a single client.
 absl::Status RunServer(const UniqueFd& listener, const DeviceChoice& choice);
 absl::StatusOr<Report> RunClient(const HostPort& server, const Settings& settings,
                                  const DeviceChoice& choice);

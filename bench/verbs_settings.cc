@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint64_t kBytesMost = uint64_t{1} << 30;
 constexpr uint32_t kEntriesMost = 32, kDepthMost = 1024;
-constexpr uint64_t kEntryBytesLeast = 64;  // so that every one has room for a stamp
+constexpr uint64_t kEntryBytesLeast = 64;  // so that every entry has room for a stamp
 constexpr uint64_t kIterationsMost = 1'000'000'000;
 constexpr double kSecondsMost = 3600;
 

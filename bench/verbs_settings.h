@@ -1,4 +1,4 @@
-// What addend-verbs measures, and how its two ends tell each other about it.
+// The settings of addend-verbs, and the messages between its two ends.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,24 @@ namespace addend::verbs {
 
 using Json = nlohmann::json;
 
-// Chosen at the client, and the same at both ends.
+// Chosen at the client; the same at both ends.
 struct Settings {
   uint64_t bytes = 0;       // of a payload
   uint32_t entries = 1;     // scatter-gather entries at the sender that make up a payload
   uint32_t depth = 1;       // payloads that the NIC has at a time
   bool unaligned = false;   // no entry, and no payload, starts on a page
-  bool loopback = false;    // the server's NIC carries traffic of that machine to itself as well
+  bool loopback = false;    // the server's NIC also carries traffic of that machine to itself
   bool both_ways = false;   // the server sends, too
-  double seconds = 0;       // how long an end sends, unless:
-  uint64_t iterations = 0;  // how many payloads an end sends; 0: as long as `seconds`
+  double seconds = 0;       // the time for which an end sends, unless `iterations` is set
+  uint64_t iterations = 0;  // the number of payloads that an end sends; 0: use `seconds`
 };
 
-// InvalidArgument names the flag, its value and what is expected.
+// InvalidArgument names the flag, its value and the expected values.
 absl::Status CheckSettings(const Settings& settings);
 Json ToJson(const Settings& settings);
 absl::StatusOr<Settings> SettingsFromJson(const Json& json);
 
-// Where an end's queue pair and memory are.
+// The addresses of an end's queue pair and memory.
 struct EndAddress {
   uint32_t queue_pair = 0;
   uint16_t lid = 0;  // of an InfiniBand network; Ethernet uses the GID
@@ -41,7 +41,7 @@ struct EndAddress {
 Json ToJson(const EndAddress& address);
 absl::StatusOr<EndAddress> EndAddressFromJson(const Json& json);
 
-// What an end has received.
+// The payloads that an end has received.
 struct Outcome {
   uint64_t payloads = 0;
   double seconds = 0;      // from the start to the last payload

@@ -12,7 +12,7 @@ namespace {
 
 void Fill(float* values, uint64_t elements, uint64_t seed) {
   for (uint64_t i = 0; i < elements; ++i) {
-    // In [-1, 1), with so many bits that the order of a sum shows in it.
+    // In [-1, 1), with so many bits that the sum depends on the order.
     values[i] = static_cast<float>(static_cast<int32_t>(Mix(seed + i))) * 0x1p-31f;
   }
 }
@@ -70,7 +70,7 @@ absl::Status WorkloadTensors::Wait(size_t index) {
 
 absl::Status WorkloadTensors::PushPull() {
   for (size_t i = tensors_.size(); i-- > 0;) {
-    // The first tensors are needed first in the next forward pass.
+    // The next forward pass needs the first tensors first.
     ADDEND_RETURN_IF_ERROR(Push(i, -static_cast<int32_t>(i)));
   }
   for (size_t i = 0; i < tensors_.size(); ++i) ADDEND_RETURN_IF_ERROR(Wait(i));

@@ -1,4 +1,4 @@
-// The tensors of one benchmark line, filled with values that depend on the rank alone.
+// The tensors of a benchmark line, filled with values that depend on the rank alone.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +15,19 @@ namespace addend {
 
 class WorkloadTensors {
  public:
-  // Declares and fills them. `session` must outlive this; Drop() undeclares.
+  // Declares and fills the tensors. `session` must outlive this object; Drop() undeclares the
+  // tensors.
   static absl::StatusOr<WorkloadTensors> Make(Session* session, const Workload& workload,
                                               bool in_place);
 
   size_t size() const { return tensors_.size(); }
-  // Pushes one, whose former result is then no longer read.
+  // Pushes a tensor, whose former result is then no longer read.
   absl::Status Push(size_t tensor, int32_t priority);
-  // Waits for the result of one; at once if it has not been pushed.
+  // Waits for the result of a tensor; returns at once if it has not been pushed.
   absl::Status Wait(size_t tensor);
-  // Pushes all, the last first as a backward pass does, and waits for all.
+  // Pushes all tensors, the last first as a backward pass does, and waits for all results.
   absl::Status PushPull();
-  // Of the bits of the last results, in the tensors' order.
+  // The checksum of the bits of the last results, in the tensors' order.
   uint64_t Checksum() const;
   absl::Status Drop();
 

@@ -3,9 +3,9 @@
 
     PYTHONPATH=python /usr/bin/python3 -m addend run --nodes 3 examples/digits_async.py
 
-The servers keep the latest parameters. A step sends what it has changed and takes the latest, which
-have the changes of all ranks so far. With --slow-rank one rank makes its steps more slowly, and the
-others make more of them: the ranks go on until they have made --steps together.
+The servers keep the latest parameters. A step sends its changes and takes the latest parameters,
+which have the changes of all ranks so far. With --slow-rank a rank makes its steps more slowly, and
+the others make more of them: the ranks go on until they have made --steps together.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import addend.torch
 
 
 def steps_together(made):
-    """How many steps all ranks have made so far, this one's included."""
+    """The number of steps that all ranks have made so far, this rank's included."""
     return int(addend.torch.allreduce(torch.tensor([made]), name="steps", op=addend.torch.Accumulate))
 
 
@@ -30,7 +30,7 @@ def endless(loader):
 
 
 def train(model, optimizer, batches, options, slow):
-    """Until all ranks together have made the steps; how many this one has made."""
+    """Trains until all ranks together have made the steps; returns the number of this rank's steps."""
     made, together = 0, 0
     while together < options.steps:
         images, labels = next(batches)
@@ -46,11 +46,11 @@ def train(model, optimizer, batches, options, slow):
 
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--steps", type=int, default=900, help="of all ranks together")
+    parser.add_argument("--steps", type=int, default=900, help="number of steps of all ranks together")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--lr", type=float, default=0.02)
-    parser.add_argument("--slow-rank", type=int, help="makes its steps more slowly")
-    parser.add_argument("--slow-by", type=float, default=0.1, help="so many seconds each")
+    parser.add_argument("--slow-rank", type=int, help="a rank that makes its steps more slowly")
+    parser.add_argument("--slow-by", type=float, default=0.1, help="seconds by which each step of the slow rank is longer")
     return parser.parse_args()
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Learns handwritten digits as Horovod's users write it: one line is different, the marked import.
+"""Learns handwritten digits by a script for Horovod: only the marked import is different.
 
     PYTHONPATH=python /usr/bin/python3 -m addend run -n 4 examples/digits_horovod.py
 
@@ -43,13 +43,13 @@ def load_data():
 
 
 def loader_of(data, batch_size, shuffle):
-    """Every rank reads its part of the data."""
+    """Gives every rank its part of the data."""
     sampler = DistributedSampler(data, num_replicas=hvd.size(), rank=hvd.rank(), shuffle=shuffle)
     return DataLoader(data, batch_size=batch_size, sampler=sampler), sampler
 
 
 def metric_average(value, name):
-    """The mean of a number of each rank."""
+    """The mean of a number over all ranks."""
     return hvd.allreduce(torch.tensor(value), name=name).item()
 
 
@@ -77,8 +77,8 @@ def test(model, loader):
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--batch-size", type=int, default=16, help="of each rank")
-    parser.add_argument("--base-lr", type=float, default=0.01, help="of one rank; scaled by their number")
+    parser.add_argument("--batch-size", type=int, default=16, help="batch size of each rank")
+    parser.add_argument("--base-lr", type=float, default=0.01, help="learning rate of a single rank; scaled by the number of ranks")
     parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--fp16-allreduce", action="store_true", help="gradients travel as float16")

@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""DiLoCo: every rank trains alone for H steps, then the ranks agree on one outer step.
+"""DiLoCo: every rank trains alone for H steps, then the ranks make an outer step together.
 
     PYTHONPATH=python /usr/bin/python3 -m addend run --nodes 4 examples/diloco.py
 
-The ranks meet once in H steps, so the traffic is H times less than that of data parallelism. What
-they average is how far each has come, start - end, in place of a gradient; the outer optimizer is SGD
+The ranks meet once in H steps, so the traffic is H times less than that of data parallelism. They
+average their progress, start - end, in place of a gradient; the outer optimizer is SGD
 with Nesterov momentum (Douillard et al., "DiLoCo", 2023). With --outer-lr=1 --outer-momentum=0 it is
 local SGD: the plain average of the models.
 """
@@ -29,7 +29,7 @@ class OuterStep:
 
     @torch.no_grad()
     def step(self):
-        """Moves the agreed model by the average of all ranks' ways, and lets the rank's model start there."""
+        """Moves the agreed model by the average of all ranks' progress, and sets the rank's model to it."""
         started = [
             addend.torch.allreduce_async(agreed - p, name="outer/" + name)
             for name, agreed, p in zip(self._names, self._agreed, self._parameters)
@@ -42,7 +42,7 @@ class OuterStep:
 
 
 def train_alone(model, optimizer, batches, steps):
-    """`steps` inner steps; the mean loss."""
+    """Makes `steps` inner steps; returns the mean loss."""
     total = 0.0
     for _ in range(steps):
         inputs, targets = batches.next()
@@ -57,7 +57,7 @@ def train_alone(model, optimizer, batches, steps):
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--outer-steps", type=int, default=20)
-    parser.add_argument("--inner-steps", type=int, default=10, help="H")
+    parser.add_argument("--inner-steps", type=int, default=10, help="H, the inner steps per outer step")
     parser.add_argument("--inner-lr", type=float, default=3e-3)
     parser.add_argument("--outer-lr", type=float, default=0.7)
     parser.add_argument("--outer-momentum", type=float, default=0.9)

@@ -30,7 +30,7 @@ BLOCKS = 3
 
 
 def make_model(characters):
-    """Guesses each character from the one before it: small, and at home on any device."""
+    """Predicts each character from the character before it: small, and for any device."""
     torch.manual_seed(7)  # the same on all ranks, before it is sharded
     blocks = [
         nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.LayerNorm(WIDTH))
@@ -41,7 +41,7 @@ def make_model(characters):
 
 def sharded(model, device):
     nodes, ranks = addend.torch.num_nodes(), addend.torch.local_size()
-    # One dimension: the ranks of this node. FSDP itself must not join the nodes.
+    # A mesh of the ranks of this node only: FSDP itself must not join the nodes.
     mesh = init_device_mesh(device, (nodes, ranks), mesh_dim_names=("replicate", "shard"))["shard"]
     for part in model:
         fully_shard(part, mesh=mesh)

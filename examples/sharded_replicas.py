@@ -23,7 +23,7 @@ import addend.torch
 
 
 def group_of_this_node():
-    """The process group of this node's ranks; everybody has to make all groups."""
+    """The process group of this node's ranks; every rank has to create all groups."""
     ranks = addend.torch.local_size()
     groups = [
         dist.new_group(list(range(first, first + ranks))) for first in range(0, dist.get_world_size(), ranks)
@@ -32,14 +32,14 @@ def group_of_this_node():
 
 
 class ShardedOptimizer:
-    """AdamW of one slice of all parameters, which lie in one flat tensor."""
+    """AdamW of a slice of all parameters, which lie in a flat tensor."""
 
     def __init__(self, model, lr):
         self._parameters = list(model.parameters())
         self._group = group_of_this_node()
         self._ranks, self._own = addend.torch.local_size(), addend.torch.local_rank()
         elements = sum(p.numel() for p in self._parameters)
-        self._length = -(-elements // self._ranks)  # of a slice; the last one is padded with zeros
+        self._length = -(-elements // self._ranks)  # of a slice; the last slice is padded with zeros
         self._flat = torch.zeros(self._length * self._ranks)
         self._gradient = torch.zeros_like(self._flat)
         self._copy(lambda p, place: place.copy_(p.detach().flatten()), self._flat)
@@ -70,8 +70,8 @@ class ShardedOptimizer:
     def _mean_of_own_slice(self):
         slices = self._slices(self._gradient)
         first = dist.get_rank() - self._own
-        for i, one in enumerate(slices):
-            dist.reduce(one, first + i, group=self._group)
+        for i, piece in enumerate(slices):
+            dist.reduce(piece, first + i, group=self._group)
         own = slices[self._own] / self._ranks
         return addend.torch.allreduce_replicas_(own, "gradients")
 

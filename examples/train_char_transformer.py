@@ -2,8 +2,8 @@
 """Trains a small character-level transformer on the text of the GPL with DistributedDataParallel.
 
 Started once per rank with torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
-MASTER_ADDR, MASTER_PORT); ADDEND_SOCKET names the node's agent. For example, on one machine with
-nothing started yet, or with an agent that serves two ranks:
+MASTER_ADDR, MASTER_PORT); ADDEND_SOCKET names the node's agent. For example, on a machine without
+running services, or with an agent that serves two ranks:
 
     PYTHONPATH=python /usr/bin/python3 -m addend run -n 2 -- examples/train_char_transformer.py
 
@@ -11,7 +11,7 @@ nothing started yet, or with an agent that serves two ranks:
         torchrun --nproc_per_node=2 examples/train_char_transformer.py --steps=200
 
 The three lines that matter for Addend are marked. Everything is deterministic: the same number of
-ranks and steps gives the same weights, bit for bit, whatever sums the gradients on the way.
+ranks and steps gives the same weights, bit for bit, whichever servers sum the gradients.
 """
 
 import argparse
@@ -36,7 +36,7 @@ BATCH = 4
 
 
 class Block(nn.Module):
-    """Attention to what came before, then a small network; both added to their input."""
+    """Attention to earlier characters, then a small network; both added to their input."""
 
     def __init__(self):
         super().__init__()
@@ -86,7 +86,7 @@ def load_text():
 
 
 class Batches:
-    """Random pieces of the text; every rank draws its own, the same ones in every run."""
+    """Random pieces of the text; every rank draws its own, and the same in every run."""
 
     def __init__(self, text, rank):
         self._text = text
@@ -103,8 +103,8 @@ class Batches:
 def reference_hook(local_size):
     """Averages by gathering all gradients on every rank and adding them in Addend's order.
 
-    A node's ranks are added first, then the nodes. It shows what bits to expect, at the price of
-    moving everything everywhere.
+    A node's ranks are added first, then the nodes. It computes the expected bits, at the price of
+    sending all gradients to all ranks.
     """
 
     def add(tensors):
@@ -145,7 +145,7 @@ def weights_checksum(model):
 
 
 class Reporter:
-    """Rank 0's files: one JSON line per step, and the checksum of the weights. Without them it prints."""
+    """Rank 0's files: a JSON line per step, and the checksum of the weights. Without them it prints."""
 
     def __init__(self, options, rank):
         self._checksum_file = options.checksum_file if rank == 0 else None
@@ -217,7 +217,7 @@ def main():
     options = parse_options()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    dist.init_process_group("gloo")  # what DDP needs for its own construction
+    dist.init_process_group("gloo")  # DDP needs it for its own construction
     if options.reduce == "addend":
         addend.torch.init()  # (1)
     train(options)

@@ -1,7 +1,7 @@
-"""What pyproject.toml cannot say: the package carries what scripts/build has made.
+"""The part of the build beyond pyproject.toml: the package includes the products of scripts/build.
 
-libaddend.so goes beside the modules, the services' binaries (those that there are) into the folder
-bin. Nothing is compiled here, and nothing is written into the checkout.
+libaddend.so goes beside the modules, the existing binaries of the services into the folder bin. The
+build compiles nothing, and writes nothing into the checkout.
 """
 
 import atexit
@@ -31,7 +31,7 @@ class BuildWithLibrary(build_py):
         super().run()
         package = pathlib.Path(self.build_lib) / "addend"
         self._carry(LIBRARY, package)
-        if FOR_GPUS.exists():  # of a build with CUDA
+        if FOR_GPUS.exists():  # only a build with CUDA has it
             self._carry(FOR_GPUS, package)
         self._carry(ROOT / "LICENSE", package)
         for name in BINARIES:
@@ -44,7 +44,7 @@ class BuildWithLibrary(build_py):
 
 
 class PlatformWheel(bdist_wheel):
-    """For any Python 3, because ctypes needs no ABI of it, but for this machine's kind alone."""
+    """A wheel for any Python 3, because ctypes needs no ABI of it, but only for this kind of machine."""
 
     def finalize_options(self):
         super().finalize_options()

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Prints docs/metrics.md: every metric that the services declare, from what the real binaries export.
+"""Prints docs/metrics.md: every metric that the services declare, from the exports of the real binaries.
 
     PYTHONPATH=. tools/metrics_table.py > docs/metrics.md
 
-Names, types and help are the declarations' own; labels are those of the samples of a small job, of which one rank is late.
+Names, types and help come from the declarations; labels come from the samples of a small job with one late rank.
 """
 import pathlib
 import re
@@ -29,7 +29,7 @@ PARTS = [("Agents", "agent"), ("Summation servers, and the colocated ones in age
 
 
 def families_of(process):
-    """{name: (type, help, label names)} of one service."""
+    """{name: (type, help, label names)} of a service."""
     text = text_of(process)
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
     helps = dict(re.findall(r"^# HELP (\S+) (.*)$", text, re.M))
@@ -50,9 +50,11 @@ def declared(folder):
     with Cluster(folder, nodes=3, cpu_servers=1, agent_flags=["--bandwidth=1Gbps"], summation_flags=["--bandwidth=1Gbps"]) as cluster:
         services = {"scheduler": cluster.scheduler, "summation": cluster.servers[0], "agent": cluster.agents[0]}
         ranks = cluster.start_ranks("paced.py", {"elements": 1_000_000, "steps": 3, "late_rank": 2, "late_s": 0.5, "gate": "done"})
+
         def while_one_is_late():
             found = {kind: families_of(process) for kind, process in services.items()}
             return found["summation"]["addend_summation_awaited_contributions"][2] and found
+
         waiting = eventually(while_one_is_late, 30, "a round that waits")
         ranks.wait_at("done")
         done = {kind: families_of(process) for kind, process in services.items()}

@@ -9,6 +9,8 @@ Every function may be called from any thread. Errors are addend.Error and its su
 job has failed, every pending and later call raises the job's error. For PyTorch see addend.torch.
 """
 
+from __future__ import annotations
+
 from ._core import Accumulate, Average, Max, Min, Sum
 from ._core import init, is_initialized, shutdown, statistics, undeclare
 from ._core import lib as _lib
@@ -25,7 +27,7 @@ from ._numpy import (
     synchronize,
 )
 
-__version__ = _lib.addend_version().decode()
+__version__: str = _lib.addend_version().decode()
 
 __all__ = [
     "Accumulate",
@@ -62,44 +64,45 @@ __all__ = [
 ]
 
 
-def rank():
+def rank() -> int:
     """This process's number in the job, from 0."""
     return _place(_lib.addend_rank)
 
 
-def size():
+def size() -> int:
     """The number of ranks in the job."""
     return _place(_lib.addend_size)
 
 
-def local_rank():
+def local_rank() -> int:
     """This process's number on its node, from 0."""
     return _place(_lib.addend_local_rank)
 
 
-def local_size():
+def local_size() -> int:
     """The number of ranks on this node."""
     return _place(_lib.addend_local_size)
 
 
-def node_rank():
+def node_rank() -> int:
     """The number of this node in the job, from 0."""
     return _place(_lib.addend_node_rank)
 
 
-def num_nodes():
+def num_nodes() -> int:
     """The number of nodes in the job."""
     return _place(_lib.addend_num_nodes)
 
 
-def nodes_present():
-    """How many nodes take part just now: all, unless agents have --on-node-loss=shrink."""
+def nodes_present() -> int:
+    """The number of nodes that take part now: all, unless the agents run with --on-node-loss=shrink."""
     return _place(_lib.addend_nodes_present)
 
 
-def nodes_waiting():
-    """How many nodes were lost, have come back, and wait until all ranks shut down and init anew.
+def nodes_waiting() -> int:
+    """The number of nodes that were lost, have restarted, and wait for all ranks to shut down and
+    call init() again.
 
-    Ranks may see a change at different times: addend.torch.ElasticState makes them agree.
+    Ranks may see a change at different times; addend.torch.ElasticState makes them agree.
     """
     return _place(_lib.addend_nodes_waiting)

@@ -1,4 +1,4 @@
-"""python3 -m addend: the command `addend`, also where the package is not installed."""
+"""python3 -m addend: runs the command `addend`, even where the package is not installed."""
 
 import sys
 

@@ -1,13 +1,16 @@
 """The process's context, declared tensors and handles, for any kind of array.
 
-Everything here may be called from any thread. Arrays are plain addresses at this level; a Handle
-keeps alive what it was given.
+All functions here may be called from any thread. Arrays are plain addresses at this level; a Handle
+keeps its arrays alive.
 """
+
+from __future__ import annotations
 
 import collections
 import ctypes
 import os
 import threading
+from typing import Any, Callable
 
 from . import _errors
 from ._errors import make_error
@@ -20,19 +23,21 @@ DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64")
 DTYPE_CODES = {name: code for code, name in enumerate(DTYPES)}
 DTYPE_BYTES = (4, 8, 2, 2, 4, 8)
 
-# A wait is cut in slices of this length, so that Ctrl-C is heard.
+# A wait is cut into slices of this length, so that Ctrl-C is handled.
 _SLICE_S = 0.25
 
 
 class Op(int):
     """How contributions are combined: addend.Sum, Average, Min, Max, or asynchronously Accumulate."""
 
-    def __new__(cls, value, name):
+    _name: str
+
+    def __new__(cls, value: int, name: str) -> Op:
         op = super().__new__(cls, value)
         op._name = name
         return op
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "addend." + self._name
 
 
@@ -44,8 +49,8 @@ Accumulate = Op(ACCUMULATE, "Accumulate")
 Broadcast = Op(BROADCAST, "Broadcast")  # internal: see broadcast()
 
 
-def check(code):
-    """Raises the sentence of this thread's last failure."""
+def check(code: int) -> None:
+    """Raises an error with the message of this thread's last failure unless the code is OK."""
     if code != _errors.OK:
         raise make_error(code, lib.addend_last_error().decode("utf-8", "replace"))
 
@@ -65,7 +70,8 @@ _state = _State()
 
 def _forget_lock():
     # A child of fork() must not wait for a lock that another thread of its parent held. The context
-    # stays noted: libaddend.so knows that it is the parent's, and every call says so.
+    # stays set: libaddend.so knows that the context belongs to the parent, and every call returns
+    # an error.
     _state.lock = threading.Lock()
 
 
@@ -73,7 +79,7 @@ os.register_at_fork(after_in_child=_forget_lock)
 
 
 def _init_in_thread(options, context):
-    """addend_init blocks in C; a thread of its own leaves this one free to hear Ctrl-C."""
+    """Runs addend_init, which blocks in C, in its own thread, so that this thread can handle Ctrl-C."""
     outcome = []
 
     def run():
@@ -91,19 +97,19 @@ def _init_in_thread(options, context):
 
 
 def init(
-    socket=None,
-    rank=None,
-    size=None,
-    local_rank=None,
-    local_size=None,
-    job=None,
-    connect_timeout=None,
-):
-    """Joins the job through this node's agent and waits until every rank has done so.
+    socket: str | os.PathLike[str] | None = None,
+    rank: int | None = None,
+    size: int | None = None,
+    local_rank: int | None = None,
+    local_size: int | None = None,
+    job: str | None = None,
+    connect_timeout: float | None = None,
+) -> None:
+    """Joins the job through this node's agent and waits until every rank has joined.
 
-    What is None comes from the environment: ADDEND_SOCKET, RANK, WORLD_SIZE, LOCAL_RANK,
+    Arguments that are None come from the environment: ADDEND_SOCKET, RANK, WORLD_SIZE, LOCAL_RANK,
     LOCAL_WORLD_SIZE (as torchrun sets them), ADDEND_JOB, ADDEND_CONNECT_TIMEOUT (seconds). A second
-    call in a process that has joined already does nothing.
+    call in a process that has already joined does nothing.
     """
     if socket is not None:
         socket = os.fspath(socket)
@@ -134,10 +140,12 @@ def init(
         _state.tensors = {}
 
 
-def shutdown():
-    """Leaves the job cleanly; a process that ends without it has died, as far as the others know.
+def shutdown() -> None:
+    """Leaves the job cleanly. To the other ranks, a process that ends without this call has died.
 
-    Pending operations are dropped. Does nothing without a former init().
+    Drops pending operations. Does nothing without an earlier init(). Rounds to which this rank has
+    contributed complete; other ranks that wait for further contributions of this rank get a
+    PeerLostError.
     """
     with _state.lock:
         context, _state.context = _state.context, None
@@ -147,14 +155,14 @@ def shutdown():
         _release_dropped()
 
 
-def is_initialized():
+def is_initialized() -> bool:
     """True between init() and shutdown(), in the process that called init()."""
     context = _state.context
     return context is not None and lib.addend_rank(context) >= 0
 
 
-def context():
-    """The context's pointer, or the error that says that there is none."""
+def context() -> int:
+    """Returns the context's pointer; raises an error if this process is in no job."""
     value = _state.context
     if value is None:
         raise make_error(
@@ -164,7 +172,7 @@ def context():
     return value
 
 
-def place(function):
+def place(function: Callable[[int], int]) -> int:
     value = function(context())
     if value < 0:
         raise make_error(
@@ -175,7 +183,7 @@ def place(function):
     return value
 
 
-def statistics():
+def statistics() -> dict[str, int]:
     """Counters of this process since init(): copied_in_bytes, copied_out_bytes, rounds."""
     values = Statistics()
     lib.addend_get_statistics(context(), ctypes.byref(values))
@@ -183,11 +191,11 @@ def statistics():
 
 
 class Pin:
-    """Keeps a tensor's memory mapped for the arrays that lie in it."""
+    """Keeps a tensor's memory mapped for the arrays that use it."""
 
-    _pointer = None
+    _pointer: int | None = None
 
-    def __init__(self, tensor):
+    def __init__(self, tensor: Tensor) -> None:
         pointer = ctypes.c_void_p()
         check(lib.addend_pin_memory(tensor.pointer, ctypes.byref(pointer)))
         self._pointer = pointer.value
@@ -198,11 +206,18 @@ class Pin:
 
 
 class Tensor:
-    """A declared tensor. `address` is the memory its contribution is sent from."""
+    """A declared tensor. `address` is the memory from which its contribution is sent."""
 
     __slots__ = ("pointer", "name", "shape", "dtype", "op", "address", "bytes", "last")
 
-    def __init__(self, pointer, name, shape, dtype, op):
+    def __init__(
+        self,
+        pointer: int,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: int,
+        op: int,
+    ) -> None:
         self.pointer = pointer
         self.name = name
         self.shape = shape
@@ -211,13 +226,13 @@ class Tensor:
         data = ctypes.c_void_p()
         size = ctypes.c_size_t()
         check(lib.addend_alloc(pointer, ctypes.byref(data), ctypes.byref(size)))
-        self.address = data.value
+        self.address: Any = data.value
         self.bytes = size.value
-        self.last = None  # a weak reference to the last handle whose result was not copied out
+        self.last: Any = None  # a weak reference to the last handle whose result was not copied out
 
 
-def declare(name, shape, dtype, op):
-    """Declares a tensor (dtype and op as numbers), or finds it declared already."""
+def declare(name: str, shape: tuple[int, ...], dtype: int, op: int) -> Tensor:
+    """Declares a tensor (dtype and op as numbers), or returns the existing declaration."""
     tensor = _state.tensors.get(name)
     if tensor is not None and (tensor.shape, tensor.dtype, tensor.op) == (shape, dtype, op):
         return tensor
@@ -233,15 +248,16 @@ def declare(name, shape, dtype, op):
             context(), encoded, dims, len(shape), dtype, op, ctypes.byref(pointer)
         )
     )
-    tensor = Tensor(pointer.value, name, shape, dtype, op)
+    tensor = Tensor(pointer.value or 0, name, shape, dtype, op)
     with _state.lock:
         return _state.tensors.setdefault(name, tensor)
 
 
-def undeclare(name):
-    """Forgets a tensor, so that its memory is freed and its name may come back with another shape.
+def undeclare(name: str) -> None:
+    """Undeclares a tensor: its memory is freed, and its name may be declared with another shape.
 
-    An error while a push-pull of it is pending; nothing happens when it is not declared.
+    Raises an error while a push-pull of the tensor is pending; does nothing if the tensor is not
+    declared.
     """
     with _state.lock:
         tensor = _state.tensors.get(name)
@@ -254,8 +270,8 @@ def undeclare(name):
             del _state.tensors[name]
 
 
-def declared_under(prefix):
-    """The names of this process's declared tensors that begin so."""
+def declared_under(prefix: str) -> list[str]:
+    """The names of this process's declared tensors that start with `prefix`."""
     with _state.lock:
         return [name for name in _state.tensors if name.startswith(prefix)]
 
@@ -263,26 +279,33 @@ def declared_under(prefix):
 class Handle:
     """A push-pull under way. Keeps the memory of `keep` alive until the operation has ended."""
 
-    _pointer = None
+    _pointer: int | None = None
 
-    def __init__(self, tensor, source, target, priority, keep):
+    def __init__(
+        self,
+        tensor: Tensor,
+        source: int | None,
+        target: int | None,
+        priority: int,
+        keep: object,
+    ) -> None:
         self.tensor = tensor
         self._keep = keep
         pointer = ctypes.c_void_p()
         check(self._start(source, target, priority, ctypes.byref(pointer)))
         self._pointer = pointer.value
 
-    def _start(self, source, target, priority, pointer):
+    def _start(self, source: int | None, target: int | None, priority: int, pointer: Any) -> int:
         return lib.addend_push_pull(self.tensor.pointer, source, target, priority, pointer)
 
-    def tag(self, number):
+    def tag(self, number: int) -> None:
         lib.addend_set_tag(self._pointer, number)
 
-    def done(self):
+    def done(self) -> bool:
         return lib.addend_poll(self._pointer) != 0
 
-    def wait(self, timeout=None):
-        """Returns when the operation has ended well, raises when it has not, or not in time."""
+    def wait(self, timeout: float | None = None) -> None:
+        """Returns when the operation has succeeded; raises if it fails or exceeds the timeout."""
         left = timeout
         while True:
             step = _SLICE_S if left is None else min(_SLICE_S, max(left, 0.0))
@@ -295,31 +318,32 @@ class Handle:
                     raise make_error(
                         code,
                         'tensor "%s" is still under way after %g s; the operation goes on'
-                        % (self.tensor.name, timeout),
+                        % (self.tensor.name, timeout or 0),
                     )
         if code == _errors.OK:
             self._keep = None
         check(code)
 
-    def result_address(self):
+    def result_address(self) -> int:
         return lib.addend_result(self._pointer)
 
     def __del__(self):
-        # libaddend.so copies what it still needs of the caller's memory before this returns.
+        # Before this returns, libaddend.so copies the parts of the caller's memory that it still
+        # needs.
         if self._pointer is not None:
             lib.addend_release(self._pointer)
 
 
 class DeviceHandle(Handle):
-    """A push-pull of a GPU's memory: addresses of the device, and the caller's stream.
+    """A push-pull of GPU memory: takes device addresses and the caller's stream.
 
-    wait() returns when the result is in host memory; to_stream() after it.
+    wait() returns when the result is in host memory; call to_stream() after it.
     """
 
     def __init__(self, tensor, source, target, dtype, stream, priority, keep):
         _release_dropped()
         self._dtype, self._stream = dtype, stream
-        self._memory = keep  # until the caller has received the result
+        self._memory = keep  # kept until the caller has received the result
         super().__init__(tensor, source, target, priority, None)
 
     def _start(self, source, target, priority, pointer):
@@ -328,19 +352,20 @@ class DeviceHandle(Handle):
         )
 
     def to_stream(self, stream):
-        """Makes the stream wait until the result is in its place on the device."""
+        """Makes the stream wait until the result is at its target address on the device."""
         check(lib.addend_wait_on_stream(self._pointer, -1.0, stream))
         self._memory = None
 
     def __del__(self):
-        # The device may still write to the memory of a handle that nobody waited for.
+        # The device may still write to the memory of a handle whose result was never waited for.
         if self._pointer is not None and self._memory is not None:
             _dropped.append((self._pointer, self._stream, self._memory))
         else:
             super().__del__()
 
 
-_dropped = collections.deque()  # any thread adds to it, also in the middle of the following
+# Rounds dropped before their end. Any thread appends, even while _release_dropped() runs.
+_dropped: collections.deque[Any] = collections.deque()
 
 
 def _release_dropped():
@@ -360,7 +385,7 @@ def _release_dropped():
             _dropped.append((pointer, stream, memory))
 
 
-def finish_once(handle):
+def finish_once(handle: Handle) -> None:
     """Waits for the only round of a tensor and forgets it: its memory is worth more than a declaration.
 
     Also when the round has failed, so that the name may be tried again.

@@ -1,5 +1,7 @@
 """Errors of libaddend.so as Python exceptions."""
 
+from __future__ import annotations
+
 OK = 0
 TIMEOUT = 1
 INVALID = 64
@@ -15,13 +17,13 @@ STALLED = 78
 
 
 class Error(Exception):
-    """What Addend refuses or could not do. `code` is the addend_code of lib/client/addend.h."""
+    """A request that Addend refused or failed to carry out. `code`: addend_code of lib/client/addend.h."""
 
-    def __init__(self, message, code=INTERNAL):
+    def __init__(self, message: str, code: int = INTERNAL) -> None:
         super().__init__(message)
         self.code = code
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type[Error], tuple[str, int]]:
         return type(self), (str(self), self.code)
 
 
@@ -38,7 +40,7 @@ class MismatchError(Error):
 
 
 class WaitTimeoutError(Error, TimeoutError):
-    """The caller's own time limit passed; the operation goes on."""
+    """The caller's own time limit has passed; the operation continues."""
 
 
 _CLASSES = {
@@ -49,5 +51,5 @@ _CLASSES = {
 }
 
 
-def make_error(code, message):
+def make_error(code: int, message: str) -> Error:
     return _CLASSES.get(code, Error)(message, code)

@@ -1,5 +1,7 @@
 """Finds libaddend.so and declares its functions to ctypes (lib/client/addend.h is the contract)."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
@@ -64,8 +66,8 @@ _FUNCTIONS = {
 }
 
 
-def _candidates():
-    """ADDEND_LIBRARY alone when it is set; else beside the package, else a checkout's build."""
+def _candidates() -> list[str]:
+    """ADDEND_LIBRARY alone if it is set; else the package's folder, then a checkout's build."""
     chosen = os.environ.get("ADDEND_LIBRARY")
     if chosen:
         return [chosen]
@@ -77,7 +79,7 @@ def _candidates():
     ]
 
 
-def load():
+def load() -> ctypes.CDLL:
     candidates = _candidates()
     path = next((p for p in candidates if os.path.exists(p)), None)
     if path is None:

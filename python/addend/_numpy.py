@@ -1,18 +1,27 @@
 """Push-pull of NumPy arrays."""
 
+from __future__ import annotations
+
 import weakref
+from typing import TYPE_CHECKING, Any, Iterable, Union
 
 import numpy
 
 from . import _core, _errors
-from ._core import Average, Handle, Pin
+from ._core import Average, Handle, Op, Pin
 
 _BARRIER = "addend.barrier"
 _BROADCAST = "addend.broadcast/"
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+    Array = NDArray[Any]
+    Shape = Union[int, Iterable[int]]
+
 
 class _SharedMemory:
-    """Lends an address to NumPy; the arrays made of it keep it, and it keeps the mapping."""
+    """Exposes an address to NumPy. Arrays keep this object alive, and the object keeps the mapping alive."""
 
     def __init__(self, tensor, address, dtype, read_only):
         self._pin = Pin(tensor)
@@ -24,9 +33,14 @@ class _SharedMemory:
         }
 
 
-def _array_at(tensor, address, dtype, read_only):
+def _array_at(
+    tensor: _core.Tensor,
+    address: int,
+    dtype: numpy.dtype[Any],
+    read_only: bool,
+) -> Array:
     array = numpy.asarray(_SharedMemory(tensor, address, dtype, read_only))
-    # An extension's dtype (bfloat16) has no type string of its own.
+    # An extension's dtype (bfloat16) has no type string.
     return array if array.dtype == dtype else array.view(dtype)
 
 
@@ -41,7 +55,7 @@ def _dtype_code(dtype, wanted):
         return _core.DTYPE_CODES["bfloat16"]
     if wanted is not None and numpy.dtype(wanted) != dtype:
         raise TypeError("the array has dtype %s, not %s" % (dtype, numpy.dtype(wanted)))
-    # NumPy's own bfloat16 is an extension type (ml_dtypes) that is known by its name.
+    # NumPy's bfloat16 is an extension type (ml_dtypes), recognised by its name.
     code = _core.DTYPE_CODES.get(dtype.name)
     if code is None:
         raise TypeError(
@@ -51,13 +65,13 @@ def _dtype_code(dtype, wanted):
     return code
 
 
-def _native(array):
-    """C-contiguous and in the machine's byte order; the array itself where it already is."""
+def _native(array: ArrayLike) -> Array:
+    """The array in C order and the machine's byte order; `array` itself if it already is."""
     array = numpy.asarray(array)
     return numpy.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
 
 
-def _check_op(op):
+def _check_op(op: object) -> int:
     if not isinstance(op, _core.Op) or op == _core.BROADCAST:
         raise TypeError("op must be addend.Sum, Average, Min, Max or Accumulate, not %r" % (op,))
     return int(op)
@@ -66,30 +80,30 @@ def _check_op(op):
 class ArrayHandle(Handle):
     """A push-pull of an array: see push_pull_async."""
 
-    def __init__(self, tensor, array, priority):
+    def __init__(self, tensor: _core.Tensor, array: Array, priority: int) -> None:
         self._dtype = array.dtype
-        self._result = None
+        self._result: Array | None = None
         in_place = array.ctypes.data == tensor.address and tensor.bytes > 0
         if in_place:
             _settle(tensor)
         else:
-            # Memory of our own, so that later rounds do not matter to this result.
+            # The handle's own memory, which later rounds do not overwrite.
             self._result = numpy.empty(tensor.shape, array.dtype)
-        target = None if in_place else self._result.ctypes.data
+        target = None if self._result is None else self._result.ctypes.data
         super().__init__(tensor, array.ctypes.data, target, priority, (array, self._result))
         if in_place:
             tensor.last = weakref.ref(self)
 
-    def view(self):
+    def view(self) -> Array:
         return _array_at(self.tensor, self.result_address(), self._dtype, read_only=True)
 
-    def settle(self):
-        """Takes the result into memory of its own."""
+    def settle(self) -> Array:
+        """Copies the result into the handle's own memory."""
         if self._result is None:
             self._result = self.view().copy()
         return self._result
 
-    def result(self, copy, timeout):
+    def result(self, copy: bool, timeout: float | None) -> Array:
         self.wait(timeout)
         if copy:
             return self.settle()
@@ -97,7 +111,7 @@ class ArrayHandle(Handle):
 
 
 def _settle(tensor):
-    """Before a tensor made by empty() is pushed again, its last result must be out of the way."""
+    """Saves the last result of a tensor made by empty() before the tensor is pushed again."""
     last = tensor.last() if tensor.last is not None else None
     if last is None:
         return
@@ -114,15 +128,20 @@ def _settle(tensor):
     last.settle()
 
 
-def declare(name, shape, dtype, op=Average):
-    """Declares a tensor ahead of its first push, which else does it. All ranks must agree."""
+def declare(name: str, shape: Shape, dtype: DTypeLike, op: Op = Average) -> None:
+    """Declares a tensor ahead of its first push, which declares it otherwise. All ranks must agree."""
     _declare(name, shape, dtype, op)
 
 
-def _declare(name, shape, dtype, op):
+def _declare(
+    name: str,
+    shape: Shape,
+    dtype: DTypeLike,
+    op: Op,
+) -> tuple[_core.Tensor, numpy.dtype[Any]]:
     shape = (shape,) if isinstance(shape, (int, numpy.integer)) else tuple(int(s) for s in shape)
     if str(dtype) == "bfloat16":
-        numpy_dtype = numpy.dtype(numpy.uint16)
+        numpy_dtype: numpy.dtype[Any] = numpy.dtype(numpy.uint16)
         code = _core.DTYPE_CODES["bfloat16"]
     else:
         numpy_dtype = numpy.dtype(dtype)
@@ -130,24 +149,30 @@ def _declare(name, shape, dtype, op):
     return _core.declare(name, tuple(shape), code, _check_op(op)), numpy_dtype
 
 
-def empty(shape, dtype, name, op=Average):
-    """An array in the memory that is sent from: pushing it under this name makes no copy.
+def empty(shape: Shape, dtype: DTypeLike, name: str, op: Op = Average) -> Array:
+    """An array in the memory that is sent: a push under this name makes no copy.
 
-    Not to be written between a push and its result. With synchronize(handle, copy=False) the result
-    is not copied either. The array stays readable after shutdown(), but belongs to no tensor then; a
-    forked child must not touch it.
+    Do not write to it between a push and its result. With synchronize(handle, copy=False) the
+    result is not copied either. The array stays readable after shutdown(), but then belongs to no
+    tensor; a forked child must not touch it.
     """
     tensor, numpy_dtype = _declare(name, shape, dtype, op)
     return _array_at(tensor, tensor.address, numpy_dtype, read_only=False)
 
 
-def push_pull_async(array, name, op=Average, priority=0, dtype=None):
+def push_pull_async(
+    array: ArrayLike,
+    name: str,
+    op: Op = Average,
+    priority: int = 0,
+    dtype: DTypeLike = None,
+) -> ArrayHandle:
     """Starts one round of the tensor `name` and returns a handle at once.
 
-    Every rank of the job contributes an array of the same shape and dtype, in any order of the
-    names. Larger priorities go first. The array must not change until the handle is done. A further
-    push of the same name waits until this one has ended. dtype="bfloat16" sums an array of uint16 as
-    such.
+    Every rank of the job contributes an array of the same shape and dtype; ranks may push names in
+    any order. Larger priorities go first. The array must not change until the handle is done. A
+    further push of the same name waits until this round has ended. dtype="bfloat16" sums an array
+    of uint16 as bfloat16.
     """
     array = _native(array)
     code = _dtype_code(array.dtype, dtype)
@@ -155,35 +180,35 @@ def push_pull_async(array, name, op=Average, priority=0, dtype=None):
     return ArrayHandle(tensor, array, priority)
 
 
-def synchronize(handle, copy=True, timeout=None):
-    """Waits for a handle and returns its result, or raises the reason why there is none.
+def synchronize(handle: ArrayHandle, copy: bool = True, timeout: float | None = None) -> Array:
+    """Waits for a handle and returns its result, or raises the operation's error.
 
     copy=False returns a read-only view of the agent's memory, valid until the next push of the same
-    name. `timeout` is in seconds; when it passes, WaitTimeoutError is raised and the operation goes
-    on.
+    name. `timeout` is in seconds; when it passes, WaitTimeoutError is raised and the operation
+    continues.
     """
     return handle.result(copy, timeout)
 
 
-def poll(handle):
-    """True when the operation has ended, well or not."""
+def poll(handle: ArrayHandle) -> bool:
+    """True when the operation has ended, in success or failure."""
     return handle.done()
 
 
-def push_pull(array, name, op=Average, dtype=None):
+def push_pull(array: ArrayLike, name: str, op: Op = Average, dtype: DTypeLike = None) -> Array:
     """Sums (or averages, ...) `array` over all ranks; returns a new array."""
     return synchronize(push_pull_async(array, name, op, 0, dtype))
 
 
 def _as_words(array):
-    """Any array's bytes as int32, because a broadcast looks at no values."""
+    """Any array's bytes as int32; a broadcast does not interpret values."""
     data = numpy.frombuffer(array.tobytes(), numpy.uint8)
     padded = numpy.zeros(-(-data.size // 4) * 4, numpy.uint8)
     padded[: data.size] = data
     return padded.view(numpy.int32)
 
 
-def broadcast(array, root_rank, name):
+def broadcast(array: ArrayLike, root_rank: int, name: str) -> Array:
     """Returns the root's array on every rank. Shape and dtype must be the same on all of them."""
     array = _native(array)
     if array.dtype.hasobject:
@@ -202,6 +227,6 @@ def broadcast(array, root_rank, name):
     return out.reshape(array.shape).copy()
 
 
-def barrier():
+def barrier() -> None:
     """Returns when every rank of the job has called it."""
     push_pull(numpy.zeros(1, numpy.int32), _BARRIER, _core.Sum)

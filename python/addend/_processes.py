@@ -1,4 +1,4 @@
-"""Child processes that leave nothing behind, and what they print."""
+"""Child processes that leave nothing behind, and a relay for their output."""
 
 import ctypes
 import json
@@ -11,26 +11,28 @@ import time
 
 _libc = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
-_LONGEST_LINE = 1 << 16  # bytes; what is longer is printed in pieces
+_LONGEST_LINE = 1 << 16  # bytes; a longer line is printed in pieces
 _LINE_END = re.compile(rb"\r\n|\n|\r(?!$)")  # a \r at the end may be half of \r\n
 
 
 def die_with_parent(number, parent):
-    """For a child of the process `parent`: the kernel sends it this signal when the parent's thread ends."""
+    """For a child of the process `parent`: the kernel signals the child when the parent's thread ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:  # it has ended already
+    if os.getppid() != parent:  # the parent has already ended
         os.kill(os.getpid(), number)
 
 
 class Child:
-    """A program in a session of its own: Ctrl-C reaches only its parent, and its group can be killed.
+    """A program in its own session: Ctrl-C reaches only its parent, and its process group can be
+    killed.
 
     Without `stdout` and `stderr` both are pipes. All children must be started by the main thread.
     """
 
     def __init__(self, name, command, env=None, stdout=subprocess.PIPE, stderr=subprocess.PIPE):
         self.name = name
-        self.status = None  # the exit status; negative: the signal that ended it
+        # The exit status; negative: the number of the signal that ended the child.
+        self.status = None
         self.port_file = None
         self.log = None
         parent = os.getpid()
@@ -41,17 +43,17 @@ class Child:
         self.stdout, self.stderr = self._popen.stdout, self._popen.stderr
 
     def poll(self):
-        """The exit status, or None. What a program has started does not outlive it."""
+        """The exit status, or None. Kills the processes that the program started when the program has ended."""
         if self.status is None:
             flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-            # Until it is reaped, its process id and so its group's belong to nobody else.
+            # Until the child is reaped, its process id, and so its group's id, cannot be reused.
             if os.waitid(os.P_PID, self._popen.pid, flags) is not None:
                 self.signal(signal.SIGKILL)
                 self.status = self._popen.wait()
         return self.status
 
     def signal(self, number):
-        """To the program and all it has started."""
+        """Sends a signal to the program and all processes in its group."""
         if self.status is None:
             try:
                 os.killpg(self._popen.pid, number)
@@ -59,7 +61,7 @@ class Child:
                 pass
 
     def ports(self):
-        """What is in the port file, or None as long as it is not written."""
+        """The content of the port file, or None until it is written."""
         try:
             with open(self.port_file, encoding="utf-8") as file:
                 return json.load(file)
@@ -83,7 +85,7 @@ class Relay:
         self._selector.register(pipe, selectors.EVENT_READ, _Lines(prefix, out))
 
     def pump(self, timeout):
-        """Copies what is there, or comes within `timeout` seconds; whether anything was."""
+        """Copies available output, waiting up to `timeout` seconds for it; returns whether there was any."""
         if not self._selector.get_map():
             time.sleep(timeout)
             return False
@@ -98,7 +100,7 @@ class Relay:
         return bool(ready)
 
     def drain(self):
-        """Copies what is left, without waiting for those that still hold the pipes."""
+        """Copies the output that is left, without waiting for processes that still hold the pipes."""
         while self._selector.get_map() and self.pump(0):
             pass
         for key in list(self._selector.get_map().values()):
@@ -127,11 +129,11 @@ class _Lines:
                 self._out.write(b"".join(self._prefix + line + b"\n" for line in lines))
                 self._out.flush()
             except BrokenPipeError:
-                self._out = None  # nobody reads any more; the program must not wait for that
+                self._out = None  # no reader is left; the program must not block on that
 
 
 def end_all(children, relay, killed_after_s):
-    """Asks the children to end, and kills those that are left after so many seconds."""
+    """Asks the children to end, and kills the remaining children after `killed_after_s` seconds."""
     for child in children:
         child.signal(signal.SIGTERM)
     deadline = time.monotonic() + killed_after_s

@@ -30,7 +30,7 @@ addend %s
 
 
 class RunError(Exception):
-    """Why `addend run` cannot go on: one sentence, and the exit status."""
+    """The reason why `addend run` cannot continue: one sentence, and the exit status."""
 
     def __init__(self, message, status=1):
         super().__init__(message)
@@ -38,7 +38,7 @@ class RunError(Exception):
 
 
 class _Ended(BaseException):
-    """Ctrl-C or another signal that asks to end."""
+    """Raised by Ctrl-C or another signal that asks the command to end."""
 
     def __init__(self, number):
         super().__init__(number)
@@ -96,7 +96,7 @@ def _parse(arguments):
 
 
 def _bin_folders():
-    """ADDEND_BIN_DIR alone when it is set; else in the package, a checkout's build, and PATH's folders."""
+    """ADDEND_BIN_DIR alone if it is set; else the package's, a checkout build's and PATH's folders."""
     chosen = os.environ.get("ADDEND_BIN_DIR")
     if chosen:
         return [chosen]
@@ -106,7 +106,7 @@ def _bin_folders():
 
 
 def find_binaries():
-    """The paths of scheduler, summation server and agent, all of one folder."""
+    """The paths of scheduler, summation server and agent, all from one folder."""
     folders = _bin_folders()
     for folder in folders:
         paths = [os.path.join(folder, name) for name in BINARIES]
@@ -171,7 +171,7 @@ class _Services:
         return child
 
     def _await(self, child):
-        """Waits until a service serves; its ports."""
+        """Waits until a service is serving; returns its ports."""
         deadline = time.monotonic() + _START_LIMIT_S
         while True:
             ports = child.ports()
@@ -192,7 +192,7 @@ def _rank_environment(options, services, rank, port):
     env = dict(os.environ)
     if options.nodes * options.ranks > 1:
         env.setdefault("OMP_NUM_THREADS", "1")  # the ranks share the machine, as with torchrun
-    env.setdefault("PYTHONUNBUFFERED", "1")  # what a rank prints shows at once
+    env.setdefault("PYTHONUNBUFFERED", "1")  # a rank's output shows at once
     env.update(
         RANK=str(rank),
         WORLD_SIZE=str(options.nodes * options.ranks),
@@ -223,14 +223,16 @@ def _start_ranks(options, services, port, relay, ranks):
 
 
 def _status(child):
-    """The exit status as a shell gives it."""
+    """The exit status as a shell reports it."""
     return child.status if child.status >= 0 else 128 - child.status
 
 
 def _attend(ranks, relay, grace_s):
-    """Until all ranks have ended, or one has failed and the grace time is over; the exit status."""
+    """Waits until all ranks have ended, or a rank has failed and the grace time is over; returns
+    the exit status.
+    """
     failed, deadline = None, None
-    while any([rank.poll() is None for rank in ranks]):  # a list, so that all are asked
+    while any([rank.poll() is None for rank in ranks]):  # a list, so that every rank is polled
         relay.pump(0.05)
         if failed is None:
             failed = next((rank for rank in ranks if rank.status), None)
@@ -251,7 +253,7 @@ def _say(sentence):
 
 
 def _bound_socket():
-    """Keeps a port from others that ask for any; a server that sets SO_REUSEADDR can listen on it."""
+    """Reserves a port from processes that ask for any port; a server with SO_REUSEADDR can still listen."""
     bound = socket.socket()
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     bound.bind(("127.0.0.1", 0))
@@ -269,9 +271,9 @@ def _run(options):
             return _attend(ranks, relay, options.grace)
     finally:
         for number in _ENDING:
-            signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the tidying up
+            signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the cleanup
         end_all(ranks, relay, _KILLED_AFTER_S)
-        end_all(services.children, relay, 0)  # they have nothing to lose
+        end_all(services.children, relay, 0)  # services have no state to save
         relay.drain()
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -298,13 +300,14 @@ def _attempt(options):
 
 
 def _under_guard(body):
-    """Runs body() in a child that tidies up even when this process, the one people see, is killed."""
+    """Runs body() in a child process that cleans up even if this process, the visible parent, is killed."""
     parent = os.getpid()
     guarded = os.fork()
     if guarded == 0:
         status = _BUG
         try:
-            os.setsid()  # what reaches it comes from this process alone, or from its end
+            # Signals reach the child only from this process, or because this process ended.
+            os.setsid()
             die_with_parent(signal.SIGTERM, parent)
             status = body()
         except BaseException:  # pylint: disable=broad-except
@@ -318,7 +321,7 @@ def _under_guard(body):
 
 
 def main(arguments=None):
-    """The exit status of `addend ARGUMENTS...`."""
+    """Runs `addend ARGUMENTS...`; returns the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     version = _core.lib.addend_version().decode()
     if arguments[:1] == ["--version"]:

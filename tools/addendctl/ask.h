@@ -1,5 +1,7 @@
-// Asking the scheduler, with answers for people when it cannot be asked.
+// Queries to the scheduler, with readable errors if it does not answer.
 #pragma once
+
+#include <google/protobuf/message.h>
 
 #include <string>
 
@@ -10,12 +12,17 @@
 
 namespace addend {
 
-// `status` of a call to `scheduler` (host:port, or several with commas) as people should read it:
-// one that does not answer has kExitSchedulerUnreachable, one that is something else is
-// INVALID_ARGUMENT.
+// Returns a readable form of the `status` of a call to `scheduler` (host:port, or several with
+// commas): kExitSchedulerUnreachable for a scheduler that does not answer, INVALID_ARGUMENT for a
+// service that is no scheduler.
 absl::Status Explained(const std::string& scheduler, const absl::Status& status);
 
-// `job`: empty for all. `timeout`: of the call.
+// Applies OneLine() of utf8.h to every string field of an answer, at any depth. Members choose the
+// texts (names, reasons, activities), and must not forge lines of a table or send escape sequences
+// to a terminal. Call it on every received answer.
+void MakePrintable(google::protobuf::Message* answer);
+
+// `job`: empty for all jobs. `timeout`: of the call.
 absl::StatusOr<v1::GetStatusResponse> AskStatus(const std::string& scheduler,
                                                 const std::string& job, absl::Duration timeout);
 

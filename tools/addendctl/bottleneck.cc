@@ -1,3 +1,5 @@
+// Measures every step of the trace by cause (late calls, time inside of nodes, links, sums) and
+// names for each cause the place with the largest excess over the median of the others.
 #include "tools/addendctl/bottleneck.h"
 
 #include <algorithm>
@@ -11,9 +13,9 @@
 namespace addend {
 namespace {
 
-// What is less than this part of a step explains nothing.
+// A cause of less than this part of a step explains nothing.
 constexpr double kNoticeable = 0.1;
-// And a link is not slow whose bytes take less than so many times as long as others'.
+// The least ratio, against the other links, of the time per byte of a slow link.
 constexpr double kSlower = 1.5;
 
 using Interval = std::pair<int64_t, int64_t>;
@@ -23,7 +25,7 @@ using PartitionRound = std::pair<uint32_t, TensorRound>;  // partition, ...
 int64_t Signed(uint64_t time) { return static_cast<int64_t>(time); }
 double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
-// How long at least one of them lasted.
+// Returns the length of the time in which at least one interval lasted.
 int64_t Union(std::vector<Interval> intervals) {
   std::sort(intervals.begin(), intervals.end());
   int64_t covered = 0, until = INT64_MIN;
@@ -35,7 +37,7 @@ int64_t Union(std::vector<Interval> intervals) {
   return covered;
 }
 
-// One round of one tensor, on all nodes.
+// A round of a tensor, on all nodes.
 struct Round {
   TensorRound key;
   Interval span = {INT64_MAX, INT64_MIN};
@@ -48,7 +50,7 @@ struct Step {
   std::vector<const Round*> rounds;
 };
 
-// When all of a contribution had come: (partition, round) -> node -> time.
+// The time at which the whole contribution had arrived: (partition, round) -> node -> time.
 using Arrivals = std::map<std::pair<PartitionRound, uint32_t>, int64_t>;
 
 PartitionRound KeyOf(const v1::PartitionLife& life) {
@@ -58,10 +60,10 @@ PartitionRound KeyOf(const v1::SumEvent& event) {
   return {event.partition(), {event.tensor_id(), event.round()}};
 }
 
-// Those that all nodes have whole.
+// Returns the rounds of which all nodes have every partition.
 std::vector<Round> CompleteRounds(const JobTrace& trace) {
   std::map<TensorRound, Round> rounds;
-  std::map<TensorRound, size_t> most;  // partitions on any node
+  std::map<TensorRound, size_t> most;  // the largest number of partitions on any node
   for (const NodeTrace& node : trace.nodes) {
     for (const v1::PartitionLife& life : node.lives) {
       const TensorRound key = {life.tensor_id(), life.round()};
@@ -100,7 +102,7 @@ std::vector<Step> StepsOf(const std::vector<Round>& rounds) {
   return steps;
 }
 
-// Seconds of each place in all steps together.
+// Seconds at each place, summed over all steps.
 using SecondsAt = std::map<uint32_t, double>;
 
 struct Measures {
@@ -109,15 +111,15 @@ struct Measures {
   SecondsAt server_sum;  // by server
 };
 
-// By how much the call of the rank that was last came after those of all other nodes.
+// Adds the delay of the last rank's call after the calls of all other nodes.
 void AddCompute(const Step& step, uint32_t local_size, SecondsAt* compute) {
-  std::map<uint32_t, double> late;  // by rank: in this step, the most of any tensor
+  std::map<uint32_t, double> late;  // by rank: the largest delay of any tensor in this step
   for (const Round* round : step.rounds) {
-    std::vector<std::pair<int64_t, uint32_t>> calls;  // of each node's last rank
+    std::vector<std::pair<int64_t, uint32_t>> calls;  // the last call of each node, and its rank
     for (const auto& [node, lives] : round->lives) {
       const v1::PartitionLife& any = *lives.front();
       calls.push_back({Signed(any.last_call()), node * local_size + any.last_rank()});
-      // Alone among the ranks of one node: the first of them waited.
+      // A single node: its last rank is compared with its first, which waited.
       if (round->lives.size() == 1) {
         calls.push_back({Signed(any.first_call()), calls.back().second});
       }
@@ -155,13 +157,13 @@ struct Machine {
   auto operator<=>(const Machine&) const = default;
 };
 
-// What went between two machines.
+// The traffic between two machines.
 struct Flow {
   double bytes = 0;
-  double seconds = 0;  // of all transfers together, each from its first byte to its last
+  double seconds = 0;  // summed over all transfers, each from its first byte to its last
 };
 
-// Of all steps: what went through every machine's link, and to whom.
+// The traffic of all steps: through every machine's link, by peer.
 class Links {
  public:
   void Add(const Machine& a, const Machine& b, const Interval& interval, uint32_t bytes) {
@@ -172,7 +174,7 @@ class Links {
       transfers_[from].push_back(interval);
     }
   }
-  // For how long something was on its way through each link, since the last call.
+  // Adds the time since the last call in which transfers were under way through each link.
   void EndStep() {
     for (auto& [machine, transfers] : transfers_) {
       busy_[machine] += Seconds(Union(std::move(transfers)));
@@ -188,8 +190,8 @@ class Links {
     const auto found = busy_.find(machine);
     return found == busy_.end() ? 0 : found->second;
   }
-  // How long a byte is on its way between this machine and the median of the others. What is slow
-  // with one of them only is the other one's doing.
+  // Returns the time per byte between this machine and the median of the others. If transfers are
+  // slow with a single peer only, that peer is the cause.
   double SecondsPerByte(const Machine& machine) const {
     std::vector<double> with_each;
     for (const auto& [other, flow] : flows_.at(machine)) {
@@ -200,11 +202,12 @@ class Links {
 
  private:
   std::map<Machine, std::map<Machine, Flow>> flows_;
-  std::map<Machine, std::vector<Interval>> transfers_;  // of the step
+  std::map<Machine, std::vector<Interval>> transfers_;  // of the present step
   std::map<Machine, double> busy_;
 };
 
-// A contribution is on its way from its first byte out until it has come; a result while it comes.
+// A contribution is in transit from its first byte out until it has arrived; a result while it is
+// received.
 void AddLinks(const Step& step, const Arrivals& arrivals,
               const std::map<uint32_t, uint32_t>& colocated, Links* links) {
   for (const Round* round : step.rounds) {
@@ -215,7 +218,7 @@ void AddLinks(const Step& step, const Arrivals& arrivals,
         const Machine to = home == colocated.end()
                                ? Machine{.is_server = true, .number = life->server_id()}
                                : Machine{.is_server = false, .number = home->second};
-        if (from == to) continue;  // a pointer
+        if (from == to) continue;  // passed as a pointer, not over a link
         const auto arrived = arrivals.find({KeyOf(*life), node});
         const int64_t there =
             arrived == arrivals.end() ? Signed(life->last_out()) : arrived->second;
@@ -227,7 +230,8 @@ void AddLinks(const Step& step, const Arrivals& arrivals,
   links->EndStep();
 }
 
-// The place with the most, beside the median of the others; `places` that measured nothing count.
+// Finds the place with the largest measure and compares it with the median of the others; `places`
+// without a measurement count.
 Suspect Outstanding(Cause cause, const SecondsAt& measure, const std::set<uint32_t>& places,
                     double steps, const std::function<std::string(uint32_t)>& name) {
   Suspect suspect{.cause = cause, .number = 0, .place = "", .own_s = -1, .others_s = 0};
@@ -243,14 +247,14 @@ Suspect Outstanding(Cause cause, const SecondsAt& measure, const std::set<uint32
     if (place != suspect.number) others.push_back(of(place));
   }
   suspect.own_s = std::max(0.0, suspect.own_s);
-  // A late rank is measured against the others already; alone of its kind nobody stands out.
+  // A late rank is already measured against the others; a place without others cannot stand out.
   suspect.others_s = cause == Cause::kCompute ? 0 : others.empty() ? suspect.own_s : Median(others);
   suspect.place = name(suspect.number);
   return suspect;
 }
 
-// The machine whose bytes take longest on their way. `others_s`: for how long its link would be
-// busy if they took as long as those of the median machine.
+// Finds the machine with the longest time per byte. `others_s`: the time for which its link would
+// be busy at the median machine's time per byte.
 Suspect OutstandingLink(const Links& links, double steps,
                         const std::function<std::string(const Machine&)>& name) {
   Suspect suspect{.cause = Cause::kNodeLink, .number = 0, .place = "", .own_s = 0, .others_s = 0};
@@ -270,7 +274,7 @@ Suspect OutstandingLink(const Links& links, double steps,
   suspect.place = "the link of " + name(machine);
   suspect.own_s = links.BusySeconds(machine) / steps;
   const double times_slower = slowest / Median(std::move(others));
-  // What windows and the order of sending do to transfers is less than this.
+  // Windows and the order of sending have smaller effects on transfers.
   suspect.others_s = times_slower < kSlower ? suspect.own_s : suspect.own_s / times_slower;
   return suspect;
 }

@@ -1,8 +1,9 @@
-// What the rounds of a job waited for: which rank, node, server or link. Pure.
+// Finds the bottleneck of a job's rounds: the rank, node, server or link for which they waited.
+// Pure.
 //
-// Rounds of tensors that overlap in time are taken together, as a *step*. In each step every place
-// has a time for which it was busy, or late; what it has beyond the median of its kind, the others
-// would not have waited for without it.
+// Rounds of tensors that overlap in time are grouped into a *step*. In each step every place has a
+// time for which it was busy, or late; the excess over the median of its kind is the time for which
+// the others waited because of it.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ enum class Cause : uint8_t {
   kCompute,     // a rank called later than the others
   kIntraNode,   // a node copied or summed longer before it could send (PCIe, memory)
   kNodeLink,    // bytes to and from a node take longer
-  kServerLink,  // bytes to and from a CPU server do
+  kServerLink,  // bytes to and from a CPU server take longer
   kServerSum,   // a server was adding for longer
 };
 // "compute", "intra_node", "node_link", "server_link", "server_sum".
@@ -27,12 +28,12 @@ struct Suspect {
   Cause cause = Cause::kCompute;
   uint32_t number = 0;  // rank (kCompute), node rank or server id
   std::string place;    // "rank 3", "the link of summation server 2 (on gpu7)"
-  double own_s = 0;     // mean over the steps: how long it was busy, or late
-  double others_s = 0;  // the same if it were as the median of the others
+  double own_s = 0;     // mean over the steps of the time for which it was busy, or late
+  double others_s = 0;  // the same for the median of the others
   double excess_s() const { return own_s - others_s; }
 };
 
-// Mean times of a partition's way, over all nodes and steps.
+// Mean times of the stages of a partition, over all nodes and steps.
 struct PartTimes {
   double intra_node_s = 0;
   double queue_s = 0;
@@ -46,10 +47,11 @@ struct Bottleneck {
   double step_s = 0;  // mean, from the first call to the last delivery
   double bytes = 0;   // mean of a step
   PartTimes parts;
-  std::vector<Suspect> suspects;  // one for each kind of cause, the largest excess first
-  // Whether the first of them explains a tenth of the time or more.
+  // A suspect each for computing, intra-node work, links and server sums, largest excess first.
+  std::vector<Suspect> suspects;
+  // Returns whether the first suspect explains more than a tenth of the time.
   bool found() const;
-  std::string sentence;  // for people, without the final stop
+  std::string sentence;  // readable, without a full stop
 };
 
 Bottleneck FindBottleneck(const JobTrace& trace);

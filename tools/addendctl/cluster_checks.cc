@@ -15,8 +15,8 @@ namespace addend {
 namespace {
 
 constexpr double kClockTolerance_s = 1;
-// What one connection of gRPC carries on any machine: below it the link, or what shares it, is the
-// cause.
+// A single gRPC connection reaches this rate on any machine: a lower rate is caused by the link, or
+// by other traffic on it.
 constexpr double kMeasurable_bps = 2e9;
 constexpr double kFarBelow = 0.5;
 constexpr double kFarAbove = 2;
@@ -37,7 +37,8 @@ std::string RoundedBandwidth(double bps) {
                     : absl::StrFormat("%.0f Mbps", bps / 1e6);
 }
 
-// A loopback address means its own machine to everybody; one machine may use it for all.
+// A loopback address means a different machine on each machine; it is correct only if all members
+// are on a single machine.
 std::vector<std::string> LoopbackMembers(const std::string& hostname,
                                          const std::vector<MemberFacts>& members) {
   std::set<std::string> machines = {hostname};

@@ -1,4 +1,4 @@
-// What `addendctl doctor` says of the cluster, as seen from this machine. Pure.
+// The cluster checks of `addendctl doctor`, as seen from this machine. Pure.
 #pragma once
 
 #include <string>
@@ -11,13 +11,13 @@ namespace addend {
 
 Finding CheckSchedulers(const std::vector<SchedulerFacts>& schedulers);
 Finding CheckClock(const SchedulerFacts& scheduler);
-// `version`: of this program.
+// `version`: this program's version.
 Finding CheckVersions(const std::string& version, const SchedulerFacts& scheduler,
                       const std::vector<MemberFacts>& members);
-// `hostname`: of this machine.
+// `hostname`: this machine's name.
 Finding CheckAdvertised(const std::string& hostname, const std::vector<MemberFacts>& members);
 Finding CheckReachable(const MemberFacts& member);
-// `probed`: the measurement was wanted.
+// `probed`: a measurement was requested.
 Finding CheckBandwidth(const MemberFacts& member, bool probed);
 
 }  // namespace addend

@@ -1,3 +1,5 @@
+// Queries the members from several threads, so that members that do not answer delay the others
+// little; bandwidth is measured sequentially.
 #include "tools/addendctl/cluster_facts.h"
 
 #include <netdb.h>
@@ -13,25 +15,28 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "lib/base/clock.h"
 #include "lib/base/fd.h"
 #include "lib/base/strings.h"
+#include "lib/base/utf8.h"
 #include "lib/rpc/client.h"
 #include "lib/rpc/status.h"
 #include "proto/addend/v1/agent.grpc.pb.h"
 #include "proto/addend/v1/diagnostics.grpc.pb.h"
 #include "proto/addend/v1/scheduler.grpc.pb.h"
 #include "proto/addend/v1/summation.grpc.pb.h"
+#include "tools/addendctl/ask.h"
 
 namespace addend {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(2);   // with a member
+constexpr absl::Duration kPatience = absl::Seconds(2);   // time limit of a call to a member
 constexpr absl::Duration kMeasuring = absl::Seconds(4);  // a measurement takes a second
 constexpr size_t kThreads = 16;
 
-double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
+double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(SteadyNow() - start); }
 
-// Connects and hangs up. The answer is 0 or an errno.
+// Connects and closes the connection. Returns 0 or an errno.
 int TryConnect(const addrinfo& info, absl::Duration patience) {
   const UniqueFd fd(
       ::socket(info.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, info.ai_protocol));
@@ -89,16 +94,20 @@ SchedulerFacts AskOne(const HostPort& address, absl::Duration timeout) {
   const auto ask = [&] {
     grpc::ClientContext context;
     SetDeadline(&context, timeout);
-    return FromGrpc(stub->GetStatus(&context, {}, &facts.status));
+    const absl::Status answered = FromGrpc(stub->GetStatus(&context, {}, &facts.status));
+    MakePrintable(&facts.status);
+    return answered;
   };
   facts.answer = ask();
   if (!facts.answer.ok()) return facts;
-  // Once more: the first call has connected, and the clock is known the better the shorter it is.
-  const absl::Time begun = absl::Now();
+  // A second call: the first call has connected, and a shorter call gives a more exact clock
+  // difference.
+  const absl::Time begun = SteadyNow();
+  const absl::Time wall = absl::Now();
   facts.answer = ask();
   facts.clock_uncertain_s = SecondsSince(begun) / 2;
   facts.clock_ahead_s = facts.status.now_unix_s() -
-                        absl::ToDoubleSeconds(begun - absl::UnixEpoch()) - facts.clock_uncertain_s;
+                        absl::ToDoubleSeconds(wall - absl::UnixEpoch()) - facts.clock_uncertain_s;
   return facts;
 }
 
@@ -109,7 +118,7 @@ absl::Status AskVersion(const std::shared_ptr<grpc::Channel>& channel, MemberFac
     v1::GetAgentResponse response;
     const absl::Status status =
         FromGrpc(v1::Agent::NewStub(channel)->GetAgent(&context, {}, &response));
-    member->version = response.version();
+    member->version = OneLine(response.version());
     return status;
   }
   v1::RollCallRequest request;
@@ -117,7 +126,7 @@ absl::Status AskVersion(const std::shared_ptr<grpc::Channel>& channel, MemberFac
   v1::RollCallResponse response;
   const absl::Status status =
       FromGrpc(v1::Summation::NewStub(channel)->GetRollCall(&context, request, &response));
-  member->version = response.version();
+  member->version = OneLine(response.version());
   return status;
 }
 
@@ -146,7 +155,7 @@ void AskMembers(std::vector<MemberFacts>* members) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// The bytes that came in one call.
+// Returns the number of bytes received in a call.
 absl::StatusOr<uint64_t> Fetch(v1::Diagnostics::Stub* stub, uint64_t bytes) {
   grpc::ClientContext context;
   SetDeadline(&context, kMeasuring);
@@ -162,9 +171,9 @@ absl::StatusOr<uint64_t> Fetch(v1::Diagnostics::Stub* stub, uint64_t bytes) {
 
 void Measure(uint64_t bytes, MemberFacts* member) {
   const auto stub = v1::Diagnostics::NewStub(Dial(member->control_address));
-  // The first call connects, which is not what is measured.
+  // The first call connects, which must not count in the measurement.
   auto received = Fetch(stub.get(), 1);
-  const absl::Time begun = absl::Now();
+  const absl::Time begun = SteadyNow();
   if (received.ok()) received = Fetch(stub.get(), bytes);
   if (!received.ok()) {
     member->measure_error = absl::IsUnimplemented(received.status())
@@ -202,7 +211,7 @@ std::vector<MemberFacts> MembersOf(const v1::GetStatusResponse& status) {
   for (const auto& server : status.servers()) members.push_back(ServerMember(server));
   for (const auto& job : status.jobs()) {
     for (const auto& node : job.nodes()) {
-      // With its colocated server an agent is one process, which is in the list already.
+      // An agent and its colocated server are one process, which is already in the list.
       const bool listed = std::any_of(status.servers().begin(), status.servers().end(),
                                       [&](const v1::ServerStatus& server) {
                                         return server.colocated() && server.job() == job.name() &&
@@ -233,7 +242,7 @@ ClusterFacts ReadCluster(const ClusterQuestion& question) {
     break;
   }
   AskMembers(&facts.members);
-  // One after the other: all of them share this machine's link.
+  // Sequentially: all measurements share this machine's link.
   for (MemberFacts& member : facts.members) {
     if (question.probe_bytes != 0 && member.control_error.empty()) {
       Measure(question.probe_bytes, &member);

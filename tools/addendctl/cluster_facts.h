@@ -1,4 +1,5 @@
-// What `addendctl doctor` learns of the cluster by asking and connecting. Nothing here judges.
+// Facts about the cluster that `addendctl doctor` gathers by calls and connections, without judging
+// them.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +14,20 @@
 
 namespace addend {
 
-// One of the schedulers' addresses.
+// A scheduler at one of the given addresses.
 struct SchedulerFacts {
   std::string address;
-  absl::Status answer;           // of GetStatus
-  bool refused = false;          // nobody takes connections there, but the machine is up
-  double clock_ahead_s = 0;      // its clock against this machine's, when it answers
+  absl::Status answer;           // the status of GetStatus
+  bool refused = false;          // the machine refuses the connection, so it is up
+  double clock_ahead_s = 0;      // its clock minus this machine's, if it answers
   double clock_uncertain_s = 0;  // half the time of the call
-  v1::GetStatusResponse status;  // when it answers
+  v1::GetStatusResponse status;  // set if it answers
 };
 
-// Something that may be connected to.
+// An address that should accept connections.
 struct AddressFacts {
   std::string address;
-  std::string error;  // empty: it takes connections
+  std::string error;  // empty: it accepts connections
 };
 
 // A process of the cluster: a CPU server, or an agent with its colocated server.
@@ -34,13 +35,13 @@ struct MemberFacts {
   std::string name;  // "server 3 on cpu-0", "node 1 of job on gpu-1"
   std::string hostname;
   std::string control_address;
-  std::vector<AddressFacts> data;  // of TCP
-  double bandwidth_bps = 0;        // that it declares; 0: unknown
-  double last_seen_s = 0;          // by the scheduler
+  std::vector<AddressFacts> data;  // TCP data addresses
+  double bandwidth_bps = 0;        // the declared bandwidth; 0: unknown
+  double last_seen_s = 0;          // age of its last heartbeat at the scheduler
   bool is_agent = false;
 
-  std::string control_error = {};  // why it does not answer; empty: it does
-  std::string version = {};        // empty: it does not say
+  std::string control_error = {};  // why it does not answer; empty: it answers
+  std::string version = {};        // empty: unknown
   std::optional<double> measured_bps = {};
   std::string measure_error = {};
 };
@@ -48,7 +49,7 @@ struct MemberFacts {
 struct ClusterQuestion {
   PeerAddresses schedulers;
   absl::Duration timeout;    // of a call
-  uint64_t probe_bytes = 0;  // to fetch from every member; 0: none
+  uint64_t probe_bytes = 0;  // bytes to fetch from every member; 0: no probe
 };
 
 struct ClusterFacts {
@@ -56,7 +57,7 @@ struct ClusterFacts {
   std::vector<MemberFacts> members;
 };
 
-// The members that the scheduler knows, nothing asked yet.
+// Lists the members in the scheduler's status, before any call to them.
 std::vector<MemberFacts> MembersOf(const v1::GetStatusResponse& status);
 
 ClusterFacts ReadCluster(const ClusterQuestion& question);

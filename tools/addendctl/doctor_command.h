@@ -1,4 +1,4 @@
-// `addendctl doctor`: what is wrong with this machine and with the cluster, and what to do.
+// `addendctl doctor`: problems of this machine and of the cluster, and advice.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,21 @@ namespace addend {
 
 struct DoctorQuestion {
   PeerAddresses scheduler;
-  absl::Duration timeout;     // of a call to it
-  std::string socket;         // of an agent here; empty: none to try
-  uint64_t memory_bytes = 0;  // that this container may use; 0: what its cgroup says
-  uint64_t model_bytes = 0;   // of all tensors; 0: not known
-  uint32_t local_size = 0;    // ranks on a node; 0: one
+  absl::Duration timeout;     // of a call to the scheduler
+  std::string socket;         // of an agent on this machine; empty: no socket to try
+  uint64_t memory_bytes = 0;  // memory limit of this container; 0: the cgroup's limit
+  uint64_t model_bytes = 0;   // of all tensors; 0: unknown
+  uint32_t local_size = 0;    // ranks on a node; 0: a single rank
   std::string transport;      // auto, tcp or rdma
-  uint64_t probe_bytes = 0;   // to fetch from every member; 0: none
+  uint64_t probe_bytes = 0;   // bytes to fetch from every member; 0: no probe
 };
 
 struct Diagnosis {
   std::vector<Finding> checks;
-  absl::Status scheduler;  // why it does not answer, for people
+  absl::Status scheduler;  // why the scheduler does not answer, readable
 };
 
-// INVALID_ARGUMENT: a flag.
+// INVALID_ARGUMENT: a flag has a bad value.
 absl::StatusOr<Diagnosis> RunDoctor(const DoctorQuestion& question);
 
 }  // namespace addend

@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "lib/auth/job_proof.h"
+#include "lib/base/clock.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/status_macros.h"
 #include "lib/rpc/client.h"
@@ -26,8 +28,13 @@ absl::StatusOr<bool> IsMember(const std::string& scheduler, uint32_t server,
 }  // namespace
 
 absl::StatusOr<std::string> DrainServer(const std::string& scheduler, uint32_t server,
-                                        absl::Duration timeout, bool json) {
+                                        const std::string& secret_file, absl::Duration timeout,
+                                        bool json) {
   v1::DrainRequest request;
+  if (!secret_file.empty()) {
+    ADDEND_ASSIGN_OR_RETURN(const std::string secret, auth::ReadSecretFile(secret_file));
+    request.set_join_proof(auth::JoinProof(secret, auth::kOfServers));
+  }
   request.set_server_id(server);
   ADDEND_RETURN_IF_ERROR(Explained(scheduler, CallAny(scheduler, [&](const auto& channel) {
                                      grpc::ClientContext context;
@@ -36,11 +43,11 @@ absl::StatusOr<std::string> DrainServer(const std::string& scheduler, uint32_t s
                                      return v1::Scheduler::NewStub(channel)->Drain(
                                          &context, request, &response);
                                    })));
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = SteadyNow() + timeout;
   while (true) {
     ADDEND_ASSIGN_OR_RETURN(const bool there, IsMember(scheduler, server, timeout));
     if (!there) break;
-    if (absl::Now() >= deadline) {
+    if (SteadyNow() >= deadline) {
       return WithExitCode(
           absl::DeadlineExceededError(absl::StrFormat(
               "server %d is being drained, but was not done within %s: addendctl status shows what "

@@ -1,4 +1,4 @@
-// addendctl drain: a CPU server gives what it sums to others.
+// addendctl drain: a CPU server hands its partitions over to other servers.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,10 @@
 namespace addend {
 
 // Asks the scheduler at `scheduler` (host:port) to drain the server, and waits until it has left.
-// Returns the text, or one line of JSON. `timeout`: for a call, and to wait.
+// Returns the text, or one line of JSON. `secret_file`: the servers' secret; empty if the scheduler
+// has no secret. `timeout`: of a call, and of the wait.
 absl::StatusOr<std::string> DrainServer(const std::string& scheduler, uint32_t server,
-                                        absl::Duration timeout, bool json);
+                                        const std::string& secret_file, absl::Duration timeout,
+                                        bool json);
 
 }  // namespace addend

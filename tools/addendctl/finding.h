@@ -1,4 +1,4 @@
-// One finding of `addendctl doctor`, and how findings are shown.
+// A finding of `addendctl doctor`, and the output of findings.
 #pragma once
 
 #include <string>
@@ -8,16 +8,16 @@ namespace addend {
 
 enum class Verdict {
   kOk,
-  kWarning,        // works, but worse than it could, or not for long
+  kWarning,        // works, but worse than possible, or not for long
   kProblem,        // does not work
-  kNotApplicable,  // nothing to judge here
+  kNotApplicable,  // nothing to check here
 };
 
 struct Finding {
   std::string name;
   Verdict verdict = Verdict::kOk;
-  std::string found;   // one sentence without a full stop
-  std::string advice;  // what to do; empty: nothing
+  std::string found;   // a sentence without a full stop
+  std::string advice;  // the remedy; empty: no remedy is needed
 };
 
 bool HasProblem(const std::vector<Finding>& checks);

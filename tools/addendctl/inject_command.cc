@@ -1,3 +1,5 @@
+// Rewrites only the documents that are training jobs; all other documents of the file are printed
+// unchanged, comments included.
 #include "tools/addendctl/inject_command.h"
 
 #include <fcntl.h>
@@ -33,7 +35,7 @@ constexpr char kSidecarName[] = "addend-agent";
 constexpr char kSchedulerOfChart[] = "addend-scheduler.addend:7070";
 constexpr int kImageUser = 65532;  // of the agent's image; its group owns the socket
 
-// A text that can stand between the quotes of the sidecar's YAML.
+// Checks that a text can stand between the quotes of the sidecar's YAML.
 absl::Status CheckText(const char* flag, const std::string& text) {
   const auto bad = [](unsigned char c) { return c < ' ' || c == '"' || c == '\\' || c == 0x7F; };
   if (!text.empty() && std::none_of(text.begin(), text.end(), bad)) return absl::OkStatus();
@@ -47,7 +49,7 @@ struct SidecarValues {
   uint64_t memory_bytes;
 };
 
-// Outside of comments, which may speak of placeholders.
+// Ignores comments, which may mention placeholders.
 bool HasPlaceholder(const std::string& text) {
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     if (!absl::StartsWith(line, "#") && absl::StrContains(line, "{{")) return true;
@@ -71,7 +73,7 @@ absl::StatusOr<YAML::Node> Sidecar(const SidecarValues& values, const TrainingPo
     return absl::InternalError("sidecar.yaml has a placeholder that addendctl does not know");
   }
   YAML::Node sidecar = YAML::Load(text);
-  // A variable can only refer to those before it.
+  // A variable can only refer to earlier variables.
   YAML::Node variables(YAML::NodeType::Sequence);
   for (const std::string& variable : pods.variables) variables.push_back(YAML::Load(variable));
   for (const YAML::Node& variable : sidecar["env"]) variables.push_back(variable);
@@ -110,7 +112,8 @@ absl::Status CheckPod(const YAML::Node& spec, const Refuse& refuse) {
   return absl::OkStatus();
 }
 
-// The user of the agent's image and that of the trainers meet in the pod's group.
+// Sets fsGroup, so that the users of the agent's image and of the trainers share a group for the
+// socket.
 void LetGroupUseSocket(YAML::Node spec) {
   YAML::Node context = spec["securityContext"];
   if (!context || !context.IsMap()) {
@@ -179,7 +182,7 @@ absl::Status InjectWorkload(const InjectQuestion& question, const Workload& work
   return absl::OkStatus();
 }
 
-// One document of the file: its own text, or a changed one.
+// Returns a document of the file: its original text, or the changed document.
 absl::StatusOr<std::string> InjectDocument(const InjectQuestion& question,
                                            const YamlDocument& document, size_t* workloads,
                                            std::vector<std::string>* notes) {
@@ -190,7 +193,7 @@ absl::StatusOr<std::string> InjectDocument(const InjectQuestion& question,
   };
   try {
     const YAML::Node node = YAML::Load(document.text);
-    if (node.IsNull()) return document.text;  // comments alone
+    if (node.IsNull()) return document.text;  // only comments
     if (!IsWorkload(node)) {
       const std::string kind =
           node.IsMap() && node["kind"] ? node["kind"].as<std::string>("?") : "what is no object";

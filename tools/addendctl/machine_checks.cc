@@ -11,8 +11,8 @@
 namespace addend {
 namespace {
 
-// An agent has two descriptors for every tensor and one more for every local rank, a server has one
-// for every node; this is what a model of some hundred tensors on a machine of eight ranks needs.
+// An agent uses two descriptors for every tensor and one more for every local rank, a server uses
+// one for every node. A model of some hundred tensors on a machine of eight ranks needs this limit.
 constexpr uint64_t kFewDescriptors = 4096;
 constexpr uint64_t kTooFewDescriptors = 256;
 constexpr uint64_t kLittleLocked = 64'000'000;

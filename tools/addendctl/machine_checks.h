@@ -1,4 +1,4 @@
-// What `addendctl doctor` says of this machine. Pure.
+// The machine checks of `addendctl doctor`. Pure.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ Finding CheckDescriptors(const LimitFacts& limits);
 Finding CheckLockedMemory(const LimitFacts& limits, const RdmaFacts& rdma, WantedTransport wanted);
 Finding CheckRdma(const RdmaFacts& rdma, WantedTransport wanted);
 Finding CheckGpus(const GpuFacts& gpu);
-// `model_bytes` 0: not known. `given_bytes`: the limit to reckon with; 0: the cgroup's.
+// `model_bytes` 0: unknown. `given_bytes`: the memory limit to assume; 0: the cgroup's.
 Finding CheckMemory(const MemoryFacts& memory, uint64_t given_bytes, uint64_t model_bytes,
                     uint32_t local_size);
 Finding CheckSharedMemory(const std::string& error);

@@ -53,7 +53,8 @@ LimitFacts ReadLimits() {
   return facts;
 }
 
-// Whether the NIC can be given as much memory as a larger tensor has.
+// Checks whether the NIC can register as much memory as a larger tensor has; returns the error or
+// an empty string.
 std::string RegistrationError(rdma::Device* device) {
   void* const memory =
       ::mmap(nullptr, kRegistered, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -97,7 +98,7 @@ GpuFacts ReadGpus() {
       facts.devices.push_back(entry.path());
     }
   }
-  // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat ...": the first number.
+  // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat ...": takes the first number.
   const std::string line = FirstLine("/proc/driver/nvidia/version");
   for (const std::string& word :
        std::vector<std::string>(absl::StrSplit(line, ' ', absl::SkipEmpty()))) {
@@ -141,7 +142,7 @@ std::string InterfaceOf(const std::string& address) {
       ::inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(i->ifa_addr)->sin6_addr, text,
                   sizeof(text));
     }
-    // A link-local address carries its interface: fe80::1%eth0.
+    // A link-local address contains its interface: fe80::1%eth0.
     if (text[0] != 0 && address.substr(0, address.find('%')) == text) name = i->ifa_name;
   }
   ::freeifaddrs(all);
@@ -164,7 +165,8 @@ InterfaceFacts ReadInterface(const HostPort& peer) {
   return facts;
 }
 
-// Whether a service could not listen there. Who has closed a connection there is not in its way.
+// Returns whether a service could not listen on the port. SO_REUSEADDR permits closed connections
+// on it.
 bool IsTaken(uint16_t port) {
   const UniqueFd fd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int yes = 1;
@@ -178,7 +180,7 @@ bool IsTaken(uint16_t port) {
     if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&v6), sizeof(v6)) == 0) return false;
     if (errno == EADDRINUSE) return true;
   }
-  // A machine without IPv6.
+  // For a machine without IPv6.
   const UniqueFd old(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   ::setsockopt(old.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   sockaddr_in v4{};

@@ -1,4 +1,4 @@
-// What `addendctl doctor` reads of this machine, or container. Nothing here judges.
+// Facts that `addendctl doctor` reads from this machine, or container, without judging them.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ struct RdmaPortFacts {
   std::string fabric;
   std::string gid;
   uint32_t mtu_bytes = 0;
-  std::string registration_error;  // of 64 MB; empty: it worked
+  std::string registration_error;  // of registering 64 MB; empty: success
 };
 
 struct RdmaFacts {
-  std::vector<RdmaPortFacts> ports;  // usable ones
-  std::string why_none;              // if there are none
-  bool denied = false;               // there are some, and this process may not use them
+  std::vector<RdmaPortFacts> ports;  // usable ports
+  std::string why_none;              // the reason if there are no usable ports
+  bool denied = false;               // ports exist, but this process may not use them
 };
 
 struct LimitFacts {
@@ -37,14 +37,14 @@ struct GpuFacts {
   std::string driver;                // its version; empty: no driver is visible
 };
 
-// The interface from which a peer is reached.
+// The interface that leads to a peer.
 struct InterfaceFacts {
   std::string name;
   std::string address;
   uint32_t mtu_bytes = 0;
-  double speed_bps = 0;  // 0: the kernel does not know
+  double speed_bps = 0;  // 0: unknown to the kernel
   bool loopback = false;
-  std::string error = {};  // there is no way to the peer
+  std::string error = {};  // set if there is no route to the peer
 };
 
 struct PortFacts {
@@ -54,7 +54,7 @@ struct PortFacts {
 };
 
 struct SocketFacts {
-  std::string path;   // empty: not asked for
+  std::string path;   // empty: no socket to check
   std::string error;  // why a trainer could not connect
 };
 
@@ -71,8 +71,8 @@ struct MachineFacts {
 
 struct MachineQuestion {
   HostPort scheduler;
-  bool rdma = true;    // look at the NICs
-  std::string socket;  // empty: none
+  bool rdma = true;    // inspect the NICs
+  std::string socket;  // empty: no socket to check
 };
 
 MachineFacts ReadMachine(const MachineQuestion& question);

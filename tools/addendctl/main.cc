@@ -1,4 +1,4 @@
-// addendctl: asks a running cluster what it does, and the planner what it would do.
+// addendctl: queries a running cluster, and the planner about a hypothetical cluster.
 #include <algorithm>
 #include <cstdio>
 #include <initializer_list>
@@ -49,9 +49,9 @@ constexpr char kHelp[] =
       The scheduler, the summation servers with their traffic, the jobs with their plan.
   addendctl jobs | addendctl nodes
       One line for every job, or every node of every job.
-  addendctl drain SERVER
+  addendctl drain SERVER [--server-secret-file=FILE]
       Moves what a CPU server (its number) sums to others, while the jobs run, and waits until it is done; the server's
-      process then ends with status 0.
+      process then ends with status 0. The file is the scheduler's, where it has one.
   addendctl why JOB
       Whom the job waits for, in one sentence: asks its agents and its summation servers.
   addendctl trace --job=NAME [--rounds=10] > trace.json
@@ -147,7 +147,8 @@ absl::StatusOr<std::string> Drain(const std::vector<std::string>& arguments) {
         "drain SERVER");
   }
   return DrainServer(absl::GetFlag(FLAGS_scheduler).ToString(), server,
-                     absl::GetFlag(FLAGS_timeout), absl::GetFlag(FLAGS_json));
+                     absl::GetFlag(FLAGS_server_secret_file), absl::GetFlag(FLAGS_timeout),
+                     absl::GetFlag(FLAGS_json));
 }
 
 absl::StatusOr<std::string> Trace() {
@@ -255,7 +256,7 @@ absl::Status CheckCommand(const std::vector<std::string>& arguments) {
 absl::Status Run(const std::vector<std::string>& arguments, int* exit_status) {
   ADDEND_RETURN_IF_ERROR(InitLogging({.process = "addendctl", .level = "error"}));
   ADDEND_RETURN_IF_ERROR(CheckCommand(arguments));
-  // Blocked before there is a second thread, signals reach the one that waits for them.
+  // Blocked before a second thread exists, signals reach the thread that waits for them.
   std::optional<StopSignal> stop;
   if (arguments.front() == "top") stop.emplace();
   ADDEND_ASSIGN_OR_RETURN(const auto tls, StartTls(PlainText::kAllowed));
@@ -270,7 +271,7 @@ absl::Status Run(const std::vector<std::string>& arguments, int* exit_status) {
 }  // namespace addend
 
 int main(int argc, char** argv) {
-  // -f as kubectl has it; all other flags have long names.
+  // -f as in kubectl; all other flags have long names.
   std::string file = "--file";
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]) == "-f") argv[i] = file.data();

@@ -1,5 +1,5 @@
-// What `addendctl plan --model` adds: how long a round takes with the model's own tensors, and
-// whether further CPU machines would help.
+// The part of `addendctl plan --model`: the time of a round with the model's own tensors, and the
+// benefit of further CPU machines.
 #pragma once
 
 #include <cstdint>
@@ -15,27 +15,28 @@
 namespace addend {
 
 struct ModelRounds {
-  std::string model;  // empty: one tensor
+  std::string model;  // empty: a single tensor
   size_t tensors = 0;
   uint64_t bytes = 0;
-  uint64_t partition_bytes = 0;  // the largest
+  uint64_t partition_bytes = 0;  // the largest partition
   Simulation balanced;
-  std::optional<Simulation> hash;  // where the paper's formula has a value
+  std::optional<Simulation> hash;  // set where the paper's formula has a value
   struct WithCpuNodes {
     size_t cpu_nodes;
     double t_s;
   };
-  std::vector<WithCpuNodes>
-      further;  // machines alike: more CPU machines, up to as many as GPU ones
+  // For equal machines: more CPU machines, up to the number of GPU machines.
+  std::vector<WithCpuNodes> further;
 };
 
-// The bytes of all of a model's tensors. InvalidArgument for an unknown model.
+// Returns the bytes of all of a model's tensors. InvalidArgument for an unknown model.
 absl::StatusOr<uint64_t> BytesOfModel(const std::string& model);
-// `input`: machines with known bandwidths; `alike`: further machines may be added to them.
+// `input`: machines with known bandwidths; `alike`: equal machines, so that further machines may be
+// added.
 absl::StatusOr<ModelRounds> SimulateModel(const std::string& model,
                                           const PartitionSize& partition_size,
                                           const PlanInput& input, bool alike);
-// The same for a single tensor of input.bytes.
+// Simulates a single tensor of input.bytes.
 absl::StatusOr<ModelRounds> SimulateOneTensor(const PartitionSize& partition_size,
                                               const PlanInput& input, bool alike);
 

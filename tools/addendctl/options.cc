@@ -11,6 +11,9 @@ ABSL_FLAG(
     "Only this job; empty: all (status, jobs, nodes, top). The name that the job gets; empty: "
     "that of its Kubernetes object (inject).");
 ABSL_FLAG(bool, json, false, "Print JSON for programs instead of a table.");
+ABSL_FLAG(std::string, server_secret_file, "",
+          "The file with the scheduler's secret of the servers; needed if the scheduler has such a "
+          "secret (drain).");
 ABSL_FLAG(uint64_t, rounds, 10, "The last so many rounds of every tensor (trace).");
 ABSL_FLAG(bool, summary, false, "Print only what the rounds waited for, not the trace (trace).");
 ABSL_FLAG(uint32_t, gpu_nodes, 0, "Number of GPU machines of the job, at least 1 (plan).");

@@ -1,4 +1,4 @@
-// The options of addendctl; which command reads which is said in their help.
+// The options of addendctl; the help of an option names the commands that read it.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@ ABSL_DECLARE_FLAG(addend::PeerAddresses, scheduler);
 ABSL_DECLARE_FLAG(absl::Duration, timeout);
 ABSL_DECLARE_FLAG(std::string, job);
 ABSL_DECLARE_FLAG(bool, json);
+ABSL_DECLARE_FLAG(std::string, server_secret_file);
 ABSL_DECLARE_FLAG(uint64_t, rounds);
 ABSL_DECLARE_FLAG(bool, summary);
 ABSL_DECLARE_FLAG(uint32_t, gpu_nodes);

@@ -20,9 +20,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// More would be a slip of the pen, and would take the machine's memory.
+// A larger number would be a typing error, and would take the machine's memory.
 constexpr uint32_t kMaxMachines = 1'000'000;
-// More partitions of one tensor are not simulated: with so many a round takes t_opt, near enough.
+// A tensor of more partitions is not simulated: its round takes nearly t_opt.
 constexpr uint64_t kMaxSimulated = 1'000'000;
 
 absl::Status Check(const PlanQuestion& question) {
@@ -66,8 +66,8 @@ absl::Status ReadBandwidths(const PlanQuestion& question, PlanInput* input) {
   return absl::OkStatus();
 }
 
-// What Eq. 1 gives one CPU machine. Without any it still has a value: where the shares of the first
-// one would start.
+// Returns a CPU machine's share by Eq. 1. Without CPU machines the value is the share that the
+// first CPU machine would get.
 double CpuShare(const PlanQuestion& question, const Plan& plan) {
   if (!plan.cpu_shares.empty()) return plan.cpu_shares.front();
   const double n = question.gpu_nodes;
@@ -145,8 +145,8 @@ std::string ToText(const PlanQuestion& question, const PlanInput& input, const P
          (rounds ? ToText(*rounds) : "");
 }
 
-// None: the time is not known, or nobody asked for a round of one tensor, or its partitions are too
-// many.
+// Returns no value if the time is unknown; without a model, also if the answer is not JSON or the
+// tensor has too many partitions.
 absl::StatusOr<std::optional<ModelRounds>> Simulate(const PlanQuestion& question,
                                                     const PlanInput& input, const Plan& plan) {
   if (!plan.t_opt_s) return std::nullopt;

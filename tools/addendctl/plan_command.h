@@ -1,4 +1,4 @@
-// `addendctl plan`: what a number of CPU machines would bring, without a cluster.
+// `addendctl plan`: the benefit of a number of CPU machines, computed without a cluster.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,10 @@ struct PlanQuestion {
   uint32_t cpu_nodes = 0;
   uint64_t bytes = 0;        // M
   double bandwidth_bps = 0;  // of every machine; 0: unknown
-  std::string bandwidths =
-      {};                  // one per machine, GPU machines first: "10Gbps,25Gbps"; empty: all alike
-  std::string model = {};  // then `bytes` is 0: they are those of its tensors
+  // A bandwidth per machine, GPU machines first: "10Gbps,25Gbps"; empty: all machines equal.
+  std::string bandwidths = {};
+  // With a model `bytes` is 0: the model's tensors give the bytes.
+  std::string model = {};
   uint64_t partition_bytes = 0;  // with a model; 0: auto
   bool json = false;
 };

@@ -1,4 +1,4 @@
-// deploy/helm/addend/files/sidecar.yaml, as it was when this was built.
+// deploy/helm/addend/files/sidecar.yaml, embedded at build time.
 #pragma once
 
 namespace addend {

@@ -57,7 +57,7 @@ std::string JobLine(const v1::JobStatus& job) {
   return line + "\n";
 }
 
-// How the plan shares the job out.
+// Formats the job's shares of the plan.
 std::string SharesText(const v1::GetStatusResponse& status, const v1::JobStatus& job) {
   Table table({"SERVER", "ROLE", "TARGET", "ASSIGNED"});
   for (const auto& share : job.shares()) {

@@ -1,4 +1,4 @@
-// The scheduler's status for people.
+// The scheduler's status as readable tables.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace addend {
 
-// Each ends with a line feed. `scheduler` is the address that was asked.
+// Each result ends with a line feed. `scheduler` is the queried address.
 std::string StatusText(const v1::GetStatusResponse& status, const std::string& scheduler);
 std::string JobsText(const v1::GetStatusResponse& status);
 std::string NodesText(const v1::GetStatusResponse& status);

@@ -9,7 +9,7 @@
 namespace addend {
 namespace {
 
-// Characters, not bytes: names are UTF-8.
+// Counts characters, not bytes: names are UTF-8.
 size_t Width(const std::string& text) {
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));

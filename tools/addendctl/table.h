@@ -1,4 +1,4 @@
-// Text for people: tables, and numbers with few digits.
+// Readable text: tables, and numbers with few digits.
 #pragma once
 
 #include <string>
@@ -6,15 +6,15 @@
 
 namespace addend {
 
-// Rows under a header, columns as wide as their widest cell. Cells that look like numbers stand at
-// the right.
+// Rows under a header, columns as wide as their widest cell. Columns of numbers are aligned to the
+// right.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) : rows_{std::move(header)} {}
-  // As many cells as the header has.
+  // `row` has as many cells as the header.
   void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
   bool empty() const { return rows_.size() == 1; }
-  // Every line ends with a line feed; `indent` spaces stand before each.
+  // Every line ends with a line feed, and starts with `indent` spaces.
   std::string ToString(int indent = 0) const;
 
  private:

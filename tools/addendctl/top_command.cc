@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "lib/base/clock.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "lib/rpc/status.h"
@@ -34,7 +35,7 @@ class Top {
  public:
   explicit Top(const TopQuestion& question) : question_(question) {}
 
-  // Asks once more. An error only for what no further question can change.
+  // Queries once. Returns an error only if no further query can succeed.
   absl::Status Ask() {
     // A stopped scheduler must not hold up Ctrl-C for long.
     const absl::Duration patience =
@@ -42,7 +43,7 @@ class Top {
     auto status = AskStatus(question_.scheduler, question_.job, patience);
     if (!status.ok()) {
       if (absl::IsInvalidArgument(status.status())) return status.status();
-      if (!away_since_) away_since_ = absl::Now();
+      if (!away_since_) away_since_ = SteadyNow();
       away_ = Message(status.status());
       if (question_.once) return status.status();
       return absl::OkStatus();
@@ -53,17 +54,17 @@ class Top {
     return absl::OkStatus();
   }
 
-  // False when nobody reads any more.
+  // Returns false if the output has no reader any more.
   bool Show() {
     TopHeader header{.scheduler = question_.scheduler,
                      .away = away_since_ ? away_ : "",
                      .unix_s = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())};
-    if (away_since_) header.away_s = absl::ToDoubleSeconds(absl::Now() - *away_since_);
+    if (away_since_) header.away_s = absl::ToDoubleSeconds(SteadyNow() - *away_since_);
     const TopView* view = view_ ? &*view_ : nullptr;
     if (question_.json) {
       Print(TopJson(header, view));
     } else if (winsize size{}; !question_.once && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) {
-      // The last line stays free: a line feed there would scroll.
+      // The last line stays free: a line feed in it would scroll.
       Redraw(FitScreen(TopText(header, view), size.ws_col, size.ws_row > 1 ? size.ws_row - 1u : 0));
     } else {
       Print(TopText(header, view) + (question_.once ? "" : "\n"));

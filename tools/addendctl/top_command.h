@@ -11,15 +11,15 @@ namespace addend {
 
 struct TopQuestion {
   std::string scheduler;
-  std::string job;  // empty: all
+  std::string job;  // empty: all jobs
   absl::Duration interval;
   absl::Duration timeout;  // of a call
-  bool once = false;       // one view, after one interval
+  bool once = false;       // a single view, after an interval
   bool json = false;       // a line per interval
 };
 
-// Prints a view per interval until SIGINT or SIGTERM, and goes on while the scheduler is away. With
-// `once` an error if it does not answer. `stop` was made before the first thread.
+// Prints a view per interval until SIGINT or SIGTERM, and continues while the scheduler does not
+// answer. With `once` that is an error. `stop` was made before the first thread.
 absl::Status RunTop(const TopQuestion& question, StopSignal* stop);
 
 }  // namespace addend

@@ -1,3 +1,5 @@
+// Pairs every member with its record in the earlier sample; rates are computed only between two
+// records of the same incarnation, since a restart resets the counters.
 #include "tools/addendctl/top_view.h"
 
 #include <algorithm>
@@ -13,9 +15,9 @@ namespace addend {
 namespace {
 
 constexpr int kEvents = 5;
-constexpr uint64_t kRecentRounds = 20;  // of RoundTimes.recent_s
+constexpr uint64_t kRecentRounds = 20;  // the number of rounds in RoundTimes.recent_s
 
-// Two answers of the same process of a member, or of one of them alone.
+// Two answers of the same process of a member; `before` is null if only `now` has it.
 template <typename Member>
 struct Pair {
   const Member* before;
@@ -66,7 +68,7 @@ Pair<v1::NodeStatus> PairOf(const Sample* before, const v1::JobStatus& job,
   return {nullptr, &now};
 }
 
-// Means of the last rounds of some nodes.
+// Sums of the last rounds of some nodes.
 struct Rounds {
   double seconds = 0;
   double optimal_s = 0;
@@ -129,7 +131,7 @@ TopJob JobRow(const Sample* before, const Sample& now, const v1::JobStatus& job,
   return row;
 }
 
-// Of all bytes of the jobs that the server sums for, its part.
+// Returns the server's share of the bytes of all jobs for which it sums.
 double ShareOf(const v1::GetStatusResponse& status, uint32_t server_id) {
   double mine = 0;
   double all = 0;
@@ -306,7 +308,7 @@ nlohmann::ordered_json RowsJson(const TopView& view) {
   return json;
 }
 
-// Characters, not bytes: names are UTF-8.
+// Counts characters, not bytes: names are UTF-8.
 std::string Cut(const std::string& line, size_t columns) {
   size_t characters = 0;
   for (size_t i = 0; i < line.size(); ++i) {

@@ -1,4 +1,4 @@
-// What `addendctl top` shows: two answers of the scheduler, an interval apart, as rows. Pure.
+// The view of `addendctl top`: two answers of the scheduler, an interval apart, as rows. Pure.
 #pragma once
 
 #include <cstdint>
@@ -12,34 +12,34 @@ namespace addend {
 
 struct Sample {
   v1::GetStatusResponse status;
-  double at_s = 0;  // when it was taken, on any clock that does not jump
+  double at_s = 0;  // time of the sample, on any clock that does not jump
 };
 
-// Rates are of the time between the two samples, in bits per second; none: only one sample has it,
-// or the member was restarted in between.
+// Rates cover the time between the two samples, in bits per second; nullopt if only one sample has
+// the member, or the member was restarted in between.
 struct TopJob {
   std::string name;
   std::string state;
   uint32_t connected = 0;  // nodes
   uint32_t nodes = 0;
-  uint32_t cpu_servers = 0;  // that sum for it
+  uint32_t cpu_servers = 0;  // the CPU servers that sum for it
   uint32_t tensors = 0;
   uint64_t tensor_bytes = 0;
   std::optional<double> round_s = {};     // mean of the nodes' last rounds
   std::optional<double> optimal_s = {};   // the shortest time possible for the same rounds
-  std::optional<double> efficiency = {};  // 0 to 1: the one by the other
-  std::optional<double> pushed_bps = {};  // what its nodes give to be summed
+  std::optional<double> efficiency = {};  // 0 to 1: optimal_s / round_s
+  std::optional<double> pushed_bps = {};  // bytes that its nodes push to be summed
 };
 
 struct TopServer {
   uint32_t id = 0;
   std::string host;
   std::string kind;  // "cpu", or "node 3 of job"
-  double share = 0;  // of the bytes of the jobs that it sums for
+  double share = 0;  // of the bytes of the jobs for which it sums
   std::optional<double> in_bps = {};
   std::optional<double> out_bps = {};
   uint64_t memory_used_bytes = 0;
-  uint64_t memory_limit_bytes = 0;  // 0: none
+  uint64_t memory_limit_bytes = 0;  // 0: no limit
   double last_seen_s = 0;
   double speed = 0;
   bool draining = false;
@@ -73,24 +73,24 @@ struct TopView {
   std::vector<TopJob> jobs = {};
   std::vector<TopServer> servers = {};
   std::vector<TopNode> nodes = {};
-  std::vector<TopEvent> events = {};  // the newest five, oldest first
+  std::vector<TopEvent> events = {};  // the newest five events, oldest first
 };
 
 // `before`: null for the first sample.
 TopView MakeTopView(const Sample* before, const Sample& now);
 
 struct TopHeader {
-  std::string scheduler;  // that is asked
-  std::string away;       // why it does not answer; empty: it does
-  double away_s = 0;      // for how long
+  std::string scheduler;  // the queried address
+  std::string away;       // why it does not answer; empty: it answers
+  double away_s = 0;      // for how long it has not answered
   double unix_s = 0;      // now, on this machine
 };
 
-// `view`: null as long as the scheduler has never answered. Both end with a line feed.
+// `view`: null until the scheduler has answered. Both end with a line feed.
 std::string TopText(const TopHeader& header, const TopView* view);
 std::string TopJson(const TopHeader& header, const TopView* view);
 
-// Lines cut to `columns` characters and to `rows` lines; 0: not at all.
+// Cuts lines to `columns` characters and the text to `rows` lines; 0: no limit.
 std::string FitScreen(const std::string& text, size_t columns, size_t rows);
 
 }  // namespace addend

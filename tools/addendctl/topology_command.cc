@@ -44,9 +44,9 @@ struct PcieCost {
 struct Findings {
   uint64_t bytes = 0;
   Topology topology;
-  std::optional<Layout> layout;  // none: there is no GPU
-  std::vector<Cost> costs;       // of all strategies, if they are asked for
-  std::optional<PcieCost> pcie;  // if it is asked for, and several GPUs have no NVLink
+  std::optional<Layout> layout;  // nullopt: there is no GPU
+  std::vector<Cost> costs;       // of all strategies, if requested
+  std::optional<PcieCost> pcie;  // if requested, and several GPUs have no NVLink
 };
 
 std::vector<std::string> BusIds(const Topology& topology) {

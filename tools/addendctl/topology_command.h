@@ -1,5 +1,5 @@
-// `addendctl topology`: which links a machine's GPUs and NICs share, and how a node aggregates
-// there.
+// `addendctl topology`: the links that a machine's GPUs and NICs share, and the aggregation
+// strategy of a node.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 namespace addend {
 
 struct TopologyQuestion {
-  std::string file;         // XML of hwloc; empty: this machine
-  std::string export_file;  // where to record this machine; empty: nowhere
-  std::string strategy;     // instead of the rule's choice; empty: that
+  std::string file;         // hwloc's XML; empty: this machine
+  std::string export_file;  // the file to record this machine in; empty: no export
+  std::string strategy;     // overrides the rule's choice; empty: the rule's choice
   uint64_t bytes = 0;       // M of the cost model; 0: 1 GB
-  bool explain = false;     // with the cost model
+  bool explain = false;     // prints the cost model too
   bool json = false;
 };
 
-// The text to print, which ends with a line feed. A rank runs on each GPU, in the order of bus ids.
-// InvalidArgument for a file that cannot be read or written, or an unknown strategy.
+// Returns the text to print, which ends with a line feed. Assumes a rank on each GPU, in the order
+// of bus ids. InvalidArgument for a file that cannot be read or written, or an unknown strategy.
 absl::StatusOr<std::string> AnswerTopology(const TopologyQuestion& question);
 
 }  // namespace addend

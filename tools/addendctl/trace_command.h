@@ -1,5 +1,5 @@
-// `addendctl trace`: what the last rounds of a job waited for, and every partition's way through
-// them, on all nodes and servers on one clock.
+// `addendctl trace`: the bottleneck of a job's last rounds, and the timeline of every partition in
+// them, on all nodes and servers, on a common clock.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace addend {
 
-// For people: the sentence that names the bottleneck, the parts of a partition's way, the places
-// that were looked at, and how well the clocks are known. Pure.
+// A readable summary: the sentence that names the bottleneck, the stages of a partition, the
+// compared places, and the error of the clocks. Pure.
 std::string SummaryText(const JobTrace& trace, const Bottleneck& bottleneck);
-// The same for programs: {"job", "steps", "step_s", "bytes", "t_opt_s", "parts", "bottleneck"
-// (null: none), "sentence", "suspects", "clock_error_s", "did_not_answer"}. Pure.
+// The same as JSON: {"job", "steps", "step_s", "bytes", "t_opt_s", "parts", "bottleneck" (null:
+// none), "sentence", "suspects", "clock_error_s", "did_not_answer"}. Pure.
 std::string SummaryJson(const JobTrace& trace, const Bottleneck& bottleneck);
 
 }  // namespace addend

@@ -1,3 +1,5 @@
+// Collects the records of all processes, estimates the offset of each clock from the fastest of
+// several short calls, and moves all times to the clock of addendctl.
 #include "tools/addendctl/trace_data.h"
 
 #include <grpcpp/client_context.h>
@@ -10,19 +12,23 @@
 #include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
+#include "lib/base/utf8.h"
 #include "lib/rpc/client.h"
 #include "lib/rpc/status.h"
 #include "lib/trace/clock.h"
 #include "proto/addend/v1/trace.grpc.pb.h"
+#include "tools/addendctl/ask.h"
 
 namespace addend {
 namespace {
 
 constexpr int kClockSamples = 20;
+// Services refuse a trace to a caller with a later deadline (lib/server/trace_service.cc).
+constexpr absl::Duration kLongestTrace = absl::Seconds(59);
 
-// What one process has answered.
+// The answer of a process.
 struct Answer {
-  std::string clock;  // its name
+  std::string clock;  // the name of the process's clock
   ClockOffset offset;
   std::vector<v1::TensorName> tensors;
   std::vector<v1::PartitionLife> lives;
@@ -53,12 +59,13 @@ absl::StatusOr<Answer> Ask(const std::string& address, uint64_t job_id, uint64_t
   Answer answer;
   ADDEND_RETURN_IF_ERROR(AskClock(stub.get(), timeout, &answer));
   grpc::ClientContext context;
-  SetDeadline(&context, timeout);
+  SetDeadline(&context, std::min(timeout, kLongestTrace));
   v1::GetTraceRequest request;
   request.set_job_id(job_id);
   request.set_rounds(rounds);
   const auto reader = stub->GetTrace(&context, request);
   for (v1::TraceChunk chunk; reader->Read(&chunk);) {
+    MakePrintable(&chunk);
     answer.tensors.insert(answer.tensors.end(), chunk.tensors().begin(), chunk.tensors().end());
     answer.lives.insert(answer.lives.end(), chunk.lives().begin(), chunk.lives().end());
     answer.events.insert(answer.events.end(), chunk.events().begin(), chunk.events().end());
@@ -67,7 +74,7 @@ absl::StatusOr<Answer> Ask(const std::string& address, uint64_t job_id, uint64_t
   return answer;
 }
 
-// Processes on one clock are equally far ahead: the best estimate counts for all of them.
+// Processes on the same clock have the same offset: the best estimate counts for all of them.
 void ShareClocks(std::map<std::string, Answer>* answers) {
   std::map<std::string, ClockOffset> best;
   for (const auto& [address, answer] : *answers) {
@@ -101,7 +108,8 @@ absl::StatusOr<const v1::JobStatus*> FindJob(const v1::GetStatusResponse& status
                                              const std::string& job) {
   std::vector<std::string> names;
   for (const auto& candidate : status.jobs()) {
-    if (candidate.name() == job || (job.empty() && status.jobs_size() == 1)) return &candidate;
+    if (candidate.name() == OneLine(job) || (job.empty() && status.jobs_size() == 1))
+      return &candidate;
     names.push_back("'" + candidate.name() + "'");
   }
   if (job.empty() && !names.empty()) {
@@ -148,7 +156,7 @@ absl::StatusOr<JobTrace> CollectTrace(const v1::GetStatusResponse& status, const
                  .silent = {}};
   std::set<uint32_t> summing;
   for (const auto& share : found->shares()) summing.insert(share.server_id());
-  std::map<std::string, std::string> whom;  // by address
+  std::map<std::string, std::string> whom;  // member's name, by address
   for (const auto& node : found->nodes()) {
     whom[node.control_address()] =
         absl::StrFormat("node %d (%s)", node.node_rank(), node.hostname());

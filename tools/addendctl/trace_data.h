@@ -1,4 +1,4 @@
-// What all processes of a job have noted of its rounds, on one clock.
+// The records of a job's rounds from all its processes, on a common clock.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,23 @@
 
 namespace addend {
 
-// How far a process's clock is ahead of addendctl's: the truth is within +- error_ns of it.
+// The offset of a process's clock from addendctl's: the true offset is within +- error_ns.
 struct ClockOffset {
   int64_t ns = 0;
   int64_t error_ns = 0;
 };
 
-// One answer to "what time is it?".
+// An answer to the question for the time.
 struct ClockSample {
-  int64_t asked = 0;     // on our clock
-  int64_t answered = 0;  // on our clock
-  int64_t told = 0;      // on theirs
+  int64_t asked = 0;     // on this process's clock
+  int64_t answered = 0;  // on this process's clock
+  int64_t told = 0;      // on the other process's clock
 };
-// From the sample that took least: its answer was given at some time between asking and answer.
+// Uses the sample with the shortest call: the clock was read at some time between question and
+// answer.
 ClockOffset EstimateOffset(const std::vector<ClockSample>& samples);
 
-// An agent, and the colocated server in it.
+// An agent with its colocated server.
 struct NodeTrace {
   uint32_t rank = 0;
   std::string host = {};
@@ -39,7 +40,7 @@ struct ServerTrace {
   uint32_t id = 0;
   std::string host = {};
   bool colocated = false;
-  uint32_t node = 0;  // that it is colocated with
+  uint32_t node = 0;  // the node of a colocated server
   ClockOffset clock = {};
   std::vector<v1::SumEvent> events = {};
 };
@@ -55,11 +56,11 @@ struct JobTrace {
   std::vector<std::string> silent;  // members that did not answer, and why
 
   std::string TensorNamed(uint32_t id) const;
-  int64_t ClockErrorNs() const;  // the largest
+  int64_t ClockErrorNs() const;  // the largest error
 };
 
-// Asks every agent of the job and every server that sums for it, each for at most `timeout`.
-// INVALID_ARGUMENT: no such job.
+// Queries every agent of the job and every server that sums for it, each for at most `timeout`.
+// INVALID_ARGUMENT: the job does not exist.
 absl::StatusOr<JobTrace> CollectTrace(const v1::GetStatusResponse& status, const std::string& job,
                                       uint64_t rounds, absl::Duration timeout);
 

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Processes are numbered: nodes from 1, servers behind them.
+// Process numbers: nodes from 1, servers from kServersFrom.
 constexpr int kServersFrom = 100000;
 
 struct Span {
@@ -21,22 +21,22 @@ struct Span {
   int64_t begin = 0;
   int64_t end = 0;
   Json arguments;
-  std::string flow_out = {};  // arrows that begin at its end
-  std::string flow_in = {};   // and that end at its begin
+  std::string flow_out = {};  // the arrow that begins at its end
+  std::string flow_in = {};   // the arrow that ends at its begin
 };
 
-// Rows of spans that belong together: where they overlap, there are several.
+// Spans of the same kind, in as many rows as overlapping spans need.
 class Track {
  public:
   Track() = default;
   void Add(Span span) { spans_.push_back(std::move(span)); }
 
-  // Rows are threads of the process, from *next_row on.
+  // Writes the rows as threads of the process, from *next_row on.
   void Write(const std::string& name, int process, int64_t origin, int* next_row, Json* events) {
     std::sort(spans_.begin(), spans_.end(), [](const Span& a, const Span& b) {
       return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
     });
-    std::vector<int64_t> ends;  // of each row
+    std::vector<int64_t> ends;  // the end of each row's last span
     for (const Span& span : spans_) {
       size_t row = 0;
       while (row < ends.size() && ends[row] > span.begin) ++row;
@@ -84,7 +84,7 @@ class Track {
     WriteFlow("s", span.flow_out, process, row, begin, events);
     WriteFlow("f", span.flow_in, process, row, begin, events);
   }
-  // An arrow is bound to the span that encloses its time.
+  // The viewer binds an arrow to the span that encloses the arrow's time.
   static void WriteFlow(const char* phase, const std::string& id, int process, int row, double time,
                         Json* events) {
     if (id.empty()) return;
@@ -97,7 +97,7 @@ class Track {
   std::vector<Span> spans_;
 };
 
-// Tracks of one process, in the order in which they shall be shown.
+// Tracks of a process, in display order.
 using Tracks = std::map<std::pair<int, std::string>, Track>;
 
 int64_t Signed(uint64_t time) { return static_cast<int64_t>(time); }
@@ -134,7 +134,7 @@ void AddLife(const JobTrace& trace, uint32_t node, const v1::PartitionLife& life
   const auto flow = [&](const char* way) {
     return FlowOf(way, life.tensor_id(), life.partition(), life.round(), node);
   };
-  if (life.partition() == 0) {  // once for the tensor
+  if (life.partition() == 0) {  // the following spans belong to the tensor
     const uint32_t rank = node * trace.local_size + life.last_rank();
     add(0, absl::StrFormat("calls, until the last (rank %d)", rank), life.first_call(),
         life.last_call());
@@ -196,7 +196,7 @@ void WriteProcess(const std::string& name, int process, int64_t origin, Tracks* 
   for (auto& [key, track] : *tracks) track.Write(key.second, process, origin, &row, events);
 }
 
-// Arrows of which one end was not recorded would point nowhere.
+// Removes arrows with only one recorded end, which would point nowhere.
 void DropLooseFlows(Json* events) {
   std::map<std::string, int> ends;
   for (const Json& event : *events) {

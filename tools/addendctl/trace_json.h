@@ -8,8 +8,8 @@
 
 namespace addend {
 
-// One process for each node and server; in it a group of rows for what the ranks do, for every
-// link, and for sums. Arrows lead from contributions to the sum and from there to results. Times
+// A process for each node and server; in a process, a group of rows for the ranks' work, for every
+// link, and for sums. Arrows lead from contributions to the sum and from the sum to results. Times
 // are in microseconds since the first event. Ends with a line feed.
 std::string TraceEvents(const JobTrace& trace);
 

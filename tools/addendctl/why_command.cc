@@ -9,10 +9,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/utf8.h"
 #include "lib/rpc/client.h"
 #include "lib/status/status_json.h"
 #include "proto/addend/v1/agent.grpc.pb.h"
 #include "proto/addend/v1/summation.grpc.pb.h"
+#include "tools/addendctl/ask.h"
 
 namespace addend {
 namespace {
@@ -28,7 +30,7 @@ const v1::NodeStatus* FindNode(const v1::JobStatus& job, uint32_t rank) {
   return nullptr;
 }
 
-// The round that has been open for the longest, as any agent sees it.
+// Returns the round that has been open for the longest time at any agent.
 const v1::OpenTensor* LongestOpen(const RollCall& call) {
   const v1::OpenTensor* longest = nullptr;
   for (const auto& [rank, agent] : call.agents) {
@@ -46,7 +48,8 @@ const v1::OpenTensor* FindOpen(const v1::GetAgentResponse& agent, const v1::Open
   return nullptr;
 }
 
-// Nodes that the servers miss in this round; or, while it has no servers yet, that do not have it.
+// Returns the nodes whose contribution the servers lack in this round; without a plan, the nodes
+// whose agents do not have the round open.
 std::set<uint32_t> MissingNodes(const RollCall& call, const v1::OpenTensor& tensor) {
   std::set<uint32_t> missing;
   if (tensor.planned()) {
@@ -72,7 +75,7 @@ std::string DescribeNode(const RollCall& call, uint32_t rank) {
   return text + ")";
 }
 
-// A partition of the tensor that is changing hands.
+// Returns a partition of the tensor whose owner is changing.
 const v1::OpenRound* Unsettled(const RollCall& call, const v1::OpenTensor& open) {
   for (const v1::OpenRound& round : call.rounds) {
     if (round.name() == open.name() && round.state() != "open") return &round;
@@ -89,6 +92,7 @@ RollCall Collect(const v1::GetStatusResponse& status, const v1::JobStatus& job,
     SetDeadline(&context, timeout);
     v1::GetAgentResponse response;
     if (stub->GetAgent(&context, {}, &response).ok()) {
+      MakePrintable(&response);
       call.agents[node.node_rank()] = std::move(response);
     }
   }
@@ -107,6 +111,7 @@ RollCall Collect(const v1::GetStatusResponse& status, const v1::JobStatus& job,
     request.set_limit(kRoundsAsked);
     v1::RollCallResponse response;
     if (!stub->GetRollCall(&context, request, &response).ok()) continue;
+    MakePrintable(&response);
     for (auto& round : *response.mutable_rounds()) call.rounds.push_back(std::move(round));
   }
   return call;
@@ -167,7 +172,7 @@ absl::StatusOr<std::string> AnswerWhy(const v1::GetStatusResponse& status, const
   std::vector<std::string> names;
   for (const auto& candidate : status.jobs()) {
     names.push_back("'" + candidate.name() + "'");
-    if (candidate.name() == job) found = &candidate;
+    if (candidate.name() == OneLine(job)) found = &candidate;
   }
   if (found == nullptr) {
     return absl::InvalidArgumentError(

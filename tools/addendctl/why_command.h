@@ -1,5 +1,5 @@
-// `addendctl why`: whom a job waits for, in one sentence, from the roll-call of its servers and
-// agents.
+// `addendctl why`: names the members for which a job waits, in a sentence, from the roll-call of
+// its servers and agents.
 #pragma once
 
 #include <map>
@@ -14,29 +14,29 @@
 
 namespace addend {
 
-// What the members of a job have answered.
+// The answers of a job's members.
 struct RollCall {
   v1::JobStatus job;
-  std::map<uint32_t, v1::GetAgentResponse> agents;  // by node rank; those that have answered
-  std::vector<v1::OpenRound> rounds;                // open at the servers
+  std::map<uint32_t, v1::GetAgentResponse> agents;  // by node rank; agents that answered
+  std::vector<v1::OpenRound> rounds;                // rounds open at the servers
 };
 
-// Who keeps the job waiting.
+// The members that keep the job waiting.
 struct Waiting {
   std::string sentence;
   std::string tensor;  // empty: no round is open
   uint64_t round = 0;
   double open_s = 0;
-  std::vector<uint32_t> nodes;  // that have not pushed, or not declared, the tensor
-  std::vector<uint32_t> ranks;  // single ranks that have not pushed it, of other nodes
+  std::vector<uint32_t> nodes;  // nodes that have not pushed, or not declared, the tensor
+  std::vector<uint32_t> ranks;  // single ranks of other nodes that have not pushed the tensor
 };
 
 // Pure.
 Waiting Explain(const RollCall& call);
 
-// Asks the job's agents and servers, each for at most `timeout`. INVALID_ARGUMENT: no such job. The
-// text ends with a line feed; JSON: {"job", "state", "waits_for", "tensor", "round", "open_s",
-// "nodes", "ranks"}.
+// Queries the job's agents and servers, each for at most `timeout`. INVALID_ARGUMENT: the job does
+// not exist. The text ends with a line feed; JSON: {"job", "state", "waits_for", "tensor", "round",
+// "open_s", "nodes", "ranks", "first_nonfinite"}.
 absl::StatusOr<std::string> AnswerWhy(const v1::GetStatusResponse& status, const std::string& job,
                                       absl::Duration timeout, bool json);
 

@@ -17,7 +17,7 @@ constexpr char kReplicaIndex[] =
 constexpr char kJobSetIndex[] =
     R"({name: JOBSET_JOB_INDEX, valueFrom: {fieldRef: {fieldPath: "metadata.labels['jobset.sigs.k8s.io/job-index']"}}})";
 
-// What stands at `key`; undefined if `node` is no mapping or has no such key.
+// Returns the value at `key`; undefined if `node` is no mapping or has no such key.
 YAML::Node At(const YAML::Node& node, const char* key) {
   if (!node.IsDefined() || !node.IsMap() || !node[key]) {
     return YAML::Node(YAML::NodeType::Undefined);
@@ -27,7 +27,7 @@ YAML::Node At(const YAML::Node& node, const char* key) {
 
 std::string TextOf(const YAML::Node& node) { return node ? node.as<std::string>("") : ""; }
 
-// The number that stands at `key`, or `otherwise` if nothing does.
+// Returns the number at `key`, or `otherwise` if there is no value.
 absl::StatusOr<uint32_t> Number(const YAML::Node& parent, const char* key, uint32_t otherwise,
                                 const Refuse& refuse) {
   const YAML::Node node = At(parent, key);
@@ -45,7 +45,7 @@ absl::StatusOr<YAML::Node> PodSpec(const YAML::Node& owner, const Refuse& refuse
   return spec;
 }
 
-// Nodes of an indexed Job: all its pods, which have to run at the same time.
+// Returns the nodes of an indexed Job: all its pods, which have to run at the same time.
 absl::StatusOr<uint32_t> NodesOfJob(const YAML::Node& spec, const Refuse& refuse) {
   if (TextOf(At(spec, "completionMode")) != "Indexed") {
     return refuse(spec,
@@ -95,7 +95,7 @@ absl::Status ReadJobSet(const YAML::Node& document, const std::string& replicate
   workload->num_nodes = replicas * each;
   std::vector<std::string> variables;
   if (replicas > 1) {
-    // The nodes of the replicas before this one; the agent multiplies.
+    // The number of nodes in the earlier replicas; the agent multiplies.
     variables = {
         kJobSetIndex,
         absl::StrFormat(R"({name: ADDEND_NODE_RANK_BASE, value: "$(JOBSET_JOB_INDEX)*%d"})", each)};
@@ -125,7 +125,7 @@ absl::Status ReadPyTorchJob(const YAML::Node& document, const Refuse& refuse, Wo
     workload->pods.push_back({.spec = pods, .node_rank = kReplicaIndex, .variables = variables});
   }
   if (workload->pods.empty()) return refuse(specs, "it has neither a Master nor a Worker");
-  // "auto" and its like are the GPUs of the machine.
+  // "auto" and similar texts mean the GPUs of the machine.
   if (const YAML::Node ranks = At(At(document, "spec"), "nprocPerNode"); ranks) {
     workload->local_size = ranks.as<uint32_t>(0);
   }

@@ -12,10 +12,10 @@
 namespace addend {
 namespace {
 
-constexpr int kDeepest = 100;  // an alias may stand inside of what it names
+constexpr int kDeepest = 100;  // an alias may be inside of its own target
 constexpr size_t kIndent = 2;
 
-// yaml-cpp's tags of scalars without one of their own.
+// yaml-cpp's tags of scalars without an explicit tag.
 constexpr char kPlain[] = "?";
 constexpr char kQuoted[] = "!";
 
@@ -30,7 +30,7 @@ std::string Quoted(const std::string& text) {
   return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-// A literal block shows scripts as they were written; not every text can be one.
+// Returns whether a literal block, which shows scripts unchanged, can hold the text.
 bool SuitsBlock(const std::string& text) {
   return text.find('\n') != std::string::npos && text[0] != ' ' && text[0] != '\n' &&
          text[0] != '\t' && std::none_of(text.begin(), text.end(), [](unsigned char c) {
@@ -64,7 +64,7 @@ absl::Status Unusual(const YAML::Node& node, const char* what) {
       absl::StrFormat("line %d of the document: %s", node.Mark().line + 1, what));
 }
 
-// Appends what stands after "key:" or "-"; ends with a line feed. `indent`: of the parent.
+// Appends the value after "key:" or "-"; ends with a line feed. `indent`: of the parent.
 class Writer {
  public:
   absl::Status Value(const YAML::Node& node, size_t indent, int depth) {
@@ -83,7 +83,7 @@ class Writer {
       return absl::OkStatus();
     }
     text_ += "\n";
-    // Sequences stand under their key without further indentation, as kubectl prints them.
+    // Sequences are not indented under their key, as in kubectl's output.
     return node.IsMap() ? Map(node, indent + kIndent, depth, /*first_in_place=*/false)
                         : Sequence(node, indent, depth);
   }
@@ -145,7 +145,7 @@ std::vector<YamlDocument> SplitDocuments(const std::string& text) {
   for (const std::string& line : lines) {
     ++number;
     if (IsMarker(line, "---") || IsMarker(line, "...")) {
-      // What follows the marker on its line belongs to the document.
+      // Text after the marker on its line belongs to the document.
       const bool alone = line.find_first_not_of(" \t\r", 3) == std::string::npos;
       documents.push_back({.text = alone ? "" : line.substr(3) + "\n", .line = number + alone});
     } else {
@@ -163,7 +163,7 @@ absl::StatusOr<std::string> WriteYaml(const YAML::Node& node) {
   Writer writer;
   ADDEND_RETURN_IF_ERROR(writer.Map(node, 0, 0, /*first_in_place=*/false));
   std::string text = writer.Take();
-  // What people apply to a cluster has been read back first.
+  // The output is read back and compared before it is returned, since users apply it to a cluster.
   if (!Same(YAML::Load(text), node)) {
     return absl::InternalError("the YAML that was written does not read as what was meant");
   }

@@ -14,7 +14,7 @@ from view import make_view, plot
 
 
 class Ended(BaseException):
-    """Ctrl-C or SIGTERM."""
+    """Raised by Ctrl-C or SIGTERM."""
 
     def __init__(self, number):
         super().__init__(number)
@@ -22,7 +22,7 @@ class Ended(BaseException):
 
 
 def _end(number, _):
-    # A second signal must not interrupt the tidying up.
+    # A second signal must not interrupt the cleanup.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise Ended(number)
@@ -52,7 +52,7 @@ def describe(options):
 def run(options, folder):
     start = time.monotonic()
     print(f"First run: {describe(options)}; a character-level transformer learns the GPL.")
-    # Before the step whose checksums are compared.
+    # Both happen before the step whose checksums are compared.
     first = Training(
         folder / "first",
         options.nodes,

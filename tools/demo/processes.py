@@ -1,4 +1,4 @@
-"""The demo's child processes: they die with the demo, whatever ends it, and keep their output."""
+"""The demo's child processes: they end with the demo, even if it is killed, and keep their output."""
 
 import ctypes
 import json
@@ -14,7 +14,7 @@ _END_LIMIT_S = 5
 
 
 class DemoError(Exception):
-    """Why the demo cannot go on, for people."""
+    """The reason why the demo cannot continue, as a readable sentence."""
 
 
 def _die_with_parent():
@@ -22,7 +22,7 @@ def _die_with_parent():
 
 
 class Process:
-    """One child in a session of its own, so that a Ctrl-C reaches only the demo."""
+    """A child process in its own session, so that Ctrl-C reaches only the demo."""
 
     def __init__(self, name, command, folder, env=None):
         self.name = name
@@ -41,7 +41,7 @@ class Process:
 
     @property
     def status(self):
-        """The exit status, None while it runs."""
+        """The exit status, None while the process runs."""
         return self._popen.poll()
 
     def ask_to_end(self):
@@ -53,7 +53,7 @@ class Process:
         self.kill()
 
     def kill(self):
-        """Ends the process and whatever it started."""
+        """Kills the process and all processes in its group."""
         try:
             os.killpg(self._popen.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -66,7 +66,7 @@ class Process:
 
 
 class Processes:
-    """All children of one run. Leaving the context ends every one of them."""
+    """All children of a run. Leaving the context ends every child."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -76,7 +76,7 @@ class Processes:
         return self
 
     def __exit__(self, *_):
-        # The scheduler, which was started first, is the last to end: the servers ask it whether they may.
+        # The scheduler, which started first, ends last: the servers ask it for permission to leave.
         for group in (self.all[1:], self.all[:1]):
             for process in reversed(group):
                 process.ask_to_end()
@@ -111,7 +111,7 @@ class Processes:
         return json.loads(port_file.read_text())
 
     def check(self):
-        """A child that ended, other than well at its own time, ends the demo."""
+        """Raises DemoError if a child has ended with an error and was not killed by the demo."""
         for process in self.all:
             if process.status not in (None, 0) and not process.killed:
                 raise DemoError(

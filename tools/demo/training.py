@@ -1,4 +1,4 @@
-"""One training run of the demo: a cluster of processes on this machine, from start to checksum."""
+"""A training run of the demo: a cluster of processes on this machine, from start to checksum."""
 
 import json
 import os
@@ -15,7 +15,7 @@ EXAMPLE = ROOT / "examples" / "train_char_transformer.py"
 PYTHON = "/usr/bin/python3"
 JOB = "demo"
 _STATUS_EVERY_S = 1.0
-# Between two steps, on the slowest machine; the first one includes the start of PyTorch.
+# The limit between two steps, on the slowest machine; the first step includes the start of PyTorch.
 _STEP_LIMIT_S = 120
 
 
@@ -27,8 +27,8 @@ def free_port():
 class Training:
     """`nodes` agents with a trainer each, and `cpu_servers` summation servers beside them.
 
-    After step `kill_step` the first of the CPU servers is killed, and after `add_step` another one is started; `news`
-    has a line for each of the two when it has happened.
+    After step `kill_step` the first CPU server is killed, and after `add_step` another is started; `news` gets a line for each event when
+    it has happened.
     """
 
     def __init__(self, folder, nodes, cpu_servers, steps, checkpoint_step=None, kill_step=None, add_step=None):
@@ -42,9 +42,9 @@ class Training:
         self.add_step = add_step if cpu_servers else None
         self.news = []
         self.progress = []  # rank 0's lines
-        self.servers = []  # of addendctl status
+        self.servers = []  # from addendctl status
         self._scheduler = None
-        self._cpu_servers = []  # their processes
+        self._cpu_servers = []  # the CPU servers' processes
         self._cpu_names = {}  # by server_id
         self._progress_file = folder / "progress"
         self._checksum_file = folder / "checksum"
@@ -55,7 +55,7 @@ class Training:
         return pathlib.Path(path).read_text().strip()
 
     def run(self, on_change):
-        """Trains to the end; calls on_change(self) whenever there is something new to show."""
+        """Trains to the end; calls on_change(self) whenever the displayed state has changed."""
         with Processes(self.folder) as processes:
             self._start_cluster(processes)
             trainers = self._start_trainers(processes)
@@ -66,7 +66,7 @@ class Training:
             "scheduler", [BIN / "addend-scheduler", "--insecure", "--listen=127.0.0.1:0", "--store=memory"]
         )
         self._scheduler = f"127.0.0.1:{processes.await_ports(*scheduler)['grpc']}"
-        for _ in range(self.cpu_servers):  # one after the other, so that their ids are in this order
+        for _ in range(self.cpu_servers):  # sequentially, so that their ids have this order
             processes.await_ports(*self._start_server(processes))
         started = [
             processes.start_service(f"agent {node}", [BIN / "addend-agent", *self._common_flags(), *own])
@@ -170,7 +170,7 @@ class Training:
             )
 
     def _read_progress(self):
-        """True when rank 0 has written whole new lines."""
+        """Reads rank 0's progress; returns True if there are whole new lines."""
         if not self._progress_file.exists():
             return False
         with open(self._progress_file, encoding="utf-8") as file:
@@ -193,7 +193,7 @@ class Training:
                 self._cpu_names.setdefault(server["server_id"], f"CPU server {len(self._cpu_names)}")
 
     def traffic(self):
-        """[(who, share of the bytes that the present servers have summed)], the CPU servers first."""
+        """[(name, share of the bytes that the present servers have summed)], the CPU servers first."""
         names = []
         for server in self.servers:
             if server["colocated"]:

@@ -1,4 +1,4 @@
-"""What the demo shows: a live view on a terminal, plain lines elsewhere."""
+"""The demo's output: a live view on a terminal, plain lines elsewhere."""
 
 import shutil
 import sys
@@ -35,7 +35,7 @@ def _state(training):
 
 
 class LiveView:
-    """Two lines that are written over: progress, and who sums how much."""
+    """Two overwritten lines: the progress, and each server's share of the sums."""
 
     def __init__(self):
         self._drawn = False
@@ -63,7 +63,7 @@ class LiveView:
 
 
 class PlainView:
-    """A line now and then, for logs."""
+    """A line at intervals, for logs."""
 
     def __init__(self):
         self._next = 0

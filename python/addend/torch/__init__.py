@@ -8,15 +8,15 @@
 or, with DistributedDataParallel:
 
     dist.init_process_group("gloo")      # DDP needs a process group for its own construction
-    addend.torch.init()                  # joins the job; the gradients go this way
+    addend.torch.init()                  # joins the job, which carries the gradients
     model = torch.nn.parallel.DistributedDataParallel(model)
     model.register_comm_hook(addend.torch.HookState(model), addend.torch.ddp_comm_hook)
 
-Everything else of the training script stays as it is. docs/pytorch.md says the rest.
+The rest of the training script stays unchanged. docs/pytorch.md is the guide.
 """
 
 try:
-    import torch as _torch
+    import torch as _torch  # noqa: F401
 except ImportError as _error:
     raise ImportError(
         "addend.torch needs PyTorch, which cannot be imported here (%s); addend itself sums NumPy arrays "
@@ -49,6 +49,7 @@ from ._gather import (
     grouped_allgather,
     grouped_allgather_async,
 )
+from ._handle import Handle
 from ._join import barrier, join
 from ._optimizer import DistributedOptimizer
 from ._reduce import (
@@ -101,3 +102,105 @@ from ._unsupported import (
     stop_timeline,
 )
 from .compression import CoarseSparse, Compression, OneBit, RandomK, TopK
+
+__all__ = [
+    "Accumulate",
+    "Adasum",
+    "AsyncOptimizer",
+    "Average",
+    "CoarseSparse",
+    "Compression",
+    "CrossBarrier",
+    "DistributedOptimizer",
+    "ElasticState",
+    "Error",
+    "Handle",
+    "HookState",
+    "Max",
+    "Min",
+    "MismatchError",
+    "OneBit",
+    "PeerLostError",
+    "ProcessSet",
+    "Product",
+    "RandomK",
+    "StalledError",
+    "Sum",
+    "SyncBatchNorm",
+    "TopK",
+    "WaitTimeoutError",
+    "add_process_set",
+    "allgather",
+    "allgather_async",
+    "allgather_object",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "allreduce_replicas_",
+    "allreduce_replicas_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "bf16_compress_hook",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "ddp_comm_hook",
+    "declare",
+    "fp16_compress_hook",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "node_rank",
+    "nodes_present",
+    "nodes_waiting",
+    "num_nodes",
+    "poll",
+    "push_pull",
+    "push_pull_async",
+    "push_pull_async_inplace",
+    "push_pull_group_sync_inplace",
+    "push_pull_inplace",
+    "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
+    "replica_hook",
+    "rocm_built",
+    "shadow",
+    "shutdown",
+    "size",
+    "sparse_allreduce_async",
+    "start_timeline",
+    "statistics",
+    "stop_timeline",
+    "synchronize",
+]

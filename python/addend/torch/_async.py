@@ -1,8 +1,13 @@
-"""AsyncOptimizer: every rank steps at its own speed, on parameters that the servers keep."""
+"""AsyncOptimizer: every rank steps at its own speed, on parameters that the owners keep."""
+
+from __future__ import annotations
 
 import itertools
+from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 import torch
+from torch import Tensor
+from torch.optim import Optimizer
 
 from .. import _core
 from .. import barrier, node_rank, rank
@@ -12,10 +17,15 @@ from ._rounds import start_reduce
 from ._tensors import declare_tensor
 
 _instances = itertools.count()
+# At run time the class is made for each optimizer: see as_subclass.
+if TYPE_CHECKING:
+    _Base = Optimizer
+else:
+    _Base = object
 
 
 class _Parameters:
-    """The optimizer's parameters on their owners, where every change is added to the latest values."""
+    """The optimizer's parameters on their owners, which add every change to the latest values."""
 
     def __init__(self, labels):
         prefix = "addend.async/%d/" % next(_instances)
@@ -23,33 +33,34 @@ class _Parameters:
         self._context = None
 
     def seed_if_new(self):
-        """In a new job the owners have nothing: rank 0's values become the first ones, for all ranks."""
+        """In a new job the owners have no values: gives all ranks rank 0's values as the initial values."""
         if self._context == _core.context():
             return
         self._context = _core.context()
-        for parameter, name in self._names:  # else the first push would wait for other nodes' first
+        # Otherwise the first push would wait for the other nodes' first push.
+        for parameter, name in self._names:
             declare_tensor(parameter, name, Accumulate)
-        # The first value is the first contribution. Ranks of a node contribute together.
+        # The first contribution is the initial value. Ranks of a node contribute together.
         if node_rank() == 0:
             self._exchange([p.detach().clone() if rank() == 0 else None for p, _ in self._names])
         barrier()
         if node_rank() != 0:
             self._exchange([None] * len(self._names))
-        barrier()  # nobody has stepped yet: all begin with the same
+        barrier()  # no rank has stepped yet: all start with the same values
 
     def values(self):
         return [parameter.detach().clone() for parameter, _ in self._names]
 
     def add_changes_since(self, former):
-        """Sends what has been added to `former`, and takes the latest values."""
+        """Sends the changes since `former`, and takes the latest values."""
         changes = []
         for (parameter, _), old in zip(self._names, former):
-            # A parameter without gradient was left alone, but others may have changed it.
+            # A parameter without a gradient is unchanged here, but other ranks may have changed it.
             changes.append(None if parameter.grad is None else parameter.detach() - old)
         self._exchange(changes)
 
     def _exchange(self, changes):
-        # What the next forward pass needs first goes first.
+        # Parameters that the next forward pass needs first go first.
         handles = [
             start_reduce(change, parameter, name, Accumulate, priority=-place)
             for place, ((parameter, name), change) in enumerate(zip(self._names, changes))
@@ -58,11 +69,14 @@ class _Parameters:
             handle.wait()
 
 
-class Asynchronous:
-    """What AsyncOptimizer() adds to the class of the optimizer that it is given."""
+class Asynchronous(_Base):
+    """The methods that AsyncOptimizer() adds to the class of the given optimizer."""
 
-    def step(self, closure=None, **options):
-        """The optimizer's own step, whose changes are added to the latest parameters; then takes these.
+    _addend_parameters: _Parameters
+
+    def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
+        """Makes the optimizer's own step, adds its changes to the latest parameters, and takes the
+        sum.
 
         Waits for the owners of the parameters, never for another node.
         """
@@ -74,21 +88,26 @@ class Asynchronous:
         parameters.add_changes_since(former)
         return result
 
-    step.hooked = True  # as Distributed.step
+    step.hooked = True  # type: ignore[attr-defined]  # as Distributed.step
 
 
-def AsyncOptimizer(optimizer, named_parameters=None):  # pylint: disable=invalid-name
-    """An optimizer of the class of `optimizer`, which it replaces, for asynchronous training.
+def AsyncOptimizer(
+    optimizer: Optimizer,
+    named_parameters: Iterable[tuple[str, Tensor]] | None = None,
+) -> Asynchronous:  # pylint: disable=invalid-name
+    """Returns an optimizer of the class of `optimizer`, which it replaces, for asynchronous
+    training.
 
-    Every rank trains at its own speed: step() makes the optimizer's step on this rank's own gradients,
-    sends what it has changed, and takes the latest parameters, which have the changes of all ranks so
-    far. Given the same order of steps the parameters have the bits of a plain asynchronous parameter
-    server (BytePS, OSDI '20, Theorem 2); the order is a matter of time, so training is not
-    reproducible. Ranks of one node step together, and their changes are added up before they are sent.
+    Every rank trains at its own speed: step() makes the optimizer's step on this rank's own
+    gradients, sends the changes, and takes the latest parameters, which include the changes of all
+    ranks so far. Given the same order of steps, the parameters have the bits of a plain
+    asynchronous parameter server (BytePS, OSDI '20, Theorem 2); the order depends on timing, so
+    training is not reproducible. Ranks of one node step together, and their changes are added up
+    before they are sent.
 
-    All ranks make it in the same order, and it gives all of them rank 0's parameters. From then on the
-    parameters change by step() alone: load a checkpoint before. The optimizer's state (momenta) and
-    buffers of the model (BatchNorm's averages) are each rank's own.
+    All ranks call it in the same order, and it gives all of them rank 0's parameters. From then on
+    only step() may change the parameters: load a checkpoint before. The optimizer's state (momenta)
+    and the model's buffers (BatchNorm's averages) are each rank's own.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError("AsyncOptimizer takes a torch.optim.Optimizer, not %r" % (optimizer,))

@@ -1,6 +1,13 @@
-"""One rank's tensors, parameters, optimizer state or any object, for all ranks."""
+"""Broadcast of a rank's tensors, parameters, optimizer state or any object to all ranks."""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Mapping
 
 import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.optim import Optimizer
 
 from .. import _core, rank, size
 from .._core import Sum
@@ -15,13 +22,13 @@ _PREFIX = "addend.broadcast/"
 
 
 class _Broadcast:
-    """A broadcast under way: the root's `source`, into everybody's `target` of the same shape and dtype."""
+    """A broadcast under way: the root's `source`, into every rank's `target` of the same shape and dtype."""
 
     def __init__(self, source, target, root_rank, name):
         self._target = target.detach()
         code = _core.DTYPE_CODES.get(str(target.dtype)[len("torch.") :])
         is_root = rank() == root_rank
-        # What can be summed travels as what it is, so that a rank with another shape or dtype is noticed.
+        # A summable dtype travels unpacked, so that a rank with another shape or dtype is noticed.
         self._packed = code is None
         if self._packed:
             self._room = torch.empty(words_of(target.shape, target.dtype), dtype=torch.int32)
@@ -36,7 +43,7 @@ class _Broadcast:
         self.round = _core.Handle(declared, address, self._room.data_ptr(), 0, (values, self._room))
 
     def result(self):
-        """The target with the root's values, once the round has ended."""
+        """Returns the target with the root's values; the round must have ended."""
         room = self._room
         if self._packed:
             room = unpack(room, self._target.dtype, self._target.shape)
@@ -45,21 +52,21 @@ class _Broadcast:
         return self._target
 
     def finish_once(self):
-        """Waits for the result and forgets the tensor: for what is not broadcast again and again."""
+        """Waits for the result and undeclares the tensor: for tensors that are broadcast only once."""
         _core.finish_once(self.round)
         return self.result()
 
 
-def _check_root(root_rank):
+def _check_root(root_rank: int) -> None:
     if not 0 <= root_rank < size():
         raise ValueError("root_rank %d is no rank of this job of %d" % (root_rank, size()))
 
 
-def _like(tensor):
+def _like(tensor: Tensor) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
 
 
-def _start(source, target, root_rank, name):
+def _start(source: Tensor, target: Tensor, root_rank: int, name: str | None) -> Handle[Tensor]:
     def begin(chosen):
         one = _Broadcast(source, target, root_rank, chosen if name is None else _PREFIX + chosen)
 
@@ -76,11 +83,17 @@ def _kind(tensor):
     return "broadcast/%s%s" % (tensor.dtype, list(tensor.shape))
 
 
-def broadcast_async_(tensor, root_rank, name=None, process_set=None):
-    """Starts `tensor` = the root's, in place, and returns a handle; synchronize(handle) returns it.
+def broadcast_async_(
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: object = None,
+) -> Handle[Tensor]:
+    """Starts the copy of the root's tensor into `tensor`; returns a handle: synchronize(handle)
+    returns `tensor`.
 
-    All ranks give tensors of the same shape and dtype (any) under the same name; without a name, in the
-    same order of calls.
+    All ranks give tensors of the same shape and dtype (any dtype) under the same name, or without a
+    name in the same order of calls.
     """
     check_process_set(process_set)
     check_tensor(tensor)
@@ -88,8 +101,13 @@ def broadcast_async_(tensor, root_rank, name=None, process_set=None):
     return _start(tensor, tensor, root_rank, name)
 
 
-def broadcast_async(tensor, root_rank, name=None, process_set=None):
-    """As broadcast_async_, but the result is a tensor of its own."""
+def broadcast_async(
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: object = None,
+) -> Handle[Tensor]:
+    """As broadcast_async_, but the result is a new tensor."""
     check_process_set(process_set)
     check_tensor(tensor)
     _check_root(root_rank)
@@ -97,7 +115,7 @@ def broadcast_async(tensor, root_rank, name=None, process_set=None):
 
 
 class _Differentiable(torch.autograd.Function):
-    """All ranks' results come from the root's tensor: its gradient is the sum of theirs."""
+    """The gradient of the root's tensor is the sum of all ranks' gradients of their results."""
 
     @staticmethod
     def forward(context, tensor, root_rank, name):
@@ -115,7 +133,12 @@ class _Differentiable(torch.autograd.Function):
         return (total if rank() == root_rank else torch.zeros_like(total)), None, None
 
 
-def broadcast(tensor, root_rank, name=None, process_set=None):
+def broadcast(
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: object = None,
+) -> Tensor:
     """Returns the root's tensor on every rank: see broadcast_async_. Differentiable."""
     check_process_set(process_set)
     check_tensor(tensor)
@@ -125,15 +148,25 @@ def broadcast(tensor, root_rank, name=None, process_set=None):
     return broadcast_async(tensor, root_rank, name).wait()
 
 
-def broadcast_(tensor, root_rank, name=None, process_set=None):
-    """As broadcast, into `tensor` itself, which is returned; not differentiable."""
+def broadcast_(
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: object = None,
+) -> Tensor:
+    """As broadcast, into `tensor` itself, which is returned. Not differentiable."""
     return broadcast_async_(tensor, root_rank, name, process_set).wait()
 
 
-def broadcast_parameters(params, root_rank=0, prefix="parameters/"):
-    """Gives every rank the root's values: of a state_dict(), of named_parameters(), or of a module.
+def broadcast_parameters(
+    params: Module | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]],
+    root_rank: int = 0,
+    prefix: str = "parameters/",
+) -> None:
+    """Gives every rank the root's values of a state_dict(), of named_parameters(), or of a module.
 
-    `prefix`: of the tensors' names, for models that different threads broadcast at the same time.
+    `prefix` starts the tensors' names; threads that broadcast models at the same time need
+    different prefixes.
     """
     _check_root(root_rank)
     if isinstance(params, torch.nn.Module):
@@ -148,14 +181,15 @@ def broadcast_parameters(params, root_rank=0, prefix="parameters/"):
         check_tensor(entry[1])
     if len({name for name, _ in entries}) < len(entries):
         raise ValueError("broadcast_parameters was given a name twice")
-    # All are started before the first is awaited, so that they share one trip.
+    # All broadcasts start before the first is awaited, so that they share one round trip.
     started = [_Broadcast(tensor, tensor, root_rank, _PREFIX + prefix + name) for name, tensor in entries]
     for one in started:
         one.finish_once()
 
 
-def broadcast_object(obj, root_rank=0, name=None):
-    """Returns the root's object on every rank: what torch.save takes. The others' `obj` is ignored.
+def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
+    """Returns the root's object, any that torch.save accepts, on every rank. The other ranks' `obj`
+    is ignored.
 
     The ranks of a job trust each other: loading an object can run code of the root's choice.
     """
@@ -171,9 +205,9 @@ def _broadcast_dumped(value, root_rank, name):
     return _Broadcast(content, target, root_rank, _PREFIX + name).finish_once()
 
 
-def broadcast_optimizer_state(optimizer, root_rank=0):
+def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int = 0) -> None:
     """Gives every rank the root's optimizer state: hyperparameters, momenta, step counts."""
     content = _broadcast_dumped(optimizer.state_dict(), root_rank, "optimizer")
     if rank() != root_rank:
-        # load_state_dict() takes it from there to where each parameter is.
+        # load_state_dict() moves the state from host memory to each parameter's device.
         optimizer.load_state_dict(loaded(content, "cpu"))

@@ -7,11 +7,11 @@ import torch
 from .. import _errors
 from .compression import Bucket, Part
 
-_BYTES = 25 * 1024 * 1024  # as DistributedDataParallel's
+_BYTES = 25 * 1024 * 1024  # DistributedDataParallel's default
 
 
 class _Filling:
-    """A bucket, and how much of it is there in this step."""
+    """A bucket, and the gradients that are ready in this step."""
 
     def __init__(self, prefix, entries, priority):
         self.entries = entries
@@ -37,7 +37,7 @@ class _Filling:
 
 
 class _Exchanged:
-    """A bucket under way."""
+    """A bucket whose exchange is under way."""
 
     def __init__(self, filling, handle):
         self._filling = filling
@@ -49,7 +49,7 @@ class _Exchanged:
             entry.check_unchanged(gradient, version)
 
     def finish(self):
-        """Waits for the averages and makes them the gradients."""
+        """Waits for the averages and stores them as the gradients."""
         self._handle.wait()
         for entry, (gradient, _) in self._gradients.items():
             part = self._filling.parts[entry]
@@ -59,11 +59,11 @@ class _Exchanged:
 
 
 class Buckets:
-    """The way of gradients through a scheme.
+    """Exchanges gradients through a compression scheme.
 
-    A bucket holds parameters of one dtype, the last ones first, because their gradients come first.
-    The scheme gets it when it is full and all buckets before it have been given: so in the same order
-    on all ranks.
+    A bucket holds parameters of a single dtype, the last parameters first, because their gradients
+    come first. The scheme gets a bucket when it is full and all earlier buckets were given: so
+    in the same order on all ranks.
     """
 
     def __init__(self, scheme, prefix):
@@ -74,7 +74,7 @@ class Buckets:
         self._under_way = []
 
     def adopt(self, entries):
-        """Makes the buckets of these parameters; nothing is under way."""
+        """Makes the buckets of these parameters. Call it only while no exchange is under way."""
         for filling in self._all:
             self._forget(filling.bucket.name)
         groups = _grouped(entries)
@@ -86,10 +86,10 @@ class Buckets:
             self.scheme.forget(name)
         except _errors.Error as error:
             if error.code != _errors.STATE:
-                raise  # else it is of a step that was broken off, and stays declared
+                raise  # STATE: the bucket belongs to an aborted step, and stays declared
 
     def start(self, entry, gradient, empty):
-        """The gradient is ready; without one of this rank (`empty`) it is zeros."""
+        """Takes a gradient that is ready: zeros if this rank has no gradient (`empty`)."""
         del empty
         self._of[entry].add(entry, gradient)
         while len(self._under_way) < len(self._all) and self._all[len(self._under_way)].full():
@@ -97,11 +97,11 @@ class Buckets:
             self._under_way.append(_Exchanged(filling, self.scheme.start(filling.bucket)))
 
     def started(self):
-        """What is under way, all of it once every gradient is ready."""
+        """The buckets under way: all of them once every gradient is ready."""
         return list(self._under_way)
 
     def clear(self):
-        """The next start() begins a new step."""
+        """Makes the next start() begin a new step."""
         self._under_way = []
         for filling in self._all:
             filling.gradients = {}
@@ -115,8 +115,8 @@ class Buckets:
 
 
 def _grouped(entries):
-    """Lists of entries, in the order in which they are likely to be ready."""
-    groups, open_ = [], {}  # by dtype, and by what kind of memory they need
+    """Lists of entries, in the order in which their gradients are likely to be ready."""
+    groups, open_ = [], {}  # by dtype and type of device
     for entry in reversed(entries):
         parameter = entry.parameter
         key = (parameter.dtype, parameter.device.type)

@@ -1,30 +1,47 @@
-"""CrossBarrier: the next forward pass begins while the last layers' gradients are still on their way."""
+"""CrossBarrier: the next forward pass begins while the last layers' gradients are still being exchanged."""
 
+from __future__ import annotations
+
+import inspect
 import weakref
+from typing import TYPE_CHECKING, Any, Callable, NoReturn
 
 import torch
+from torch import Tensor
+from torch.nn import Module
 
 from ._exchange import Singles
 from ._optimizer import Distributed, as_subclass
 
+# At run time the class is made for each optimizer: see as_subclass.
+if TYPE_CHECKING:
+    _Base = Distributed
+else:
+    _Base = object
+
+# Defaults to PyTorch's own default: False up to 1.13, then True. From 2.1 on the method is wrapped,
+# so its __defaults__ do not show it.
+_SET_TO_NONE = inspect.signature(torch.optim.Optimizer.zero_grad).parameters["set_to_none"].default
+
 
 class _Pending:
-    """A parameter's gradient under way, and how the optimizer is to use it."""
+    """A parameter's gradient under way, and the optimizer's options for it."""
 
     def __init__(self, averaged, options):
         self.averaged = averaged
-        self.options = options  # of its group, as they were when step() was called
-        self.cleared = None  # set_to_none of a zero_grad() since
+        self.options = options  # the options of its group at the time of step()
+        self.cleared = None  # set_to_none of a zero_grad() since that step
 
 
-class Crossing:
-    """What CrossBarrier() adds to the class of a DistributedOptimizer."""
+class Crossing(_Base):
+    """The methods that CrossBarrier() adds to the class of a DistributedOptimizer."""
 
-    # Of each object: _crossing_pending {parameter: _Pending}, _crossing_calls (see _Calls),
-    # _crossing_steps_left.
+    _crossing_pending: dict[Tensor, _Pending]
+    _crossing_calls: _Calls
+    _crossing_steps_left: int | None
 
-    def step(self, closure=None):
-        """Notes the step; each parameter makes it when its module is next used."""
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """Records the step; each parameter makes the step when its module is next used."""
         if closure is not None:
             raise NotImplementedError("CrossBarrier does not know when a closure's gradients are needed")
         self._crossing_apply_all()
@@ -40,20 +57,20 @@ class Crossing:
             if self._crossing_steps_left <= 0:
                 self._crossing_apply_all()
 
-    step.hooked = True  # as in Distributed
+    step.hooked = True  # type: ignore[attr-defined]  # as in Distributed
 
-    def synchronize(self):
-        """Makes all steps that were noted."""
+    def synchronize(self) -> None:
+        """Makes all recorded steps."""
         self._crossing_apply_all()
 
-    def skip_synchronize(self):
+    def skip_synchronize(self) -> NoReturn:
         raise NotImplementedError(
             "CrossBarrier never has all gradients at one time: to clip them, use the "
             "DistributedOptimizer without it"
         )
 
-    def zero_grad(self, set_to_none=torch.optim.Optimizer.zero_grad.__defaults__[0]):
-        """Clears the gradients; those of a step that was noted are cleared once they have been used."""
+    def zero_grad(self, set_to_none=_SET_TO_NONE):
+        """Clears the gradients; the gradients of a recorded step are cleared after the step is made."""
         self._addend_check_zero_grad()
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -83,16 +100,16 @@ class Crossing:
         self._crossing_apply(list(self._crossing_pending))
 
     def _crossing_apply(self, parameters):
-        """Waits for these parameters' gradients and makes the optimizer's step of them alone."""
+        """Waits for these parameters' gradients and makes the optimizer's step for these parameters alone."""
         pending = [(p, self._crossing_pending.pop(p)) for p in parameters if p in self._crossing_pending]
-        # What a step makes must be of use in training, also where an evaluation is what waits for it.
+        # The step's results must be usable in training, even if an evaluation triggers the step.
         with torch.inference_mode(False):
             for parameter, one in pending:
                 now = parameter.grad
                 one.averaged.check()
                 one.averaged.finish()
                 self._crossing_step({**one.options, "params": [parameter]})
-                if now is not one.averaged.gradient:  # the model's zero_grad() has let go of it
+                if now is not one.averaged.gradient:  # the model's zero_grad() has released it
                     parameter.grad = now
                 elif one.cleared is not None:
                     _clear(parameter, one.cleared)
@@ -123,27 +140,27 @@ def _clear(parameter, set_to_none):
 
 
 class _Calls:
-    """Which module's call uses which parameters.
+    """Maps each module's call to the parameters that it uses.
 
-    A module uses its own, and those of modules below it that are not called themselves (as in
-    torch.nn.MultiheadAttention): which those are shows the time before the first step.
+    A module uses its own parameters, and those of modules below it that are not called themselves
+    (as in torch.nn.MultiheadAttention); calls before the first step show which modules are called.
     """
 
     def __init__(self, model):
         self._model = model
         self._called = set()
-        self._uses = None  # module -> its parameters, once it is known
+        self._uses = None  # module -> its parameters; None until the first step
 
     def parameters_of(self, module):
         if self._uses is None:
             self._called.add(module)
             return []
         if not module.training:
-            return module.parameters()  # it may go other ways than in training
+            return module.parameters()  # an evaluation may take other paths than training
         return self._uses.get(module, [])
 
     def without_a_call(self, parameters):
-        """Those that no module's call comes before."""
+        """The parameters that no module's call precedes."""
         if self._uses is None:
             self._uses = {}
             self._assign(self._model, None)
@@ -159,19 +176,20 @@ class _Calls:
             self._assign(child, user)
 
 
-def CrossBarrier(model, optimizer, num_steps=None):  # pylint: disable=invalid-name
-    """An optimizer that replaces `optimizer`, a DistributedOptimizer of `model`, and waits for no step.
+def CrossBarrier(model: Module, optimizer: Distributed, num_steps: int | None = None) -> Crossing:  # pylint: disable=invalid-name
+    """Returns an optimizer that replaces `optimizer`, a DistributedOptimizer of `model`; step()
+    does not wait.
 
-    step() only notes the step. In the next forward pass each module waits for the gradients of its own
-    parameters, makes the optimizer's step of exactly these, and goes on: the gradients that come last
-    in the backward pass, and are needed first, travel first. The weights have the same bits as
-    without it.
+    step() only records the step. In the next forward pass each module waits for the gradients of
+    its own parameters, makes the optimizer's step for exactly these, and continues: the gradients
+    that come last in the backward pass, and are needed first, travel first. The weights have the
+    same bits as without CrossBarrier.
 
-    For optimizers that update every parameter by itself (SGD, Adam, ...) and keep nothing in their
-    param_groups. The weights are up to date within a module's call, after synchronize(), in
-    model.state_dict() and optimizer.state_dict(), and after step number `num_steps`, if it is given:
-    whoever reads them elsewhere, or leaves the job (ElasticState.commit), calls synchronize() first.
-    Clear gradients with the optimizer's zero_grad(), not with the model's.
+    It suits optimizers that update every parameter by itself (SGD, Adam, ...) and keep no state in
+    their param_groups. The weights are up to date within a module's call, after synchronize(), in
+    model.state_dict() and optimizer.state_dict(), and after step number `num_steps`, if given. Call
+    synchronize() before reading the weights elsewhere and before leaving the job
+    (ElasticState.commit). Clear gradients with the optimizer's zero_grad(), not with the model's.
     """
     if not isinstance(optimizer, Distributed):
         raise TypeError("CrossBarrier takes the DistributedOptimizer of the model, not %r" % (optimizer,))
@@ -183,7 +201,7 @@ def CrossBarrier(model, optimizer, num_steps=None):  # pylint: disable=invalid-n
     made._crossing_pending = {}
     made._crossing_calls = _Calls(model)
     made._crossing_steps_left = num_steps
-    # The model may outlive the optimizer, and must not keep it alive.
+    # The model may outlive the optimizer; it must not keep the optimizer alive.
     reference = weakref.ref(made)
 
     def before_forward(module, _):

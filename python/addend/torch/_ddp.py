@@ -10,21 +10,33 @@ import hashlib
 import itertools
 import os
 import threading
+from typing import TYPE_CHECKING, Any, ContextManager, Mapping, Optional, Union
 
 import torch
+import torch.distributed
+from torch import Tensor
+from torch.futures import Future
+from torch.nn import Module
+from torch.optim import Optimizer
 
 from .. import _core, _errors
 from . import _gpu
 from ._handle import Handle
 from ._tensors import on_host
-from .compression import Bucket, Compression, Part
-from .compression.cast import CastScheme, as_scheme
+from .compression import Bucket, Compression, Part, Scheme
+from .compression.cast import CastScheme, Compressor, as_scheme
+
+# DistributedDataParallel compares the annotations of hooks with these classes: here annotations are no strings.
+if TYPE_CHECKING:
+    from torch.distributed import GradBucket
+else:
+    GradBucket = getattr(torch.distributed, "GradBucket", None)  # None: a PyTorch without torch.distributed
 
 _POLL_S = 0.5
 
 
 class _Bucket:
-    """A bucket under way: what fulfils its future, when so many of its rounds have ended."""
+    """A bucket under way: completes its future when `rounds` rounds have ended."""
 
     def __init__(self, operation, rounds, device):
         self.operation = operation
@@ -34,7 +46,8 @@ class _Bucket:
         self.rounds_left = rounds
 
     def complete(self):
-        # The future notes the stream's place: whoever takes its value waits for that, on the GPU.
+        # The future records the current stream's position; readers of its value wait for that on
+        # the GPU.
         with _gpu.beside(self.device):
             try:
                 result = self.wait()
@@ -43,13 +56,13 @@ class _Bucket:
             self.future.set_result(result)
 
     def wait(self):
-        # Whoever is the first makes the result, on the stream on which the operation was started.
+        # The first caller makes the result, on the stream on which the operation was started.
         with _gpu.beside(self.device):
             return self.operation.wait()
 
 
 class _Completer:
-    """One thread per context that fulfils the futures, in the order in which rounds end."""
+    """One thread per context that completes the futures, in the order in which rounds end."""
 
     def __init__(self, context):
         self.context = context
@@ -60,14 +73,14 @@ class _Completer:
         self._thread.start()
 
     def add(self, operation, device=None):
-        """The bucket of an operation whose result is on this device, and a future of the result."""
+        """Adds an operation whose result is on `device`; returns its bucket, and a future of the result."""
         rounds = list(operation.rounds())
         bucket = _Bucket(operation, len(rounds), device)
         future = bucket.future.then(_unwrap)
         for one in rounds:
             tag = next(self._tags)
             self._pending[tag] = bucket
-            one.tag(tag)  # may have ended already: then it is reported now
+            one.tag(tag)  # a round that has already ended is reported now
         if not rounds:
             bucket.complete()
         return bucket, future
@@ -89,8 +102,8 @@ class _Completer:
                 if bucket.rounds_left == 0:
                     bucket.complete()
             elif code != _errors.TIMEOUT:
-                break  # the job has failed or this process has left it
-        # Whatever is left has ended with that error.
+                break  # the job has failed, or this process has left it
+        # The remaining buckets have ended with that error.
         for bucket in set() if self._stop else set(self._pending.values()):
             bucket.complete()
 
@@ -102,8 +115,8 @@ def _completed(value):
 
 
 def _unwrap(source):
-    # DDP takes the value in C++, where only an error raised in a callback is an error: an exception
-    # set by set_exception() would look to it like a tensor of the wrong type.
+    # DDP takes the value in C++, where only an error raised in a callback counts as an error: DDP
+    # would mistake an exception set by set_exception() for a tensor of the wrong type.
     value = source.value()
     if isinstance(value, Exception):
         raise value
@@ -135,34 +148,38 @@ def _the_completer():
 
 @atexit.register
 def _stop_thread():
-    # A thread that holds futures must not run while the interpreter is taken down.
+    # A thread that holds futures must not run while the interpreter shuts down.
     if _completer is not None:
         _completer.stop()
 
 
 class HookState:
-    """What the hook remembers of one model: pass it to register_comm_hook.
+    """The hook's state for one model: pass it to register_comm_hook.
 
-    `model` is the module or its DistributedDataParallel. Its parameters' names are the identity of
-    the buckets, because DDP rebuilds its buckets after the first step: the tensors of buckets that
-    are no more are undeclared, and their memory is freed. All ranks have to make their HookStates
+    `model` is the module or its DistributedDataParallel. The names of its parameters identify the
+    buckets, because DDP rebuilds its buckets after the first step: the tensors of buckets that no
+    longer exist are undeclared, and their memory is freed. All ranks have to make their HookStates
     in the same order.
 
-    `compression`: one of Compression, any object with its compress() and decompress(), or a Scheme
-    of addend.torch.compression, which needs the model, and is the same on all ranks. What a Scheme
-    remembers is in state_dict(), of each rank its own; no_sync() leaves it alone. A HookState can
-    also be pickled, without the model: attach() gives it one again.
+    `compression`: a member of Compression, any object with its compress() and decompress(), or a
+    Scheme of addend.torch.compression, which needs the model; the same on all ranks. state_dict()
+    has the Scheme's state, which differs between ranks; no_sync() leaves it alone. A HookState can
+    also be pickled, without the model: attach() attaches a model again.
     """
 
-    def __init__(self, model=None, compression=Compression.none):
+    def __init__(
+        self,
+        model: Optional[Module] = None,
+        compression: Union[Compressor, Scheme] = Compression.none,
+    ) -> None:
         self._scheme = as_scheme(compression)
         self._plain = compression is Compression.none
         self.attach(model)
 
-    def attach(self, model):
+    def attach(self, model: Optional[Module]) -> None:
         """Serves this model from now on."""
         self._prefix = "addend.ddp/%d/" % next(_instances)
-        self._names = {}  # parameter -> name
+        self._names: dict[Tensor, str] = {}  # parameter -> name
         self._group_size = None
         if model is not None:
             group = getattr(model, "process_group", None)
@@ -170,12 +187,12 @@ class HookState:
             if isinstance(model, torch.nn.parallel.DistributedDataParallel):
                 model = model.module
             self._names = {p: name for name, p in model.named_parameters()}
-        self._known = {}  # identity of a bucket -> its name and parts
-        self._declared = set()  # names of the last backward passes' buckets
-        # Of the backward pass under way.
-        self._queued = False  # _finish is going to run
-        self._open = []  # (bucket name, _Bucket)
-        self._error = None
+        self._known: dict[Any, tuple[str, list[Part]]] = {}  # identity of a bucket -> its name and parts
+        self._declared: set[str] = set()  # names of the last backward passes' buckets
+        # The following members belong to the backward pass under way.
+        self._queued = False  # _finish() is queued
+        self._open: list[tuple[str, _Bucket]] = []  # (bucket name, _Bucket)
+        self._error: Optional[Exception] = None
 
     def __getstate__(self):
         return {"_scheme": self._scheme, "_plain": self._plain}
@@ -184,12 +201,14 @@ class HookState:
         self.__dict__.update(state)
         self.attach(None)
 
-    def state_dict(self):
-        """What this rank's compression remembers, by parameter name; to be called between two steps."""
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's compression state, by parameter name. Call it between two steps."""
         return {"compression": type(self._scheme).__name__, "state": self._scheme.state_dict()}
 
-    def load_state_dict(self, state):
-        """Goes on from this rank's state_dict(). All ranks load one of the same step, or none does."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores this rank's state_dict(). Either all ranks load a state of the same step, or no
+        rank does.
+        """
         mine = type(self._scheme).__name__
         if state["compression"] != mine:
             raise ValueError(
@@ -197,25 +216,26 @@ class HookState:
             )
         self._scheme.load_state_dict(state["state"])
 
-    def stepping(self, optimizer):
-        """A context for optimizer.step(): elements whose gradients were not sent stay as they are.
+    def stepping(self, optimizer: Optimizer) -> ContextManager[Any]:
+        """A context for optimizer.step(): elements whose gradients were not sent stay unchanged.
 
-        CoarseSparse needs it; it changes nothing with any other compression.
+        CoarseSparse needs it; it has no effect with any other compression.
 
             with state.stepping(optimizer):
                 optimizer.step()
         """
         return self._scheme.stepping(optimizer, self._names)
 
-    def push(self, bucket, scheme=None):
+    def push(self, bucket: GradBucket, scheme: Optional[Scheme] = None) -> Future[Tensor]:
         """Starts the bucket's average; the future's value is the bucket's buffer.
 
-        `scheme` instead of the state's own, which must be none. An error is raised at the end of the
-        backward pass: DDP calls this from C++, which would make a RuntimeError of it.
+        `scheme` replaces the state's own scheme, which must be Compression.none. An error is raised
+        at the end of the backward pass: DDP calls this from C++, which would turn the error into a
+        RuntimeError.
         """
         if bucket.index() == 0 or not self._queued:
             self._open, self._error, self._queued = [], None, True
-            # Runs before DDP looks at the futures.
+            # Runs before DDP reads the futures.
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
         try:
             return self._start(bucket, scheme)
@@ -258,7 +278,7 @@ class HookState:
         return self._scheme
 
     def _finish(self):
-        """At the end of the backward pass: waits for the sums, and raises what went wrong."""
+        """Runs at the end of the backward pass: waits for the sums, and raises the first error."""
         buckets, self._open, self._queued = self._open, [], False
         if self._error is not None:
             raise self._error
@@ -274,7 +294,7 @@ class HookState:
             digest = hashlib.sha256(str(buffer.dtype).encode())
             for p, name in zip(parameters, names):
                 digest.update(("%s %s;" % (name, tuple(p.shape))).encode())
-            # Without names, the place in the pass tells equal buckets apart.
+            # Without names, the position in the pass tells equal buckets apart.
             index = "" if self._names else "/%d" % bucket.index()
             name = self._prefix + digest.hexdigest()[:32] + index
             known = self._known[identity] = (name, _parts(names, parameters))
@@ -288,12 +308,12 @@ class HookState:
             except _errors.Error as error:
                 if error.code != _errors.STATE:
                     raise
-                current.add(name)  # still pending: next time
+                current.add(name)  # still pending: undeclared after a later pass
         self._declared = current
 
 
 def _start_scheme(scheme, bucket):
-    """Schemes work on host memory; a cast is made wherever the bucket is."""
+    """Starts the exchange: schemes work on host memory; a cast is made on the bucket's device."""
     if not _gpu.on_gpu(bucket.buffer) or isinstance(scheme, CastScheme):
         return scheme.start(bucket)
     host = on_host(bucket.buffer, bucket.buffer.dtype)
@@ -306,7 +326,7 @@ def _start_scheme(scheme, bucket):
 
 
 def _parts(names, parameters):
-    """The parameters' places in a bucket's buffer: DDP keeps the order in memory where it is dense."""
+    """The parameters' parts of a bucket's buffer. DDP keeps the order in memory of dense parameters."""
     parts, start = [], 0
     for name, p in zip(names, parameters):
         stride = None
@@ -321,29 +341,29 @@ _default_state = HookState()
 _FP16, _BF16 = CastScheme(Compression.fp16), CastScheme(Compression.bf16)
 
 
-def _state_of(state):
+def _state_of(state: Optional[HookState]) -> HookState:
     return _default_state if state is None else state
 
 
-def ddp_comm_hook(state, bucket):
-    """For model.register_comm_hook(state, addend.torch.ddp_comm_hook): averages by Addend.
+def ddp_comm_hook(state: Optional[HookState], bucket: GradBucket) -> Future[Tensor]:
+    """For model.register_comm_hook(state, addend.torch.ddp_comm_hook): averages with Addend.
 
-    `state` is a HookState, or None for a process with one model. DDP needs a torch process group for
-    its own construction; torch.distributed.init_process_group("gloo") will do. When the job fails,
-    backward() raises its error.
+    `state` is a HookState, or None for a process with a single model. DDP needs a torch process
+    group for its own construction; torch.distributed.init_process_group("gloo") suffices. When the
+    job fails, backward() raises its error.
     """
     return _state_of(state).push(bucket)
 
 
-def fp16_compress_hook(state, bucket):
-    """ddp_comm_hook, with gradients that travel as float16: register_comm_hook(None, fp16_compress_hook)."""
+def fp16_compress_hook(state: Optional[HookState], bucket: GradBucket) -> Future[Tensor]:
+    """ddp_comm_hook with gradients sent as float16: register_comm_hook(None, fp16_compress_hook)."""
     return _state_of(state).push(bucket, _FP16)
 
 
-def bf16_compress_hook(state, bucket):
-    """ddp_comm_hook, with gradients that travel as bfloat16."""
+def bf16_compress_hook(state: Optional[HookState], bucket: GradBucket) -> Future[Tensor]:
+    """ddp_comm_hook with gradients sent as bfloat16."""
     return _state_of(state).push(bucket, _BF16)
 
 
-# DDP knows torch's own hook for bfloat16 by its name, and refuses it on CPUs.
+# DDP recognises torch's own bfloat16 hook by its name, and refuses it on CPUs.
 bf16_compress_hook.__name__ = "addend_bf16_compress_hook"

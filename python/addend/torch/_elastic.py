@@ -1,6 +1,12 @@
-"""Training that goes on when nodes are lost, and takes them back when they have been restarted."""
+"""Training that continues when nodes are lost, and takes the nodes back after a restart."""
+
+from __future__ import annotations
+
+from typing import Any
 
 import torch
+from torch.nn import Module
+from torch.optim import Optimizer
 
 from .. import Max, init, nodes_present, nodes_waiting, num_nodes, rank, shutdown, size
 from ._broadcast import broadcast_object, broadcast_optimizer_state, broadcast_parameters
@@ -10,21 +16,28 @@ _VOTE = "addend.elastic"
 
 
 class ElasticState:
-    """What a rank needs to go on where the others are: model, optimizer, and any values of yours.
+    """The state that a rank shares with the other ranks: model, optimizer, and any values of yours.
 
         addend.torch.init()
         state = addend.torch.ElasticState(model, optimizer, step=0)
-        state.sync()                            # the same on the first start and on a restart
+        state.sync()                            # the same call on the first start and on a restart
         while state.step < steps:
             train_one_step(model, optimizer)
             state.step += 1
             state.commit()                      # here, between two steps, nodes may come back
 
-    The agents need --on-node-loss=shrink. While a node is missing, averages are over those present.
-    `step` counts what has been trained: who has most of it gives its state to the others.
+    The agents need --on-node-loss=shrink. While a node is missing, averages are over the present
+    nodes. `step` counts the trained steps: the rank with the highest step gives its state to the
+    others.
     """
 
-    def __init__(self, model=None, optimizer=None, step=0, **values):
+    def __init__(
+        self,
+        model: Module | None = None,
+        optimizer: Optimizer | None = None,
+        step: int = 0,
+        **values: Any,
+    ) -> None:
         self.model = model
         self.optimizer = optimizer
         self.step = step
@@ -34,9 +47,9 @@ class ElasticState:
                 raise ValueError("ElasticState has a %r of its own: choose another name" % name)
             setattr(self, name, value)
 
-    def sync(self):
-        """Gives every rank the state of the lowest rank among those that have trained longest."""
-        # One number that orders by step, and then by rank.
+    def sync(self) -> None:
+        """Gives every rank the state of the lowest rank among the ranks with the highest step."""
+        # A single number that orders by step, and then by rank.
         most = _largest(self.step * size() + size() - 1 - rank())
         root = size() - 1 - most % size()
         if self.model is not None:
@@ -47,11 +60,11 @@ class ElasticState:
         for name, value in broadcast_object(mine, root, "state").items():
             setattr(self, name, value)
 
-    def commit(self):
-        """To be called by all ranks between two steps: lets nodes in that wait, and syncs with them.
+    def commit(self) -> bool:
+        """Admits waiting nodes and syncs with them. All ranks call it between two steps.
 
-        Costs one round of eight bytes. Returns whether nodes have come back: all that are missing,
-        since a job begins with all of its nodes.
+        Costs a round of eight bytes. Returns whether nodes have come back: all missing nodes at
+        once, since a job begins with all of its nodes.
         """
         if not _largest(int(nodes_waiting() > 0 and nodes_present() + nodes_waiting() >= num_nodes())):
             return False
@@ -61,8 +74,8 @@ class ElasticState:
         return True
 
 
-def _largest(number):
-    """Of all ranks' numbers, so that all ranks decide alike."""
+def _largest(number: int) -> int:
+    """The largest of all ranks' numbers, so that all ranks decide alike."""
     value = torch.tensor([number])
     push_tensor(value, value, _VOTE, Max, 0).wait()
     return int(value)

@@ -1,4 +1,4 @@
-"""The gradients of one DistributedOptimizer on their way: from the backward pass to the step."""
+"""The exchange of a DistributedOptimizer's gradients, from the backward pass to the step."""
 
 import collections
 import threading
@@ -11,9 +11,9 @@ from ._join import control
 from ._rounds import start_reduce
 from ._tensors import wire_dtype
 
-# Names of tensors whose optimizer is no more. They are undeclared when the next one is made, because
-# an object may come to its end anywhere, also within a call that holds a lock.
-_abandoned = collections.deque()
+# Names of tensors whose optimizer was destroyed. The next optimizer undeclares them, because an
+# object may be destroyed anywhere, even within a call that holds a lock.
+_abandoned: collections.deque[str] = collections.deque()
 
 
 def _abandon(hooks, names):
@@ -27,11 +27,11 @@ def _forget_abandoned():
         try:
             _core.undeclare(_abandoned.popleft())
         except _errors.Error:
-            pass  # left in the middle of a round, or with its job
+            pass  # abandoned in the middle of a round, or with its job
 
 
 class Entry:
-    """A parameter of the optimizer. `label` is the user's name of it, `name` that of its tensor."""
+    """A parameter of the optimizer. `label` is the user's name for it, `name` its tensor's name."""
 
     def __init__(self, number, parameter, label, name):
         self.number = number
@@ -39,12 +39,12 @@ class Entry:
         self.label = label
         self.name = name
         self.passes = 0  # backward passes since the last step
-        self.node = None  # the AccumulateGrad node that has our hook; it lives only as long as we hold it
+        self.node = None  # the AccumulateGrad node with our hook; this reference keeps it alive
         self.hooked = False
 
     def check_unchanged(self, gradient, version):
-        """The sum would overwrite what was done to the gradient since it was pushed."""
-        # Views of one buffer count their changes together: of them nothing can be said.
+        """Raises if the gradient has changed since its push: the sum would overwrite the change."""
+        # Views of a shared buffer count their changes together, so a view's version tells nothing.
         if gradient._version != version and not gradient._is_view():
             raise RuntimeError(
                 "the gradient of %r was changed while it was being averaged; call "
@@ -70,7 +70,7 @@ class _Averaged:
         self.entry.check_unchanged(self.gradient, self._version)
 
     def finish(self):
-        """Waits for the average and makes it the gradient."""
+        """Waits for the average and stores it as the gradient."""
         with torch.no_grad():
             result = self._result()
             if result is not self.gradient:
@@ -79,7 +79,7 @@ class _Averaged:
 
 
 class Singles:
-    """The way of gradients without a scheme: each is averaged by itself, in place where it can be."""
+    """Exchanges gradients without a scheme: averages each by itself, in place where possible."""
 
     def __init__(self, op, compression, predivide_factor):
         self._op = op
@@ -91,7 +91,7 @@ class Singles:
         """Tensors are declared when they are first pushed."""
 
     def start(self, entry, gradient, empty):
-        """The gradient is ready; without one of this rank (`empty`) it is zeros."""
+        """Pushes a gradient that is ready: zeros if this rank has no gradient (`empty`)."""
         with torch.no_grad():
             target, context = self._compression.compress(gradient)
         handle = self._push(entry, None if empty else target, target)
@@ -107,27 +107,27 @@ class Singles:
         return start_reduce(source, target, entry.name, self._op, -entry.number, *self._factors)
 
     def started(self):
-        """What is under way, all of it once every gradient is ready."""
+        """The gradients under way: all of them once every gradient is ready."""
         return list(self._under_way)
 
     def clear(self):
-        """The next start() begins a new step."""
+        """Makes the next start() begin a new step."""
         self._under_way = []
 
     def check_join(self):
-        """join() works."""
+        """Does nothing: join() works."""
 
     def start_without_gradients(self, entry):
-        """Takes part in another rank's step; the handle's result is to be thrown away."""
+        """Takes part in another rank's step; the caller discards the handle's result."""
         scratch, _ = self._compression.compress(torch.zeros_like(entry.parameter, requires_grad=False))
         return self._push(entry, None, scratch)
 
 
 class Exchange:
-    """Which gradients of this step are under way; `way` is Singles or Buckets.
+    """Tracks the gradients of this step that are under way; `way` is Singles or Buckets.
 
-    Hooks call ready() in the backward pass, from any thread of autograd's. close() starts what is
-    missing and ends the step's exchange.
+    Hooks call ready() in the backward pass, from any thread of autograd's. close() starts the
+    missing gradients and ends the step's exchange.
     """
 
     def __init__(self, make_way, passes_per_step, sparse_as_dense):
@@ -141,16 +141,16 @@ class Exchange:
         self.passes_per_step = passes_per_step
         self._entries = []
         self._labels = set()
-        self._adopted = []  # those that take part: which require a gradient
-        self._open = set()  # those whose gradients are under way
-        self.synchronized = False  # the gradients are averages, and no step was made since
+        self._adopted = []  # entries that take part: their parameters require a gradient
+        self._open = set()  # entries whose gradients are under way
+        self.synchronized = False  # the gradients are averages, and no step has used them yet
         self._hooks, self._names = [], []
         weakref.finalize(self, _abandon, self._hooks, self._names).atexit = False
 
     # ---- parameters ----
 
     def add(self, parameter, label):
-        """One more parameter, known to the user under this name."""
+        """Adds a parameter under the user's name for it."""
         if label in self._labels:
             raise ValueError("two parameters have the name %r; names have to differ" % label)
         entry = Entry(len(self._entries), parameter, label, self._prefix + label)
@@ -166,7 +166,7 @@ class Exchange:
     def _hook(self, entry):
         parameter = entry.parameter
         wire_dtype(parameter)
-        # Whatever the hook holds lives as long as the model.
+        # Objects that the hook references live as long as the model.
         exchange, number = weakref.ref(self), entry.number
 
         def ready(*_):
@@ -183,7 +183,9 @@ class Exchange:
         entry.hooked = True
 
     def _participants(self):
-        """Users freeze and unfreeze parameters between two steps, on all ranks alike."""
+        """The entries that take part. Users freeze and unfreeze parameters between two steps, on
+        all ranks alike.
+        """
         entries = [entry for entry in self._entries if entry.parameter.requires_grad]
         if entries != self._adopted:
             for entry in entries:
@@ -196,7 +198,7 @@ class Exchange:
     # ---- the backward pass ----
 
     def ready(self, number):
-        """The gradient of this parameter is complete for this backward pass."""
+        """Called when the gradient of this parameter is complete for this backward pass."""
         with self._lock:
             entry = self._entries[number]
             if entry.parameter.grad is None or not entry.parameter.requires_grad:
@@ -237,7 +239,7 @@ class Exchange:
     # ---- the step ----
 
     def close(self):
-        """Starts what is missing; all of this step's exchange, whose finish() is to be called."""
+        """Starts the missing gradients; returns this step's exchanges. The caller calls their finish()."""
         with self._lock:
             self._leave_former_job()
             return self._guarded(self._close)
@@ -265,12 +267,12 @@ class Exchange:
         return bool(self._open)
 
     def restart(self):
-        """The gradients were cleared: what was counted of them is forgotten."""
+        """Resets the counts of gradients after the gradients were cleared."""
         self._reset()
         self.synchronized = False
 
     def _guarded(self, function, *arguments):
-        # After an error nothing of the step is left, so that the next one may begin anew.
+        # After an error no state of the step is left, so that the next step can begin.
         try:
             return function(*arguments)
         except BaseException:
@@ -284,7 +286,7 @@ class Exchange:
             entry.passes = 0
 
     def _leave_former_job(self):
-        """What was under way when this process left its job will never end."""
+        """Resets the exchange if this process has left its former job, whose rounds will never end."""
         if self._context != _core.context():
             self._context = _core.context()
             self._reset()
@@ -301,5 +303,5 @@ class Exchange:
         self.restart()
 
     def start_without_gradients(self):
-        """Takes part in a step with nothing to add; handles of results that nobody wants."""
+        """Takes part in a step with zeros; returns handles whose results are not needed."""
         return [self.way.start_without_gradients(entry) for entry in self._participants()]

@@ -1,9 +1,13 @@
 """Every rank's tensor, or object, on every rank."""
 
+from __future__ import annotations
+
 import threading
 import weakref
+from typing import Any, Iterable
 
 import torch
+from torch import Tensor
 
 from .. import _core, _errors, rank, size
 from .._core import Sum
@@ -16,10 +20,11 @@ from ._unsupported import check_process_set
 
 
 def gather_async(tensor, name, priority=0):
-    """Starts the exchange of one tensor of each rank, all of one shape and dtype.
+    """Starts the exchange of one tensor of each rank, all of the same shape and dtype.
 
-    The result has one dimension more, of size(): result[i] is rank i's, byte for byte. Its tensors
-    stay declared, one per rank under `name`/: for what is gathered again and again.
+    The result has an additional first dimension of size(): result[i] is rank i's tensor, byte for
+    byte. The operation's tensors stay declared, one per rank under `name`/: for tensors that are
+    gathered repeatedly.
     """
     check_tensor(tensor)
     own = pack(tensor)
@@ -35,7 +40,7 @@ def gather_async(tensor, name, priority=0):
 def _exchange(own, words, name, priority):
     """Starts the exchange of each rank's int32 values, `words[i]` of them from rank i.
 
-    Every rank's are a broadcast with itself as root: a rank sends its own part only.
+    Each rank's values are a broadcast with that rank as root: a rank sends only its own part.
     """
     rounds, rooms = [], []
     for i, count in enumerate(words):
@@ -55,17 +60,20 @@ _DTYPES = [
     torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool, torch.float16,
     torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
 ]  # fmt: skip
-_DIMS = 14  # at most, of a tensor: a description is the dtype, how many dimensions, and these
+# The largest number of dimensions. A description holds the dtype, the number of dimensions, and the
+# dimensions.
+_DIMS = 14
 
-_last = weakref.WeakValueDictionary()  # name -> its last _Allgather
+_last: weakref.WeakValueDictionary[str, _Allgather] = weakref.WeakValueDictionary()  # name -> its last _Allgather
 _last_lock = threading.Lock()
 
 
 class _Allgather:
-    """One allgather under way.
+    """An allgather under way.
 
-    First the ranks tell each other what they have, then the values travel. A thread of its own waits in
-    between, because nobody else may come by: so that ranks may wait for several operations in any order.
+    First the ranks exchange descriptions of their tensors, then the values. A thread of its own
+    waits in between, because the caller may not wait yet: ranks may wait for several operations in
+    any order.
     """
 
     def __init__(self, tensor, name):
@@ -77,10 +85,10 @@ class _Allgather:
         descriptions[rank(), : len(own)] = torch.tensor(own)
         self._descriptions = torch.empty_like(descriptions)
         self._result = self._error = None
-        self.first_dimensions = None  # of all ranks, once it has ended well
+        self.first_dimensions = None  # of all ranks; set on success
         self._ended = threading.Event()
         with _last_lock:
-            # Rounds of one name follow each other, and so do the two halves of these.
+            # Rounds of a name follow each other, and so do the two halves of each allgather.
             self._former = _last.get(name)
             _last[name] = self
             self._round = push_tensor(descriptions, self._descriptions, name + "/shapes", Sum, 0)
@@ -99,9 +107,9 @@ class _Allgather:
             raise self._error
 
     def result(self):
-        """Once: it is the caller's then."""
+        """Returns the result once, and releases it to the caller."""
         result, self._result = self._result, None
-        # Here, since memory of a device belongs to the stream on which it is first used.
+        # Moved here, since a device's memory belongs to the stream on which it is first used.
         return result.to(self._tensor.device)
 
     def rounds(self):
@@ -123,7 +131,7 @@ class _Allgather:
         shapes = self._checked_shapes()
         tensor = self._tensor
         words = [words_of(shape, tensor.dtype) for shape in shapes]
-        # Their sizes change from call to call, so they are not kept.
+        # The parts' sizes change from call to call, so their tensors do not stay declared.
         rounds, rooms = _exchange(self._own, words, self.name, 0)
         for one in rounds:
             _core.finish_once(one)
@@ -132,7 +140,7 @@ class _Allgather:
         return torch.cat(parts)
 
     def _checked_shapes(self):
-        """Of all ranks' tensors; the same error on all of them if they do not go together."""
+        """All ranks' shapes; raises the same error on all ranks if the tensors do not match."""
         found = []
         for dtype, dims, *shape in self._descriptions.tolist():
             found.append((_DTYPES[dtype], tuple(shape[:dims])))
@@ -158,7 +166,7 @@ def _check_gathered(tensor):
 
 
 def _start(tensor, name):
-    """The operation that begins. All without a name are of one kind, so that a mismatch is noticed."""
+    """Starts an allgather and returns it. Unnamed operations share a kind, so that a mismatch is noticed."""
     started = []
 
     def begin(chosen):
@@ -169,7 +177,11 @@ def _start(tensor, name):
     return started[0]
 
 
-def allgather_async(tensor, name=None, process_set=None):
+def allgather_async(
+    tensor: Tensor,
+    name: str | None = None,
+    process_set: object = None,
+) -> Handle[Tensor]:
     """Starts an allgather and returns a handle: see allgather."""
     check_process_set(process_set)
     _check_gathered(tensor)
@@ -195,7 +207,7 @@ class _Differentiable(torch.autograd.Function):
         try:
             start_reduce(gradient, total, context.name, Sum).wait()
         finally:
-            _forget(context.name)  # the next one may have another shape
+            _forget(context.name)  # the next gradient may have another shape
         return total[context.own], None
 
 
@@ -203,14 +215,14 @@ def _forget(name):
     try:
         _core.undeclare(name)
     except _errors.Error:
-        pass  # the job has failed, which the caller is being told
+        pass  # the job has failed, and the caller gets that error
 
 
-def allgather(tensor, name=None, process_set=None):
-    """All ranks' tensors one after the other along the first dimension, which may differ between them.
+def allgather(tensor: Tensor, name: str | None = None, process_set: object = None) -> Tensor:
+    """Concatenates all ranks' tensors along the first dimension, which may differ between ranks.
 
-    The dtype and the other dimensions must be the same: else it is a MismatchError on every rank.
-    Differentiable.
+    The dtype and the other dimensions must be the same; otherwise every rank raises a
+    MismatchError. Differentiable.
     """
     check_process_set(process_set)
     _check_gathered(tensor)
@@ -219,7 +231,11 @@ def allgather(tensor, name=None, process_set=None):
     return allgather_async(tensor, name).wait()
 
 
-def grouped_allgather_async(tensors, name=None, process_set=None):
+def grouped_allgather_async(
+    tensors: Iterable[Tensor],
+    name: str | None = None,
+    process_set: object = None,
+) -> Handle[list[Tensor]]:
     """allgather_async of a list of tensors; synchronize(handle) returns the list."""
     check_process_set(process_set)
     tensors = list(tensors)
@@ -232,13 +248,17 @@ def grouped_allgather_async(tensors, name=None, process_set=None):
     return Handle(started, lambda: [one.wait() for one in started])
 
 
-def grouped_allgather(tensors, name=None, process_set=None):
+def grouped_allgather(
+    tensors: Iterable[Tensor],
+    name: str | None = None,
+    process_set: object = None,
+) -> list[Tensor]:
     """allgather of a list of tensors; not differentiable."""
     return grouped_allgather_async(tensors, name, process_set).wait()
 
 
-def allgather_object(obj, name=None):
-    """A list of all ranks' objects, in the order of the ranks: what torch.save takes.
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+    """A list of all ranks' objects, in the order of the ranks; any object that torch.save accepts.
 
     The ranks of a job trust each other: loading an object can run code of its sender's choice.
     """

@@ -1,7 +1,7 @@
-"""Tensors on a GPU: they are pushed from where they are, and results come to where they shall be.
+"""Tensors on a GPU: rounds read them from, and write results to, device memory.
 
-Nothing here waits for the GPU. The caller's stream is noted when a round starts, and the stream of
-whoever asks for the result is made to wait for it.
+No function here waits for the GPU. A round records the caller's stream when it starts, and the
+stream that is current when the result is requested waits for the result.
 """
 
 import contextlib
@@ -18,17 +18,17 @@ def on_gpu(tensor):
 
 
 def stream_of(tensor):
-    """The number of the stream that is current for the tensor's device, and a way to keep memory for it."""
+    """The number of the current stream of the tensor's device, and a function that keeps memory for it."""
     stream = torch.cuda.current_stream(tensor.device)
     return stream.cuda_stream, lambda kept: kept.record_stream(stream)
 
 
 def start(contribution, room, name, op, priority):
-    """Starts a round of contiguous memory of the device; the handle's to_stream() follows its wait()."""
+    """Starts a round of contiguous device memory; call the handle's to_stream() after its wait()."""
     _check_device(room.device)
     declared = declare_tensor(room, name, op)
     stream, keep = stream_of(room)
-    keep(room)  # a handle that is dropped is waited for by this stream
+    keep(room)  # this stream waits for a handle that is dropped
     address = None if contribution is None else contribution.data_ptr()
     with torch.cuda.device_of(room):  # the job's first round opens the current device
         return _core.DeviceHandle(
@@ -54,7 +54,7 @@ def _check_device(device):
 def receive(handle, room, target):
     """Makes the current stream wait for a round that has ended, and keeps its memory until then.
 
-    `target` is what will be made of the result on this stream.
+    `target` is the memory that receives the result on this stream.
     """
     stream, keep = stream_of(room)
     handle.to_stream(stream)
@@ -63,7 +63,7 @@ def receive(handle, room, target):
 
 
 def where_made(result):
-    """The current stream of a result's device, for follow(); None of a result in host memory."""
+    """The current stream of a result's device, for follow(); None for a result in host memory."""
     tensors = result if isinstance(result, (list, tuple)) else (result,)
     for one in tensors:
         if torch.is_tensor(one) and one.is_cuda:
@@ -72,7 +72,7 @@ def where_made(result):
 
 
 def follow(stream):
-    """Makes the current stream wait for what was made on this one, which may be None."""
+    """Makes the current stream wait for the work on `stream`, which may be None."""
     if stream is None:
         return
     current = torch.cuda.current_stream(stream.device)
@@ -87,8 +87,9 @@ _side_lock = threading.Lock()
 def beside(device, after_current=False):
     """A context for work beside the streams on which the model computes.
 
-    All threads have one stream of a device, so that memory may be made in one and freed in another.
-    `after_current`: it waits for what the current stream has now.
+    All threads share a single side stream of a device, so that memory may be allocated in one
+    thread and freed in another. `after_current`: the side stream waits for the current stream's
+    present work.
     """
     if device is None or device.type != "cuda":
         return contextlib.nullcontext()

@@ -1,5 +1,7 @@
 """barrier, and join for ranks that have fewer batches than others."""
 
+from __future__ import annotations
+
 import collections
 import threading
 import weakref
@@ -16,30 +18,30 @@ _NAME = "addend.join"
 
 
 class _Control:
-    """Tells ranks that wait in join() which optimizers the others step.
+    """Tells ranks that wait in join() which optimizers the other ranks step.
 
-    With the first gradient of a step a rank pushes a row of numbers, one per rank, in which its own is
-    1 + the optimizer's and the others' are 0. Nobody waits for the sum, but who has joined: he pushes
-    zeros, and takes part in the steps that the sum names. As every step has one such round on all
-    ranks, all of them know who was active in the last one.
+    With the first gradient of a step a rank pushes a row of numbers, one per rank: its own number
+    is 1 + the optimizer's number, the others are 0. Only ranks that have joined wait for the sum:
+    they push zeros, and take part in the steps that the sum names. As every step has exactly one
+    such round on all ranks, all ranks know which ranks were active in the last round.
     """
 
     def __init__(self):
         self._lock = threading.Lock()
         self._exchanges = []  # weak references, in the order in which the optimizers were made
-        self._context = None  # to which the following belong
-        self._round = None  # the last round, and where its sum goes
+        self._context = None  # the context of the following members
+        self._round = None  # the last round, whose sum goes to _sum
         self._sum = None
-        self._active = None  # the ranks of the last round that was not all zeros
+        self._active = None  # the ranks in the last round that was not all zeros
 
     def register(self, exchange):
-        """The number of this optimizer, which has to be the same on all ranks."""
+        """Registers an optimizer; returns its number, which has to be the same on all ranks."""
         with self._lock:
             self._exchanges.append(weakref.ref(exchange))
             return len(self._exchanges) - 1
 
     def announce(self, number):
-        """Says that this rank begins a step of that optimizer."""
+        """Announces that this rank begins a step of that optimizer."""
         self._push(1 + number)
 
     def _push(self, value):
@@ -63,7 +65,7 @@ class _Control:
         return self._active
 
     def _look(self):
-        """Waits for the sum of the last round; by rank, what was said, without those who said nothing."""
+        """Waits for the sum of the last round; returns {rank: announced optimizer}, without silent ranks."""
         self._round.wait()
         said = {who: value - 1 for who, value in enumerate(self._sum.tolist()) if value}
         if said:
@@ -78,8 +80,9 @@ class _Control:
         for exchange in self._living().values():
             exchange.prepare_to_join()
         self._last_active()
-        # Ranks may begin the steps of two optimizers in different orders, so that one round names
-        # both, and the next one both again: what counts is how often a rank has named each.
+        # Ranks may begin the steps of two optimizers in different orders, so that a round names
+        # both, and the next round names both again: the count of announcements per rank and
+        # optimizer decides.
         named = collections.defaultdict(collections.Counter)
         taken = collections.Counter()
         while True:
@@ -111,22 +114,22 @@ class _Control:
 control = _Control()
 
 
-def join(device=-1):
+def join(device: object = -1) -> int:
     """For a rank that has no more batches: takes part in the others' steps until all have joined.
 
-    Returns the rank that joined last, of several the highest: the same on all ranks. The steps of
-    every DistributedOptimizer go on with nothing to add from this rank; averages still divide by
-    size(). The weights of this rank stay as they are and are out of date afterwards, but for the rank
-    that is returned: broadcast_parameters(model.state_dict(), join()) mends that. What the other
-    ranks do beside steps of a DistributedOptimizer (allreduce, barrier, ...) this rank does not take
-    part in: they wait until the stall timeout ends it. Batches that were left of an incomplete
-    backward_passes_per_step are dropped. `device` is ignored.
+    Returns the rank that joined last (of several, the highest): the same on all ranks. The steps of
+    every DistributedOptimizer continue with zeros from this rank; averages still divide by size().
+    The weights of this rank stay unchanged and are out of date afterwards, except on the returned
+    rank: broadcast_parameters(model.state_dict(), join()) updates them. This rank takes no part in
+    the other ranks' operations beside steps of a DistributedOptimizer (allreduce, barrier, ...):
+    those wait until the stall timeout ends them. Batches of an incomplete backward_passes_per_step
+    are dropped. `device` is ignored.
     """
     del device
     return control.join()
 
 
-def barrier(process_set=None):
+def barrier(process_set: object = None) -> None:
     """Returns when every rank of the job has called it."""
     check_process_set(process_set)
     _barrier()

@@ -1,7 +1,7 @@
-"""Names for operations that the caller gives none.
+"""Names for operations that the caller does not name.
 
-Ranks call unnamed operations in the same order, as with any collective library. Names are used
-again, so that a loop does not declare a tensor at every turn, and which name is used depends on the
+Ranks call unnamed operations in the same order, as with any collective library. Names are reused,
+so that a loop does not declare a tensor in every iteration. The choice of the name depends on the
 order of the calls alone, never on time.
 """
 
@@ -11,7 +11,7 @@ import threading
 from .. import _core, _errors
 
 _SIDE_BY_SIDE = 4  # unnamed operations on equal tensors that may be under way together
-_KEPT = 256  # names; the one that was not used for longest is forgotten
+_KEPT = 256  # names; the least recently used name is forgotten
 
 
 class _Unnamed:
@@ -22,7 +22,9 @@ class _Unnamed:
         self._used = collections.OrderedDict()  # name -> the rounds of its last operation
 
     def start(self, kind, begin):
-        """begin(name) -> an operation, whose tensors' names begin so; `kind`: which ones are alike."""
+        """Calls begin(name), which returns an operation whose tensors' names start with `name`;
+        `kind` groups operations.
+        """
         with self._lock:
             if self._context != _core.context():
                 self._context, self._turns = _core.context(), {}
@@ -31,20 +33,20 @@ class _Unnamed:
             self._turns[kind] = turn + 1
             name = "%s/%d" % (kind, turn % _SIDE_BY_SIDE)
             operation = begin(name + "/")
-            self._used[name] = list(operation.rounds())  # without its result, which is the caller's
+            self._used[name] = list(operation.rounds())  # without the result, which the caller owns
             self._used.move_to_end(name)
             while len(self._used) > _KEPT:
                 self._forget(*self._used.popitem(last=False))
             return operation
 
     def _forget(self, name, rounds):
-        # All ranks forget it here, so it must have ended here. It began before this call, so the
-        # other ranks come to it without this one.
+        # All ranks forget the name here, so its operation must have ended. It began before this
+        # call, so the other ranks reach it without this rank.
         for one in rounds:
             try:
                 one.wait()
             except _errors.Error:
-                pass  # whoever waits for it hears of it
+                pass  # the waiter of that operation gets the error
         for tensor in _core.declared_under(name + "/"):
             _core.undeclare(tensor)
 
@@ -53,7 +55,7 @@ _unnamed = _Unnamed()
 
 
 def start(name, kind, begin):
-    """begin(name), or begin() of a name that the order of the calls chooses among those of its kind."""
+    """Calls begin(name); without a name, the order of the calls chooses a name of that kind."""
     if name is not None:
         if not isinstance(name, str):
             raise TypeError("a tensor's name must be a str, not %r" % (name,))

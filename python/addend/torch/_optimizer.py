@@ -1,29 +1,44 @@
-"""DistributedOptimizer: any optimizer, with gradients that are averages over all ranks."""
+"""DistributedOptimizer: any optimizer, with gradients averaged over all ranks."""
+
+from __future__ import annotations
 
 import collections
 import contextlib
 import warnings
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Sequence
 
 import torch
+from torch import Tensor
+from torch.optim import Optimizer
 
-from .._core import Average
+from .._core import Average, Op
 from ._buckets import Buckets
 from ._exchange import Exchange, Singles
 from ._reduce import chosen_op
-from ._unsupported import check_process_set
+from ._unsupported import Unsupported, check_process_set
 from .compression import Compression, Scheme
+from .compression.cast import Compressor
+
+# At run time the class is made for each optimizer: see as_subclass.
+if TYPE_CHECKING:
+    _Base = Optimizer
+else:
+    _Base = object
 
 
-class Distributed:
-    """What DistributedOptimizer() adds to the class of the optimizer that it is given."""
+class Distributed(_Base):
+    """The methods that DistributedOptimizer() adds to the class of the given optimizer."""
 
-    # Of each object: _addend (its Exchange), _addend_synchronizes, _addend_scheme.
+    _addend: Exchange
+    _addend_synchronizes: bool
+    _addend_scheme: Scheme | None
 
-    def step(self, closure=None, **options):
+    def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
         """Waits until all gradients are averages over all ranks, and makes the optimizer's step.
 
-        A closure's gradients are averaged whenever the optimizer calls it. The loss that it returns is
-        this rank's own: for an optimizer that decides by it (LBFGS), return its average over all ranks.
+        A closure's gradients are averaged whenever the optimizer calls it. The loss that it returns
+        is this rank's own: for an optimizer that decides by the loss (LBFGS), return the average
+        over all ranks.
         """
         exchange = self._addend
         if not self._addend_synchronizes:
@@ -44,9 +59,9 @@ class Distributed:
         exchange.synchronized = False
         return result
 
-    # torch.optim wraps the step of every class in its profiler's and hooks' calls, once: that of the
-    # user's class, which is called from here, has them already.
-    step.hooked = True
+    # torch.optim wraps the step of every class in its profiler's and hooks' calls, once. The step
+    # of the user's class, which is called from here, already has them.
+    step.hooked = True  # type: ignore[attr-defined]
 
     def _addend_check_synchronized(self):
         if self._addend.under_way():
@@ -70,8 +85,8 @@ class Distributed:
             return contextlib.nullcontext()
         return self._addend_scheme.stepping(self, self._addend.labels())
 
-    def synchronize(self):
-        """Waits until all gradients are averages: for whatever comes before the step, as clipping.
+    def synchronize(self) -> None:
+        """Waits until all gradients are averages: for work before the step, such as clipping.
 
             optimizer.synchronize()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -81,16 +96,16 @@ class Distributed:
         self._addend.synchronize()
 
     @contextlib.contextmanager
-    def skip_synchronize(self):
-        """Within it step() takes the gradients as they are: after synchronize()."""
+    def skip_synchronize(self) -> Iterator[None]:
+        """A context in which step() uses the gradients unchanged. Call synchronize() before it."""
         self._addend_synchronizes = False
         try:
             yield
         finally:
             self._addend_synchronizes = True
 
-    def zero_grad(self, *arguments, **options):
-        """As the optimizer's own; an error while gradients are being averaged."""
+    def zero_grad(self, *arguments: Any, **options: Any) -> None:
+        """As the optimizer's own; raises an error while gradients are being averaged."""
         self._addend_check_zero_grad()
         return super().zero_grad(*arguments, **options)
 
@@ -102,22 +117,22 @@ class Distributed:
             )
         self._addend.restart()
 
-    def add_param_group(self, param_group):
-        """As the optimizer's own, to be called on all ranks; the parameters are named by their place."""
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As the optimizer's own; call it on all ranks. The parameters are named by their position."""
         super().add_param_group(param_group)
         last = len(self.param_groups) - 1
         for place, parameter in enumerate(self.param_groups[last]["params"]):
             self._addend.add(parameter, _unnamed(last, place))
 
     def __reduce_ex__(self, protocol):
-        # A copy, or what is loaded from a pickle, is an optimizer of the user's class: it has parameters
-        # of its own, which no other rank knows.
+        # A copy, and an object loaded from a pickle, is an optimizer of the user's class: it has
+        # parameters of its own, which no other rank knows.
         order = type(self).__mro__
         kind = order[order.index(Distributed) + 1]
         return object.__new__, (kind,), self.__getstate__()
 
-    def set_backward_passes_per_step(self, passes):
-        """Backward passes whose gradients are added up on each rank before they are averaged."""
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Sets the number of backward passes whose gradients each rank adds up before the average."""
         if self._addend.under_way():
             raise AssertionError("backward_passes_per_step cannot change between backward() and step()")
         self._addend.passes_per_step = _checked_passes(passes)
@@ -125,35 +140,37 @@ class Distributed:
 
 
 def DistributedOptimizer(  # pylint: disable=invalid-name
-    optimizer,
-    named_parameters=None,
-    compression=Compression.none,
-    backward_passes_per_step=1,
-    op=Average,
-    gradient_predivide_factor=1.0,
-    num_groups=0,
-    groups=None,
-    sparse_as_dense=False,
-    process_set=None,
-):
-    """An optimizer of the class of `optimizer`, which it replaces, that steps alike on all ranks.
+    optimizer: Optimizer,
+    named_parameters: Iterable[tuple[str, Tensor]] | None = None,
+    compression: Compressor | Scheme = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: Op | Unsupported = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[Tensor]] | None = None,
+    sparse_as_dense: bool = False,
+    process_set: object = None,
+) -> Distributed:
+    """Returns an optimizer of the class of `optimizer`, which it replaces, that steps alike on all
+    ranks.
 
-    A parameter's gradient goes on its way as soon as the backward pass has made it, and step() waits
-    for all of them. All ranks make their optimizers in the same order. Every parameter that requires a
-    gradient takes part in every step, with zeros where a rank has no gradient.
+    A parameter's gradient is pushed as soon as the backward pass has made it, and step() waits for
+    all gradients. All ranks make their optimizers in the same order. Every parameter that requires
+    a gradient takes part in every step, with zeros where a rank has no gradient.
 
-    named_parameters           model.named_parameters(): the names by which ranks agree, and errors
-                               speak; without it a parameter is named by its place in param_groups
+    named_parameters           model.named_parameters(): the names for agreement between ranks and in
+                               errors; without it the position in param_groups names a parameter
     compression                Compression.fp16 or bf16, any object with compress(tensor) and
                                decompress(tensor, context), or a compression.Scheme
-    backward_passes_per_step   so many gradients are added up on each rank before they are averaged
+    backward_passes_per_step   the number of gradients that each rank adds up before the average
     op                         Average, or addend.torch.Sum, Min, Max
-    gradient_predivide_factor  divides gradients by it before the average, and multiplies them after
+    gradient_predivide_factor  divides gradients before the average, and multiplies them after it
     sparse_as_dense            sparse gradients (torch.nn.Embedding(sparse=True)) are made dense
     num_groups, groups         checked, and without effect: small tensors travel together anyway
 
-    Mixed precision: scaler.scale(loss).backward(); optimizer.synchronize(); scaler.unscale_(optimizer);
-    with optimizer.skip_synchronize(): scaler.step(optimizer). An infinity of one rank is one on all.
+    Mixed precision: scaler.scale(loss).backward(); optimizer.synchronize();
+    scaler.unscale_(optimizer); with optimizer.skip_synchronize(): scaler.step(optimizer). An
+    infinity on any rank becomes an infinity on all ranks.
     """
     check_process_set(process_set)
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -184,13 +201,14 @@ def as_subclass(optimizer, mixin):
     kind = type(optimizer)
     made = object.__new__(type(kind.__name__, (mixin, kind), {}))
     made.__dict__.update(optimizer.__dict__)
-    # A learning rate scheduler made before puts a step() into the object, which is the former one's.
+    # An earlier learning rate scheduler has stored a step() in the object; that step() belongs to
+    # the former optimizer.
     made.__dict__.pop("step", None)
     return made
 
 
 def _way(compression, op, predivide_factor):
-    """What makes Singles or Buckets, given the prefix of its tensors' names."""
+    """A function that makes Singles or Buckets from the prefix of its tensors' names."""
     if isinstance(compression, Scheme):
         if op != Average or predivide_factor != 1.0:
             raise ValueError("a compression scheme averages: op and gradient_predivide_factor have no place")
@@ -208,7 +226,7 @@ def _unnamed(group, place):
 
 
 def labels_of(optimizer, named_parameters):
-    """{parameter: name} of the optimizer's parameters, in the model's order where it is known."""
+    """{parameter: name} of the optimizer's parameters, in the model's order if it is known."""
     places = {
         parameter: _unnamed(g, i)
         for g, group in enumerate(optimizer.param_groups)
@@ -237,7 +255,7 @@ def labels_of(optimizer, named_parameters):
     return {parameter: name for parameter, name in names.items() if parameter in places}
 
 
-def _checked_passes(passes):
+def _checked_passes(passes: object) -> int:
     if not isinstance(passes, int) or passes < 1:
         raise ValueError("backward_passes_per_step must be a whole number of at least 1, not %r" % (passes,))
     return passes

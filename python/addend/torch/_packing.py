@@ -1,4 +1,4 @@
-"""Tensors of any dtype, and objects, as what can travel."""
+"""Tensors of any dtype, and objects, packed for transfer."""
 
 import io
 
@@ -8,12 +8,12 @@ from ._tensors import on_host
 
 
 def words_of(shape, dtype):
-    """How many int32 a packed tensor is."""
+    """The number of int32 words of a packed tensor."""
     return -(-torch.Size(shape).numel() * torch.empty(0, dtype=dtype).element_size() // 4)
 
 
 def pack(tensor):
-    """A tensor's bytes in host memory as int32, whatever they mean; the last word is filled up with zeros."""
+    """A tensor's bytes in host memory as int32, uninterpreted; the last word is padded with zeros."""
     values = on_host(tensor, tensor.dtype).reshape(-1)
     words = torch.zeros(words_of(tensor.shape, tensor.dtype), dtype=torch.int32)
     if values.numel() > 0:
@@ -22,7 +22,7 @@ def pack(tensor):
 
 
 def unpack(words, dtype, shape):
-    """The tensor that pack() was given, in host memory."""
+    """Restores, in host memory, the tensor that was given to pack()."""
     flat = torch.empty(shape, dtype=dtype).reshape(-1)
     if flat.numel() > 0:
         flat.view(torch.uint8)[:] = words.view(torch.uint8)[: flat.numel() * flat.element_size()]
@@ -30,7 +30,7 @@ def unpack(words, dtype, shape):
 
 
 def dumped(value):
-    """An object as a tensor of bytes."""
+    """An object, serialised as a tensor of bytes."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)

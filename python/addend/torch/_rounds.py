@@ -1,4 +1,4 @@
-"""One round of one tensor: what every sum of tensors is made of."""
+"""Rounds of single tensors, of which all sums of tensors are made."""
 
 import torch
 
@@ -8,7 +8,8 @@ from ._tensors import can_receive, on_host, push_tensor, scaled, wire_dtype
 
 
 def start_reduce(source, target, name, op, priority=0, prescale_factor=1.0, postscale_factor=1.0):
-    """Starts `target` = `source` combined over all ranks, for dense tensors of one shape and dtype.
+    """Starts `target` = `source` combined over all ranks, for dense tensors of the same shape and
+    dtype.
 
     `source` None: this rank adds nothing. `target` may be `source`.
     """
@@ -31,7 +32,7 @@ def start_reduce(source, target, name, op, priority=0, prescale_factor=1.0, post
 
 
 def _on_gpu(source, target):
-    # What is empty has no address there.
+    # An empty tensor has no address on the GPU.
     return target.numel() > 0 and _gpu.on_gpu(target) and (source is None or _gpu.on_gpu(source))
 
 

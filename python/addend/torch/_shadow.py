@@ -1,4 +1,6 @@
-"""Shadow mode: Addend beside a training that goes on as it is, to see what switching would bring."""
+"""Shadow mode: runs Addend beside an unchanged training, to show the effect of a switch."""
+
+from __future__ import annotations
 
 import itertools
 import queue
@@ -6,6 +8,7 @@ import statistics
 import sys
 import threading
 import time
+from typing import TextIO
 
 import torch
 import torch.distributed as dist
@@ -16,23 +19,24 @@ from .. import init, is_initialized, shutdown, size
 from .._core import Average, Max
 from ._tensors import on_host, push_tensor, wire_dtype
 
-# How long a backward pass waits for Addend before it goes on without it for good.
+# The time for which a backward pass waits for Addend before it continues without Addend for good.
 _PATIENCE_S = 60
-_CLEARLY = 1.1  # a ratio of times that is worth a recommendation
+_CLEARLY = 1.1  # the ratio of times from which a recommendation follows
 
 _instances = itertools.count()
 
 
-def shadow(model, steps=20, out=None):
+def shadow(model: DistributedDataParallel, steps: int = 20, out: TextIO | None = None) -> Shadow:
     """Compares Addend with the process group of a DistributedDataParallel model, in `steps` steps.
 
-    To be called by all ranks, before the first backward pass, instead of registering a hook. The
-    gradients are those that the model's process group averages, as without shadow (with
-    gradient_as_bucket_view and a number of ranks that is no power of two, within one rounding of
-    them). In the first `steps` backward passes Addend averages a copy; then rank 0 prints one
-    verdict on values and times to `out` (None: sys.stdout), and Addend is left. What fails in
-    Addend is in the verdict and nowhere else. Returns an object whose .report is a dict then, and
-    None before. Joins the job (addend.torch.init) if that has not been done, which waits for all ranks.
+    All ranks call it before the first backward pass, instead of registering a hook. The model's
+    process group averages the gradients, as without shadow (with gradient_as_bucket_view and a
+    number of ranks that is no power of two, within one rounding of those averages). In the first
+    `steps` backward passes Addend averages a copy; then rank 0 prints one verdict on values and
+    times to `out` (None: sys.stdout), and the ranks leave Addend. A failure of Addend appears in
+    the verdict and nowhere else. Returns an object whose .report is None until the verdict and a
+    dict afterwards. Joins the job (addend.torch.init) if this process has not joined yet, which
+    waits for all ranks.
     """
     if not isinstance(model, DistributedDataParallel):
         raise TypeError(
@@ -41,7 +45,7 @@ def shadow(model, steps=20, out=None):
     if steps < 1:
         raise ValueError("addend.torch.shadow needs at least one step, not %d" % steps)
     watcher = Shadow(model, steps, sys.stdout if out is None else out)
-    model.register_comm_hook(watcher, _hook)
+    model.register_comm_hook(watcher, _hook)  # type: ignore[operator]
     watcher.join()
     return watcher
 
@@ -51,7 +55,7 @@ def _hook(watcher, bucket):
 
 
 class _Watch:
-    """A thread that notes when the last of several operations has ended, while others go on."""
+    """A thread that records when the last of several operations has ended, while others continue."""
 
     def __init__(self):
         self.end = None
@@ -67,7 +71,7 @@ class _Watch:
         self._operations.put(None)
 
     def join(self, timeout):
-        """After close(): whether all have ended within so many seconds."""
+        """After close(): returns whether all operations have ended within `timeout` seconds."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -81,12 +85,12 @@ class _Watch:
 
 
 class _Pass:
-    """One backward pass under way, on both sides."""
+    """A backward pass under way, on both sides."""
 
     def __init__(self, number):
         self.number = number
-        self.copies = []  # one per bucket
-        self.error = None  # of Addend
+        self.copies = []  # a _Copy per bucket
+        self.error = None  # the first error of Addend
         self.start = time.monotonic()
         self.group, self.addend = _Watch(), _Watch()
 
@@ -95,7 +99,7 @@ class _Pass:
         self.addend.close()
 
     def wait(self):
-        """Until Addend's results are there, or an error, or the patience is at its end."""
+        """Returns when Addend's results are there; raises its error, or TimeoutError after _PATIENCE_S."""
         self.close()
         self.group.join(None)
         if not self.addend.join(_PATIENCE_S):
@@ -105,11 +109,11 @@ class _Pass:
 
 
 class _Copy:
-    """One bucket on Addend's side: its average, and the largest element that any rank has added."""
+    """A bucket on Addend's side: its average, and the largest element of any rank's contribution."""
 
     def __init__(self, bucket, prefix):
         buffer = bucket.buffer()
-        self.buffer = buffer  # the process group's result, later
+        self.buffer = buffer  # holds the process group's result later
         self.parameters = bucket.parameters()
         self.index = bucket.index()
         self.values = on_host(buffer, wire_dtype(buffer))
@@ -121,7 +125,7 @@ class _Copy:
         self.largest = finite.max().reshape(1) if finite.numel() > 0 else torch.zeros(1).double()
 
     def push(self):
-        """Starts the rounds, which it returns."""
+        """Starts the rounds and returns their handles."""
         return [
             push_tensor(self.values, self.values, self.name, Average, self.index),
             push_tensor(self.largest, self.largest, self.name + " largest", Max, self.index),
@@ -132,7 +136,7 @@ class _Copy:
 
 
 class Shadow:
-    """What shadow() returns. `report` is None until the verdict."""
+    """The result of shadow(). `report` is None until the verdict."""
 
     def __init__(self, model, steps, out):
         self.report = None
@@ -148,7 +152,7 @@ class Shadow:
         self._times = []  # (process group's, Addend's) of each pass, seconds
         self._bytes = 0
         self._passes = 0
-        self._pass = None  # the one that is compared
+        self._pass = None  # the pass that is compared
         self._pending = []  # (work, future, buffer) of the pass under way
         self._tensors = set()
 
@@ -166,14 +170,14 @@ class Shadow:
     # ---- the hook ----
 
     def exchange(self, bucket):
-        """Starts the bucket's average by the process group, and by Addend as well until the verdict."""
+        """Starts the bucket's average by the process group, and also by Addend until the verdict."""
         if bucket.index() == 0 or not self._pending:
             self._begin()
         current = self._pass
         if current is None:
             return self._reduce(bucket.buffer())
         copy = self._copy(current, bucket)
-        # By turns one of them starts first.
+        # The two alternate in starting first.
         if current.number % 2 == 0:
             self._push(current, copy)
         future = self._reduce(bucket.buffer())
@@ -185,20 +189,20 @@ class Shadow:
     def _begin(self):
         self._pending = []
         if self._pass is not None:
-            self._pass.close()  # an error ended that backward pass
+            self._pass.close()  # the former backward pass ended with an error
             self._pass = None
         if self.report is None:
             self._pass = _Pass(self._passes)
             self._passes += 1
-        # Runs at the end of the backward pass, before DDP looks at the futures.
+        # Runs at the end of the backward pass, before DDP reads the futures.
         torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _reduce(self, buffer):
         # DDP itself multiplies by 1 / ranks while it fills the bucket, and then sums.
         buffer.mul_(1.0 / self._ranks)
         work = dist.all_reduce(buffer, group=self._group, async_op=True)
-        # Not the work's own future: its callbacks would run Python in a thread of the process group,
-        # which aborts the process when it ends just then.
+        # Not the work's own future: its callbacks would run Python in a thread of the process
+        # group, which aborts the process if the process ends at that moment.
         future = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else None)
         self._pending.append((work, future, buffer))
         return future
@@ -226,7 +230,7 @@ class Shadow:
     def _finish(self):
         pending, self._pending = self._pending, []
         for work, future, buffer in pending:
-            work.wait()  # raises what has failed, as DDP does
+            work.wait()  # raises its failure, as DDP does
             future.set_result(buffer)
         current, self._pass = self._pass, None
         if current is None:
@@ -242,7 +246,7 @@ class Shadow:
     def _note(self, current, pending):
         group_end = current.group.end
         if pending[0][2].is_cuda:
-            # There the end of the work says only that it is in the stream.
+            # On a GPU the end of the work means only that the work is in the stream.
             torch.cuda.current_stream(pending[0][2].device).synchronize()
             group_end = time.monotonic()
         self._times.append((group_end - current.start, current.addend.end - current.start))
@@ -266,18 +270,18 @@ class Shadow:
                 for name in self._tensors:
                     _core.undeclare(name)
         except _errors.Error:
-            pass  # the job has failed, which the verdict says
+            pass  # the job has failed, which the verdict reports
         self._tensors.clear()
 
 
 class _Comparison:
-    """How far apart the two averages are."""
+    """The differences between the two averages."""
 
     def __init__(self, ranks):
         self._ranks = ranks
         self.largest = 0.0
         self.relative = 0.0
-        self.worst = None  # where `relative` is largest: {"step", "bucket", "parameter"}
+        self.worst = None  # the position of the largest `relative`: {"step", "bucket", "parameter"}
         self.within_rounding = True
         self.mismatched = 0
 
@@ -291,7 +295,8 @@ class _Comparison:
         largest, place = difference.max(0) if difference.numel() > 0 else (0.0, 0)
         scale = float(copy.largest)
         kind = torch.finfo(copy.values.dtype)
-        # Both sum at most ranks + 1 roundings, each of at most half a unit of the largest partial sum.
+        # Both sum with at most ranks + 1 roundings, each of at most half a unit of the largest
+        # partial sum.
         allowed = (self._ranks + 1) * kind.eps * (scale + kind.tiny)
         self.within_rounding = self.within_rounding and float(largest) <= allowed and mismatched == 0
         self.mismatched += mismatched
@@ -306,7 +311,7 @@ class _Comparison:
 
 
 def _parameter_at(parameters, place, names):
-    """The name of the parameter whose gradient is at this place of a bucket's buffer."""
+    """The name of the parameter whose gradient is at this position of a bucket's buffer."""
     for p in parameters:
         if place < p.numel():
             return names.get(id(p), "?")
@@ -327,7 +332,7 @@ def _report(comparison, times, error):
         "addend_s": None,
         "ratio": None,
     }
-    # In the first pass both make their connections.
+    # The first pass includes the time of making connections, on both sides.
     measured = times[1:] or times
     if measured:
         report["group_s"] = statistics.median(group for group, _ in measured)

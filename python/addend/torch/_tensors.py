@@ -1,4 +1,4 @@
-"""PyTorch tensors as the contiguous host memory that the C ABI takes."""
+"""PyTorch tensors as contiguous host memory for the C ABI."""
 
 import torch
 
@@ -12,7 +12,7 @@ _CODES = {
     torch.int32: _core.DTYPE_CODES["int32"],
     torch.int64: _core.DTYPE_CODES["int64"],
 }
-# Summed as int32, and narrowed again: the bits are those of a sum in the narrow type.
+# Summed as int32, then narrowed: the bits are those of a sum in the narrow type.
 _WIDENED = (torch.uint8, torch.int8, torch.int16, torch.bool)
 
 
@@ -32,7 +32,7 @@ def check_tensor(tensor):
 
 
 def wire_dtype(tensor):
-    """The dtype in which a tensor is summed; a TypeError says why it cannot be."""
+    """The dtype in which a tensor is summed; a TypeError gives the reason why it cannot be summed."""
     check_tensor(tensor)
     if tensor.dtype in _CODES:
         return tensor.dtype
@@ -45,7 +45,7 @@ def wire_dtype(tensor):
 
 
 def scaled(tensor, factor):
-    """tensor * factor in the tensor's own dtype; integers are scaled in float64, towards zero."""
+    """tensor * factor in the tensor's own dtype; integers are scaled in float64, rounded towards zero."""
     if factor == 1.0:
         return tensor
     if tensor.is_floating_point():
@@ -54,10 +54,10 @@ def scaled(tensor, factor):
 
 
 def on_host(tensor, dtype):
-    """Contiguous values in host memory, pinned for a CUDA tensor; the tensor's own where it has such."""
+    """Contiguous values in host memory, pinned for a CUDA tensor; the tensor's own memory if suitable."""
     tensor = tensor.detach()
     if tensor.device.type == "cpu":
-        # What is conjugate or negative only by a mark has other values in memory.
+        # A tensor with the lazy conjugate or negative bit has other values in memory.
         return tensor.to(dtype).contiguous().resolve_conj().resolve_neg()
     host = torch.empty(tensor.shape, dtype=dtype, pin_memory=True)
     return host.copy_(tensor)  # waits for the tensor's stream
@@ -80,12 +80,12 @@ def dtype_code(tensor):
 
 
 def declare_tensor(tensor, name, op):
-    """What the first push does as well; a push waits until all ranks have declared its tensor."""
+    """Declares a tensor, as its first push would; a push waits until all ranks have declared its tensor."""
     return _core.declare(name, tuple(tensor.shape), dtype_code(tensor), check_op(op))
 
 
 def push_tensor(source, target, name, op, priority):
-    """Starts a round of contiguous host memory. `source` None: nothing to add. `target` may be `source`."""
+    """Starts a round of contiguous host memory. `source` None: adds nothing. `target` may be `source`."""
     declared = declare_tensor(target, name, op)
     address = None if source is None else source.data_ptr()
     return _core.Handle(declared, address, target.data_ptr(), priority, (source, target))

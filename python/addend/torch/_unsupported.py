@@ -1,26 +1,30 @@
-"""What Horovod has and Addend has not: the names exist, and say where they are used what to do instead."""
+"""Horovod's names that Addend does not support: their use raises an error that names the alternative."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, NoReturn
 
 from .. import local_size, num_nodes, rank, size
 
 
 class Unsupported:
-    """A name of Horovod's that Addend does not have: an op, a function or a class."""
+    """A name of Horovod's that Addend does not support: an op, a function or a class."""
 
-    def __init__(self, name, instead):
+    def __init__(self, name: str, instead: str) -> None:
         self._name = name
         self._instead = instead
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "addend.torch." + self._name
 
-    def __call__(self, *_, **__):
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
         self.refuse()
 
-    def refuse(self):
+    def refuse(self) -> NoReturn:
         raise NotImplementedError("addend does not have %s: %s" % (self._name, self._instead))
 
 
-def _unsupported(names, instead):
+def _unsupported(names: str, instead: str) -> Iterator[Unsupported]:
     return (Unsupported(name, instead) for name in names.split())
 
 
@@ -53,27 +57,27 @@ start_timeline, stop_timeline = _unsupported(
 
 
 class _GlobalProcessSet:
-    """All ranks of the job: the only process set there is."""
+    """All ranks of the job: the only process set."""
 
     process_set_id = 0
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "addend.torch.global_process_set"
 
-    def included(self):
+    def included(self) -> bool:
         return True
 
-    def rank(self):
+    def rank(self) -> int:
         return rank()
 
-    def size(self):
+    def size(self) -> int:
         return size()
 
 
 global_process_set = _GlobalProcessSet()
 
 
-def check_process_set(process_set):
+def check_process_set(process_set: object) -> None:
     if process_set is not None and process_set is not global_process_set:
         raise NotImplementedError(
             "addend has no process sets: every rank of the job takes part in every operation; start "
@@ -81,13 +85,13 @@ def check_process_set(process_set):
         )
 
 
-def is_homogeneous():
+def is_homogeneous() -> bool:
     """True when all nodes have the same number of ranks."""
     return size() == num_nodes() * local_size()
 
 
-def _absent():
-    """False: asks for a back end of Horovod's, and Addend is built on none of them."""
+def _absent() -> bool:
+    """False: the function asks for a back end of Horovod's, and Addend uses no such back end."""
     return False
 
 
@@ -95,6 +99,6 @@ mpi_built = mpi_enabled = mpi_threads_supported = gloo_built = gloo_enabled = _a
 ddl_built = ccl_built = cuda_built = rocm_built = _absent
 
 
-def nccl_built():
-    """0, as Horovod says without NCCL: it gives the version's number."""
+def nccl_built() -> int:
+    """0, as Horovod returns without NCCL; with NCCL it returns the version's number."""
     return 0

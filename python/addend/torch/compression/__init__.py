@@ -1,4 +1,4 @@
-"""What can be done to gradients on their way: casts, and schemes that send less than all of them."""
+"""Compression of gradients: casts, and schemes that send only a part of the gradients."""
 
 from .cast import BF16Compressor, FP16Compressor, NoneCompressor
 from .coarse_sparse import CoarseSparse
@@ -11,7 +11,7 @@ __all__ = ["Bucket", "CoarseSparse", "Compression", "OneBit", "Part", "RandomK",
 
 
 class Compression:
-    """Horovod's names: Compression.none, Compression.fp16, and Compression.bf16 beside them."""
+    """Horovod's names: Compression.none and Compression.fp16; Compression.bf16 is an addition."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

@@ -1,49 +1,62 @@
-"""Half the bytes: gradients travel as float16 or bfloat16. Every sum is still made in float32."""
+"""Half the bytes: gradients are sent as float16 or bfloat16. Every sum is still computed in float32."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from ..._core import Average
 from .._handle import Handle
 from .._rounds import start_reduce
-from .scheme import Scheme
+from .scheme import Bucket, Scheme
+
+
+class Compressor(Protocol):
+    """Horovod's interface of a compressor, of an object or of a class with static methods."""
+
+    def compress(self, tensor: Tensor) -> tuple[Tensor, Any]: ...
+
+    def decompress(self, tensor: Tensor, context: Any) -> Tensor: ...
 
 
 class NoneCompressor:
-    """Tensors travel as they are."""
+    """Sends tensors unchanged."""
 
     @staticmethod
-    def compress(tensor):
-        """What travels, and what decompress() needs to make the original type of it."""
+    def compress(tensor: Tensor) -> tuple[Tensor, Any]:
+        """The tensor to send, and the context from which decompress() restores the original type."""
         return tensor, None
 
     @staticmethod
-    def decompress(tensor, context):
+    def decompress(tensor: Tensor, context: Any) -> Tensor:
         del context
         return tensor
 
 
 class _CastCompressor:
-    wire = None
+    wire: _Wire
 
     @classmethod
-    def compress(cls, tensor):
+    def compress(cls, tensor: Tensor) -> tuple[Tensor, Any]:
         if not tensor.is_floating_point() or tensor.element_size() <= cls.wire.itemsize:
             return tensor, None
         return tensor.to(cls.wire.dtype), tensor.dtype
 
     @staticmethod
-    def decompress(tensor, context):
+    def decompress(tensor: Tensor, context: Any) -> Tensor:
         return tensor if context is None else tensor.to(context)
 
 
 class _Wire:
-    def __init__(self, dtype):
+    def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
         self.itemsize = torch.empty(0, dtype=dtype).element_size()
 
 
 class FP16Compressor(_CastCompressor):
-    """float16: 11 bits of precision, values up to 65504; larger ones become infinite."""
+    """float16: 11 bits of precision, values up to 65504; larger values become infinite."""
 
     wire = _Wire(torch.float16)
 
@@ -55,16 +68,17 @@ class BF16Compressor(_CastCompressor):
 
 
 class CastScheme(Scheme):
-    """A compressor (an object with Horovod's compress() and decompress()) for whole buckets."""
+    """Applies a compressor (an object with Horovod's compress() and decompress()) to whole buckets."""
 
-    def __init__(self, compressor):
+    def __init__(self, compressor: Compressor) -> None:
         self._compressor = compressor
 
-    def start(self, bucket):
+    def start(self, bucket: Bucket) -> Handle[Tensor]:
         sent, context = self._compressor.compress(bucket.buffer)
         name = bucket.name
         if sent.dtype != bucket.buffer.dtype:
-            name = "%s/%s" % (name, sent.dtype)  # a bucket may be cast in one place and not in another
+            # A bucket may be cast by one caller and not by another.
+            name = "%s/%s" % (name, sent.dtype)
         sending = start_reduce(sent, sent, name, Average, bucket.priority)
 
         def finish():
@@ -76,8 +90,8 @@ class CastScheme(Scheme):
         return Handle([sending], finish)
 
 
-def as_scheme(compression):
-    """The scheme that is meant: a Scheme itself, or a compressor's."""
+def as_scheme(compression: Compressor | Scheme) -> Scheme:
+    """The Scheme itself, or the scheme of a compressor."""
     if isinstance(compression, Scheme):
         return compression
     if hasattr(compression, "compress") and hasattr(compression, "decompress"):

@@ -1,45 +1,58 @@
-"""Whole chunks of the gradients, the same ones from all ranks: those that matter most.
+"""Sends the most important chunks of the gradients, the same chunks on all ranks.
 
-The coarse-grained sparse communication of GradientFlow (Sun et al., 2019): what travels is dense, so
-that it is summed as any tensor is, and which chunks it holds was agreed on in the step before.
+This is the coarse-grained sparse communication of GradientFlow (Sun et al., 2019): the sent tensor
+is dense, so it is summed as any tensor is, and the ranks agreed in the step before on the chunks
+that it holds.
 """
+
+from __future__ import annotations
 
 import contextlib
 import warnings
+from typing import Any, Iterator, Mapping
 
 import torch
+from torch import Tensor
+from torch.optim import Optimizer
 
 from ..._core import Average, Sum
 from .._handle import Handle
 from .._rounds import start_reduce
 from .error_feedback import ErrorFeedback, mark_not_finite
 from .exchanges import Exchanges
-from .scheme import Scheme, share_of
+from .scheme import Bucket, Scheme, share_of
 
-_LEVELS = 5  # of the density while warming up: each has tensors of its own
+_LEVELS = 5  # of the density while warming up: each level has its own tensors
 
 
 class CoarseSparse(Scheme):
-    """A share of every bucket's chunks travels in a step: those with the largest gradients.
+    """Sends a share of every bucket's chunks in a step: the chunks with the largest gradients.
 
-    density         the share of the chunks, at least one of a bucket
-    chunk_elements  the length of a chunk; the last one of a bucket may be shorter
+    density         the share of the chunks, at least one chunk of a bucket
+    chunk_elements  the length of a chunk; the last chunk of a bucket may be shorter
     momentum        the optimizer's. Gradients that are not sent are kept, times the momentum, and
-                    added to the next ones, as the optimizer's own momentum would have it
+                    added to the next gradients, as the optimizer's own momentum would add them
     warm_up_steps   steps in which the density falls from 1 to `density`, in levels
-    correction      False: what is not sent is lost, and the optimizer sees zeros
+    correction      False: gradients that are not sent are lost, and the optimizer sees zeros
 
-    The size of a chunk's gradients is their L1 norm, summed over the ranks: of the average where the
-    chunk was sent, else of every rank's own. The sums of one step choose the chunks of the next, so
-    nothing waits for them. The first step of a bucket is dense, and training warms up again when the
-    processes have joined a job anew without a loaded state.
+    The size of a chunk's gradients is their L1 norm, summed over the ranks: the norm of the average
+    if the chunk was sent, else of every rank's own gradients. The sums of a step choose the chunks
+    of the next step, so the choice never delays a step. The first step of a bucket is dense, and
+    training warms up again when the processes have joined a new job without a loaded state.
 
     With correction the optimizer's step has to run within stepping(): elements without a gradient
-    keep their values, and what the optimizer keeps of them. Only tensors that the step itself makes
+    keep their values, and the optimizer's state of them. Only tensors that the step itself makes
     are as the optimizer leaves them.
     """
 
-    def __init__(self, density=0.1, chunk_elements=32768, momentum=0.9, warm_up_steps=100, correction=True):
+    def __init__(
+        self,
+        density: float = 0.1,
+        chunk_elements: int = 32768,
+        momentum: float = 0.9,
+        warm_up_steps: int = 100,
+        correction: bool = True,
+    ) -> None:
         if not 0 < density <= 1:
             raise ValueError("density must be above 0 and at most 1, not %r" % (density,))
         if not (isinstance(chunk_elements, int) and chunk_elements >= 1):
@@ -55,13 +68,14 @@ class CoarseSparse(Scheme):
         self._correction = correction
         self._history = ErrorFeedback(correction)
         self._exchanges = Exchanges()
-        self._norms = {}  # names of a bucket's parameters -> a handle: the sums of the last step
-        self._buckets = {}  # bucket name -> (names of its parameters, the tensor of its chunks)
-        self._still = {}  # parameter name -> (its part, which elements have no gradient), or None
-        self._unused = set()  # buckets with such elements, since the last stepping()
+        self._norms: dict[Any, Any] = {}  # names of a bucket's parameters -> a handle: the sums of the last step
+        self._buckets: dict[str, Any] = {}  # bucket name -> (names of its parameters, the tensor of its chunks)
+        # Parameter name -> (its part, mask of the elements without a gradient), or None.
+        self._still: dict[str, Any] = {}
+        self._unused: set[str] = set()  # buckets with such elements, since the last stepping()
         self._warned = False
 
-    def start(self, bucket):
+    def start(self, bucket: Bucket) -> Handle[Tensor]:
         self._check_stepping(bucket)
         values = self._history.corrected(bucket)
         chunks = self._chunks(values)
@@ -69,7 +83,7 @@ class CoarseSparse(Scheme):
         important = self._choose(names, len(chunks))
         places = important.nonzero().flatten()
         norms = chunks.abs().sum(1)
-        # Of a short chunk only its own elements: all of the bucket travels as it is.
+        # Only the elements that a short chunk has: a bucket that is sent whole is sent unpadded.
         length = min(values.numel(), len(places) * self._chunk_elements)
         sent = torch.cat([chunks[places].reshape(-1)[:length], mark_not_finite(norms[~important])])
         sent = sent.to(bucket.buffer.dtype)
@@ -82,7 +96,8 @@ class CoarseSparse(Scheme):
             result = torch.zeros(chunks.shape, dtype=bucket.buffer.dtype)
             result[places] = arrived
             if not torch.isfinite(average[-1]):
-                result.fill_(float("nan"))  # on all ranks: some rank has such a value that was not sent
+                # On all ranks: a value that was not sent is not finite on some rank.
+                result.fill_(float("nan"))
             bucket.buffer.copy_(result.view(-1)[: values.numel()])
             self._note_still(bucket, important)
             if torch.isfinite(average).all():
@@ -96,13 +111,13 @@ class CoarseSparse(Scheme):
         return Handle([sending], finish)
 
     def _chunks(self, flat):
-        """`flat` as rows of chunk_elements, with zeros behind its end: not always memory of its own."""
+        """`flat` as rows of chunk_elements, padded with zeros; may share the memory of `flat`."""
         rows = max(1, -(-flat.numel() // self._chunk_elements))
         missing = rows * self._chunk_elements - flat.numel()
         return torch.nn.functional.pad(flat, (0, missing)).view(rows, self._chunk_elements)
 
     def _choose(self, names, chunks):
-        """Which chunks are important: the same on all ranks, because the sums are."""
+        """The important chunks: the same on all ranks, because the sums are."""
         step = self._exchanges.next(names)
         if step == 0:
             self._norms.pop(names, None)
@@ -113,7 +128,7 @@ class CoarseSparse(Scheme):
         norms = self._norms[names].wait()
         if norms.numel() != chunks:
             return important
-        # One that is not finite has to arrive. Of equal ones the first is taken.
+        # A chunk that is not finite has to be sent. Of equal chunks the first is chosen.
         infinite = float("inf")
         norms = torch.nan_to_num(norms, nan=infinite, posinf=infinite)
         important[norms.sort(descending=True, stable=True).indices[count:]] = False
@@ -125,7 +140,7 @@ class CoarseSparse(Scheme):
         return self._density ** (step * _LEVELS // self._warm_up_steps / _LEVELS)
 
     def _tensor(self, bucket, names, count):
-        """The name of the tensor for that many chunks; the one for another number is undeclared."""
+        """The tensor's name for that many chunks; undeclares the tensor for another number of chunks."""
         name = "%s/%d chunks" % (bucket.name, count)
         _, former = self._buckets.get(bucket.name, (names, name))
         if former != name:
@@ -140,7 +155,7 @@ class CoarseSparse(Scheme):
             self._norms[names] = start_reduce(norms, norms, name, Sum, bucket.priority)
 
     def _note_still(self, bucket, important):
-        """Notes which elements of every parameter have no gradient in this step."""
+        """Records which elements of every parameter have no gradient in this step."""
         if not self._correction:
             return
         still = torch.repeat_interleave(~important, self._chunk_elements)
@@ -160,7 +175,7 @@ class CoarseSparse(Scheme):
             )
 
     @contextlib.contextmanager
-    def stepping(self, optimizer, names):
+    def stepping(self, optimizer: Optimizer, names: Mapping[Tensor, str]) -> Iterator[None]:
         self._unused.clear()
         saved = []
         for parameter, name in names.items():
@@ -176,31 +191,32 @@ class CoarseSparse(Scheme):
             if tensor is not None:
                 tensor[without] = values
 
-    def forget(self, bucket_name):
+    def forget(self, bucket_name: str) -> None:
         names, _ = self._buckets.get(bucket_name, (None, None))
         if names in self._norms:
-            # Every rank began it at the end of the last step, so it ends without this one.
+            # Every rank began this exchange at the end of the last step, so it ends without this
+            # rank.
             self._norms[names].wait()
         super().forget(bucket_name)
         self._buckets.pop(bucket_name, None)
         self._norms.pop(names, None)
         self._unused.discard(bucket_name)
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         return {
             "history": self._history.state_dict(),
             "exchanges": self._exchanges.state_dict(),
             "norms": [(list(names), norms.wait().clone()) for names, norms in self._norms.items()],
         }
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._history.load_state_dict(state["history"])
         self._exchanges.load_state_dict(state["exchanges"])
         self._norms = {tuple(names): _known(norms.clone()) for names, norms in state["norms"]}
         self._still, self._unused = {}, set()
 
     def __getstate__(self):
-        # Without what belongs to this process: handles, and masks for a step that has been taken.
+        # Excludes the state of this process: handles, and masks for a step that has been taken.
         mine = {**self.__dict__, "_norms": {}, "_buckets": {}, "_still": {}, "_unused": set()}
         return {"mine": mine, "state": self.state_dict()}
 
@@ -214,7 +230,7 @@ def _known(value):
 
 
 def _tensors_of(optimizer, parameter):
-    """The parameter and what the optimizer keeps for each of its elements, by name."""
+    """The parameter and the optimizer's per-element state of it, by name."""
     yield None, parameter.detach()
     for key, value in optimizer.state.get(parameter, {}).items():
         if torch.is_tensor(value) and value.shape == parameter.shape and key != "step":

@@ -1,4 +1,4 @@
-"""How often gradients were exchanged: what ranks that choose alike without asking each other count."""
+"""Counts of exchanges, from which ranks make the same choices without asking each other."""
 
 from ... import _core
 
@@ -6,16 +6,17 @@ from ... import _core
 class Exchanges:
     """Counts by parameter name, the same on all ranks.
 
-    They begin anew when the process has joined a job again: other ranks may be new, and know nothing.
-    Counts that are loaded go on, so all ranks have to load theirs, of the same step, or none.
+    The counts restart when the process has joined a job again: other ranks may be new, with no
+    counts. Loaded counts continue, so either all ranks load counts of the same step, or no rank
+    loads any.
     """
 
     def __init__(self):
         self._counts = {}
-        self._context = None  # that in which they were counted
+        self._context = None  # the context in which the counts were made
 
     def next(self, names):
-        """How many exchanges of these parameters there were before this one; counts it."""
+        """Counts an exchange; returns the number of earlier exchanges of these parameters."""
         context = _core.context()
         if self._context not in (None, context):
             self._counts = {}

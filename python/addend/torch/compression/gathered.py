@@ -1,37 +1,42 @@
-"""The base of schemes by which every rank sends something else: all messages go to all ranks."""
+"""The base of schemes in which every rank sends a different message: all messages go to all ranks."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
 
 import torch
+from torch import Tensor
 
 from .._gather import gather_async
 from .._handle import Handle
 from .error_feedback import ErrorFeedback
-from .scheme import Scheme
+from .scheme import Bucket, Scheme
 
 
 class Gathered(Scheme):
     """Every rank adds up the messages of all ranks, in rank order, so that all have the same bits.
 
-    A rank receives size() messages: worth it where a message is smaller than a bucket by much more
-    than that. A subclass says what a message is. With error_feedback, what a message leaves out is
-    added to the next step's gradients.
+    A rank receives size() messages, so a message must be smaller than a bucket by much more than
+    that factor to be worthwhile. A subclass defines the message. With error_feedback, the values
+    that a message leaves out are added to the next step's gradients.
     """
 
-    def __init__(self, error_feedback=True):
+    def __init__(self, error_feedback: bool = True) -> None:
         self._feedback = ErrorFeedback(error_feedback)
 
-    def encode(self, values, bucket):
-        """The message for `values` (flat, float32 or float64): bytes, as many for equal buckets."""
+    def encode(self, values: Tensor, bucket: Bucket) -> Tensor:
+        """The message for `values` (flat, float32 or float64): bytes, equally many for equal buckets."""
         raise NotImplementedError
 
-    def decode(self, message, values, bucket):
-        """What a message says, as a tensor like `values`."""
+    def decode(self, message: Tensor, values: Tensor, bucket: Bucket) -> Tensor:
+        """The values in a message, as a tensor like `values`."""
         raise NotImplementedError
 
-    def start(self, bucket):
+    def start(self, bucket: Bucket) -> Handle[Tensor]:
         values = self._feedback.corrected(bucket)
         message = self.encode(values, bucket)
-        # The last byte says that there is a message: of a node that the job has lost
-        # (--on-node-loss=shrink) zeros arrive, and the average is over those present.
+        # The last byte marks a message: a node that the job has lost (--on-node-loss=shrink) yields
+        # zeros, and the average is over the present nodes.
         sent = torch.cat([message, torch.ones(1, dtype=torch.uint8)])
         gathered = gather_async(sent, bucket.name, bucket.priority)
 
@@ -46,10 +51,10 @@ class Gathered(Scheme):
 
         return Handle([gathered], finish)
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         return {"residuals": self._feedback.state_dict()}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._feedback.load_state_dict(state["residuals"])
 
 
@@ -59,6 +64,6 @@ def as_bytes(*tensors):
 
 
 def from_bytes(message, start, count, dtype):
-    """`count` values of dtype that begin at byte `start`, and the byte behind them."""
+    """`count` values of dtype from byte `start` on, and the index of the byte behind them."""
     stop = start + count * torch.empty(0, dtype=dtype).element_size()
     return message[start:stop].clone().view(dtype), stop
