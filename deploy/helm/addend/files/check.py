@@ -20,7 +20,7 @@ HEARTBEATS_S = 10  # by then the scheduler has heard from every server
 
 
 def contribution(numpy, rank, dtype, elements, number):
-    """What a rank pushes; every process can compute that of every rank."""
+    """The values that a rank pushes; every process can compute those of every rank."""
     generator = numpy.random.Generator(numpy.random.PCG64([rank, elements, number]))
     if dtype.startswith("int"):
         return generator.integers(-1000, 1000, elements, dtype=dtype)
@@ -37,7 +37,7 @@ def expected(numpy, ranks, dtype, elements, number):
 
 
 def train(rank, ranks, path):
-    """One trainer: pushes, pulls and compares; leaves the checksum of all results in a file."""
+    """Runs a trainer: pushes, pulls and compares; writes the checksum of all results to a file."""
     import numpy
     import addend
     addend.init()
@@ -69,7 +69,7 @@ def start_trainer(rank, sockets, folder):
 
 
 def run_job(sockets, timeout):
-    """All trainers to their end; (their one checksum or None, what went wrong)."""
+    """Waits for all trainers; returns (their common checksum or None, the faults)."""
     faults = []
     with tempfile.TemporaryDirectory(dir=os.path.dirname(sockets[0])) as folder:  # nothing else is writable in the pod
         trainers = [start_trainer(rank, sockets, folder) for rank in range(len(sockets))]
@@ -79,7 +79,7 @@ def run_job(sockets, timeout):
                 if status:
                     faults.append(f"The trainer of node {rank} ended with status {status}; see its lines above.")
         except subprocess.TimeoutExpired:
-            faults.append(f"The job did not end within {timeout:g} s: `addendctl why` says whom it waits for.")
+            faults.append(f"The job did not end within {timeout:g} s: `addendctl why` names the ranks that it waits for.")
         finally:
             for process, _ in trainers:
                 process.kill()
@@ -98,7 +98,7 @@ def addendctl(arguments, scheduler, timeout):
 
 
 def summed_by_cpu_servers(scheduler, timeout):
-    """{server: bytes that it has summed} of the CPU servers that the scheduler knows."""
+    """{server: bytes summed} of the CPU servers that the scheduler knows."""
     answer = addendctl(["status", "--json"], scheduler, timeout)
     if answer.returncode:
         sys.exit(f"addendctl status ended with status {answer.returncode}: is {scheduler} the scheduler's address?")
@@ -108,7 +108,7 @@ def summed_by_cpu_servers(scheduler, timeout):
 
 
 def summed_since(before, scheduler, timeout):
-    """Bytes that the installed servers have summed since `before`; None if there are servers, and they have done nothing."""
+    """Bytes that the installed servers have summed since `before`; None if there are servers, and they have summed nothing."""
     deadline = time.monotonic() + HEARTBEATS_S
     while True:
         now = summed_by_cpu_servers(scheduler, timeout)
@@ -131,7 +131,7 @@ def check(options):
     if checksum is not None:
         summed = summed_since(before, options.scheduler, options.timeout)
         if summed is None:
-            faults.append(f"None of {len(before)} CPU servers summed a byte of the job: see `addendctl status`.")
+            faults.append(f"{len(before)} CPU servers summed no byte of the job: see `addendctl status`.")
         print(f"{len(options.sockets)} nodes, {len(DTYPES) * len(ELEMENTS) * ROUNDS} rounds, bit for bit as NumPy sums; "
               f"{len(before)} CPU servers summed {summed or 0} bytes of them; sha256 {checksum}")
     for fault in faults:

@@ -13,7 +13,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What selects the pods of a component: (dict "root" $ "component" "scheduler"). */}}
+{{/* The selector labels of the pods of a component: (dict "root" $ "component" "scheduler"). */}}
 {{- define "addend.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "addend.name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -55,7 +55,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- if gt (int .Values.scheduler.replicas) 1 -}}true{{- end -}}
 {{- end -}}
 
-{{/* Where members and addendctl find the scheduler. A standby has no port for members, so they get every address. */}}
+{{/* Addresses of the scheduler for members and addendctl: all of them, since a standby has no open port for members. */}}
 {{- define "addend.schedulerAddress" -}}
 {{- $name := printf "%s-scheduler" (include "addend.fullname" .) -}}
 {{- if include "addend.highlyAvailable" . -}}
@@ -129,7 +129,7 @@ seccompProfile: {type: RuntimeDefault}
 - {name: ADDEND_TLS_CERT, value: /etc/addend/tls/tls.crt}
 - {name: ADDEND_TLS_KEY, value: /etc/addend/tls/tls.key}
 - {name: ADDEND_TLS_CA, value: /etc/addend/tls/ca.crt}
-{{- /* Members are called by the addresses of their pods, which no certificate names. */}}
+{{- /* Members are called by the addresses of their pods, which no certificate contains. */}}
 - {name: ADDEND_TLS_SERVER_NAME, value: {{ .Values.tls.serverName | quote }}}
 {{- end -}}
 
@@ -142,7 +142,7 @@ seccompProfile: {type: RuntimeDefault}
   secret: {secretName: {{ include "addend.tlsSecretName" . }}, defaultMode: 0440}
 {{- end -}}
 
-{{/* The Secret by which a component shows that it may take part; empty: none. (dict "root" $ "component" "agent"). */}}
+{{/* The Secret that authorises a component to join; empty: no secret. (dict "root" $ "component" "agent"). */}}
 {{- define "addend.secretName" -}}
 {{- get (dict "agent" .root.Values.secrets.jobs "scheduler" .root.Values.secrets.servers "summation" .root.Values.secrets.servers) .component -}}
 {{- end -}}
@@ -153,7 +153,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 {{- end -}}
 
-{{/* Files of a container, and volumes of its pod, that TLS and the secret need, as lists. */}}
+{{/* Mounts of a container, and volumes of its pod, for TLS and the secret, as lists. */}}
 {{- define "addend.credentialMounts" -}}
 {{- if .root.Values.tls.enabled }}
 {{ include "addend.tlsMount" .root }}
@@ -173,7 +173,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 {{- end -}}
 
-{{/* Environment of every service; a component's own comes after it, so that the user's extraEnv wins. */}}
+{{/* Environment of every service. A component's own environment follows it, so that the user's extraEnv wins. */}}
 {{- define "addend.commonEnv" -}}
 - {name: ADDEND_LOG_FORMAT, value: {{ .Values.logFormat }}}
 - {name: ADDEND_LOG_LEVEL, value: {{ .Values.logLevel | quote }}}
@@ -193,7 +193,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 {{- end -}}
 
-{{/* Where a pod may run, as the values of a component say: (dict "root" $ "component" ... "affinity" the chart's own). */}}
+{{/* Scheduling constraints of a pod from the values of a component: (dict "root" $ "component" ... "affinity" the chart's own). */}}
 {{- define "addend.placement" -}}
 {{- $values := index .root.Values .component -}}
 {{- with $values.nodeSelector }}
@@ -217,12 +217,12 @@ topologySpreadConstraints: {{ toJson . }}
       (dict "topologyKey" "kubernetes.io/hostname" "namespaceSelector" (dict) "labelSelector" (dict "matchLabels" $labels)))) | toJson -}}
 {{- end -}}
 
-{{/* auto, always or never, against what the cluster has. */}}
+{{/* Decides auto, always or never by the APIs of the cluster. */}}
 {{- define "addend.wanted" -}}
 {{- if or (eq .mode "always") (and (eq .mode "auto") (.root.Capabilities.APIVersions.Has .api)) -}}true{{- end -}}
 {{- end -}}
 
-{{/* A list of environment variables in which the last one of a name wins, in the place of the first. */}}
+{{/* A list of environment variables without duplicates: the last value of a name, at the position of the first. */}}
 {{- define "addend.uniqueEnv" -}}
 {{- $last := dict -}}
 {{- range . -}}{{- $_ := set $last .name . -}}{{- end -}}

@@ -1,8 +1,8 @@
-{{/* What the schema cannot say about values together: each refusal says what to do. */}}
+{{/* Refuses combinations of values that the schema cannot refuse; each message says what to change. */}}
 {{- define "addend.validate" -}}
 {{- $v := .Values -}}
 {{- if and (include "addend.highlyAvailable" .) (not (hasPrefix "etcd:" $v.scheduler.store)) -}}
-{{- fail (printf "scheduler.replicas is %d but scheduler.store is %q, which one scheduler alone can use: set scheduler.store to etcd:HOST:PORT, or scheduler.replicas to 1." (int $v.scheduler.replicas) $v.scheduler.store) -}}
+{{- fail (printf "scheduler.replicas is %d but scheduler.store is %q, which only a single scheduler can use: set scheduler.store to etcd:HOST:PORT, or scheduler.replicas to 1." (int $v.scheduler.replicas) $v.scheduler.store) -}}
 {{- end -}}
 {{- if ge (int $v.summation.drainTimeoutSeconds) (int $v.summation.terminationGracePeriodSeconds) -}}
 {{- fail "summation.terminationGracePeriodSeconds must be more than summation.drainTimeoutSeconds, or servers are killed while they hand over." -}}
@@ -22,7 +22,7 @@
 {{- end -}}
 {{- end -}}
 {{- if and $v.rdma.runAsRoot (not $v.rdma.enabled) -}}
-{{- fail "rdma.runAsRoot without rdma.enabled would run as root for nothing." -}}
+{{- fail "rdma.runAsRoot without rdma.enabled runs the pods as root without need: set rdma.enabled, or rdma.runAsRoot=false." -}}
 {{- end -}}
 {{- if and $v.autoscaling.enabled (gt (int $v.autoscaling.minReplicas) (int $v.autoscaling.maxReplicas)) -}}
 {{- fail "autoscaling.minReplicas must not be more than autoscaling.maxReplicas." -}}
