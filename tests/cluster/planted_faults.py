@@ -16,7 +16,7 @@ BUILD = ROOT / "build-faults"
 JOBS = os.environ.get("ADDEND_JOBS", str(os.cpu_count()))
 ATTEMPTS = 6
 NUMERICS = "tests/cluster/test_numerics.py"
-# The fault, and the tests of whole clusters that look for it.
+# The fault, and the whole-cluster tests that must notice it.
 FAULTS = {
     "wrong_order": [f"{NUMERICS}::test_result_is_the_sum_in_node_order[3-1-2-1]"],
     "last_element": [f"{NUMERICS}::test_result_is_the_sum_in_node_order[3-1-2-1]"],
@@ -43,7 +43,7 @@ def run_tests(selection):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_fault_is_noticed(fault):
     build(fault)
-    # What a fault does to a race does not show in every run of it.
+    # A fault that affects a race does not show in every run.
     result = next((result for _ in range(ATTEMPTS) if (result := run_tests(FAULTS[fault])).returncode), None)
     assert result, f"the tests do not notice the planted fault {fault} in {ATTEMPTS} runs"
     assert result.returncode == 1, f"the tests do not run with the planted fault {fault}:\n{result.stdout[-2000:]}"
@@ -51,7 +51,7 @@ def test_planted_fault_is_noticed(fault):
 
 
 def test_an_audit_names_the_server_whose_sums_are_wrong(tmp_path):
-    """The last element of every sum of one CPU server is wrong, as if its memory were."""
+    """The last element of every sum of a CPU server is wrong, as with faulty memory."""
     build("last_element")
     with Cluster(tmp_path, nodes=2, agent_flags=["--audit-one-in=1", "--partition-bytes=64KiB"]) as cluster:
         cluster.bin_dir = BUILD / "bin"
@@ -72,7 +72,7 @@ def test_an_audit_names_the_server_whose_sums_are_wrong(tmp_path):
 
 
 def test_the_same_tests_pass_without_a_fault():
-    """Else the failures above would prove nothing."""
+    """Proves that the failures above come from the faults."""
     build("")
     result = run_tests(sorted({test for tests in FAULTS.values() for test in tests}))
     assert result.returncode == 0, result.stdout[-3000:]

@@ -1,4 +1,4 @@
-"""Asynchronous mode: the owner keeps the latest value, every contribution is added when it comes and answered with it."""
+"""Asynchronous mode: the owner keeps the latest value, adds every contribution on arrival and answers with the value."""
 import hashlib
 import random
 import signal
@@ -31,10 +31,10 @@ def parameter_server(order):
 
 
 def replay(cluster, script, parameters, fate):
-    """What the ranks saw after each update. `fate`: the signal that a server gets on the way."""
+    """The values that the ranks saw after each update. `fate`: a signal that a server gets in between."""
     ranks = cluster.start_ranks(script, parameters)
     (ranks.folder / "turn.0").touch()
-    if fate:  # between two updates, or in the middle of one
+    if fate:  # between or during updates
         eventually(lambda: (ranks.folder / "turn.5").exists(), 30 * PATIENCE, "the fifth update")
         cluster.servers[0].signal(fate)
     digests = {}
@@ -97,7 +97,7 @@ def test_a_server_that_stands_still_is_replaced_and_comes_back(tmp_path):
         assert any("0 updates lost" in agent.log.read_text() for agent in cluster.agents.values())
 
 
-def test_a_slow_node_holds_up_nobody(tmp_path):
+def test_a_slow_node_does_not_delay_other_nodes(tmp_path):
     with Cluster(tmp_path, nodes=3, cpu_servers=1) as cluster:
         ranks = running(cluster, COUNTS)
         ranks.processes[1].signal(signal.SIGSTOP)
@@ -116,7 +116,7 @@ def test_a_lost_node_is_an_error_on_the_others(tmp_path):
 
 
 def test_with_shrink_the_others_go_on_and_the_log_counts_what_was_lost(tmp_path):
-    """A node and a server die together: only what that node alone had copies of is lost."""
+    """A node and a server die together: only the updates whose only copies were on that node are lost."""
     with Cluster(tmp_path, nodes=3, cpu_servers=1, scheduler_flags=LEASE, agent_flags=["--on-node-loss=shrink"]) as cluster:
         ranks = running(cluster, COUNTS, losses=True)
         goes_on(ranks)

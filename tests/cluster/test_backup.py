@@ -1,4 +1,4 @@
-"""The scheduler's store is copied while it is stopped, and comes back from the copy: what docs/operations.md says of it."""
+"""The scheduler's store is copied while the scheduler is stopped, and the scheduler restarts from the copy, as docs/operations.md describes."""
 import shutil
 import signal
 
@@ -16,7 +16,7 @@ def test_a_scheduler_comes_back_from_a_copy_of_its_store(tmp_path):
         assert cluster.scheduler.wait(10 * PATIENCE) == 0
         shutil.copytree(store, copies)
         shutil.rmtree(store)
-        goes_on(ranks)  # nobody needs the scheduler for this
+        goes_on(ranks)  # no rank needs the scheduler for this
         shutil.copytree(copies, store)
         cluster.start_scheduler()
         assert "scheduler.db: 3 servers, 2 nodes, " in cluster.scheduler.log.read_text()

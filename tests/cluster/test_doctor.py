@@ -1,4 +1,4 @@
-"""addendctl doctor: with the real binaries it finds nothing wrong where nothing is, and names what is."""
+"""addendctl doctor on the real binaries: it finds no problem in a healthy cluster, and names each problem."""
 import json
 import os
 import signal
@@ -33,7 +33,7 @@ def test_a_healthy_cluster_has_no_problem(tmp_path):
         verdicts = {check["name"]: check["verdict"] for check in checks}
         for name in ("scheduler", "clock", "versions", "addresses", "shared memory", "socket"):
             assert verdicts[name] == "ok", checks
-        assert len(named(checks, "member")) == 3  # an agent and its colocated server are one
+        assert len(named(checks, "member")) == 3  # an agent and its colocated server count as one
         assert all("takes data on" in check["found"] for check in named(checks, "member"))
         assert all("at least" in check["found"] for check in named(checks, "bandwidth")), checks
 
@@ -51,7 +51,7 @@ def test_a_stopped_server_is_named(tmp_path):
         assert f"127.0.0.1:{stopped.ports['grpc']}" in problem["found"] and "does not answer" in problem["found"]
 
 
-def test_an_address_that_nobody_listens_on_is_named(tmp_path):
+def test_an_address_without_a_listener_is_named(tmp_path):
     with Cluster(tmp_path, cpu_servers=1, flags_of_server=lambda index: ["--advertise=127.0.0.77", "--listen=127.0.0.1:0"]) as cluster:
         status, checks = doctor(cluster)
         assert status == 1
@@ -60,7 +60,7 @@ def test_an_address_that_nobody_listens_on_is_named(tmp_path):
         assert "--advertise" in problem["advice"]
 
 
-def test_too_little_memory_is_told_with_what_is_needed(tmp_path):
+def test_too_little_memory_is_reported_with_the_required_amount(tmp_path):
     with Cluster(tmp_path) as cluster:
         flags = ["--model-bytes=100MiB", "--local-size=4", "--bandwidth-probe=0"]
         status, checks = doctor(cluster, "--memory=64MiB", *flags)
@@ -85,14 +85,14 @@ def test_a_wrong_scheduler_ends_with_76_after_the_checks_of_this_machine():
     assert named(checks, "shared memory")[0]["verdict"] == "ok"
 
 
-def test_one_of_several_schedulers_that_stands_by_is_no_problem(tmp_path):
+def test_a_standby_scheduler_is_not_a_problem(tmp_path):
     with Cluster(tmp_path, schedulers=2) as cluster:
         status, checks = doctor(cluster, "--bandwidth-probe=0")
         assert status == 0, problems(checks)
         assert "stands by" in named(checks, "scheduler")[0]["found"]
 
 
-def test_people_get_a_table_with_what_to_do(tmp_path):
+def test_the_table_for_people_has_advice(tmp_path):
     with Cluster(tmp_path) as cluster:
         result = run_binary("addendctl", "doctor", f"--scheduler={cluster.scheduler_address}", "--memory=1MiB",
                             "--model-bytes=1GB", "--bandwidth-probe=0")

@@ -9,7 +9,7 @@ from tests.support.cluster import Cluster, PATIENCE, ROOT
 from tests.support.processes import eventually
 from tests.support.rounds import finish, goes_on, running
 
-# In these tests nothing is lost: a recovery would be a failure of what they test.
+# Nothing is lost in these tests: a recovery would be a failure of the tested change.
 LOST = ("new owners", "was lost")
 
 
@@ -86,7 +86,7 @@ def test_the_scheduler_dies_in_the_middle_of_a_change(tmp_path):
             server.signal(signal.SIGTERM)
             time.sleep(0.01)
             cluster.scheduler.kill()
-            goes_on(ranks)  # nothing waits for it
+            goes_on(ranks)  # the ranks need no scheduler
             cluster.start_scheduler()
             assert server.wait(30 * PATIENCE) == 0
             goes_on(ranks)

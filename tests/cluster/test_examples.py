@@ -28,7 +28,7 @@ def numbers(log, what):
 
 
 def checksum(logs):
-    """The one of all ranks."""
+    """The common checksum of all ranks."""
     (found,) = {re.search(r"^checksum (\w{64})$", log, re.M)[1] for log in logs}
     return found
 
@@ -38,7 +38,7 @@ def accuracy(cluster, *arguments):
 
 
 def test_digits_are_learnt_as_well_by_four_ranks_as_by_one(tmp_path):
-    """The same global batches and learning rate: what differs is rounding, and what becomes of it."""
+    """With the same global batches and learning rate, so only rounding differs."""
     with Cluster(tmp_path, 1, 1) as cluster:
         alone = accuracy(cluster, "--batch-size=64", "--base-lr=0.04")
     with Cluster(tmp_path, 2, 2, cpu_servers=1) as cluster:
@@ -62,7 +62,7 @@ def test_digits_are_learnt_asynchronously_and_a_slow_rank_holds_up_no_other_node
     assert max(steps[:local_size]) < min(steps[local_size:]) / 1.5, steps
 
 
-def test_diloco_learns_and_all_ranks_agree_whoever_sums(tmp_path):
+def test_diloco_learns_and_all_ranks_agree_with_any_servers(tmp_path):
     checksums = set()
     for cpu_servers in (0, 2):
         with Cluster(tmp_path, 2, 1, cpu_servers) as cluster:

@@ -1,7 +1,7 @@
-"""Tensors of GPUs, which are emulated: the same bits as from host memory, by every strategy, whatever happens.
+"""GPU tensors, with emulated GPUs: the same bits as from host memory, with every strategy and every disturbance.
 
-The library that drives them is the real one but for CUDA and NCCL themselves (tests/support/emulated_cuda); the agent
-and the servers are the real ones. tests/gpu runs on a machine with a GPU.
+Only CUDA and NCCL are emulated (tests/support/emulated_cuda): the library that drives them, the agent and the servers are real. tests/gpu runs on a
+machine with a GPU.
 """
 import json
 import subprocess
@@ -14,7 +14,7 @@ from tests.support.cluster import ROOT, Cluster, SANITIZED
 
 pytestmark = pytest.mark.skipif(bool(SANITIZED), reason="the trainers' library is that of the release build")
 NVLINK = emulated_gpu.BUS_IDS["paper-nvlink"]
-# The strategies that keep the order of the ranks from the first to the last, and ranks on GPUs that lead to them.
+# The strategies that keep the order of the ranks, and the GPUs of the ranks that lead to them.
 FLAT = {
     "copy": ("paper-nvlink", NVLINK[2:], ["--intranode=copy"]),
     "reduce-broadcast": ("paper-nvlink", NVLINK, []),  # by the paper's rule, if there are ranks on every switch
@@ -24,7 +24,7 @@ FLAT = {
 
 
 def topology(name):
-    """None: this machine's own."""
+    """None: this machine's own topology."""
     return f"--topology={ROOT}/tests/data/topology/{name}.xml" if name else "--topology="
 
 
@@ -48,7 +48,7 @@ def test_one_gpu_gives_the_results_of_host_memory(tmp_path):
 
 
 def run(tmp_path, parameters, gpus, fixture="paper-nvlink", nodes=2, flags=(), during=None, expect=0, **options):
-    """The results of the ranks, and what agents and ranks logged."""
+    """The results of the ranks, and the logs of agents and ranks."""
     with Cluster(tmp_path, nodes=nodes, local_size=len(gpus), agent_flags=[topology(fixture), *flags], **options) as cluster:
         ranks = cluster.start_ranks("gpu.py", {"bus_ids": gpus, **parameters})
         if during is not None:
@@ -102,7 +102,7 @@ def test_nothing_waits_for_the_gpu_and_nothing_is_allocated_in_the_steady_state(
     assert results == [{"synchronisations": 0, "allocations": 0}] * 4
 
 
-def test_the_gpu_and_host_memory_may_take_turns(tmp_path):
+def test_pushes_can_alternate_between_gpu_and_host_memory(tmp_path):
     results, _ = run(tmp_path, {"what": "both"}, NVLINK[2:4], nodes=1)
     assert results == [{"same": 1, "empty": 0, "of_rank_0": True}] * 2
 
@@ -121,7 +121,7 @@ def test_float32_travels_as_float16_if_the_tensor_is_declared_so(tmp_path):
     assert all(result == [right] for result in results)
 
 
-# ---- what can go wrong ----
+# ---- failures ----
 @pytest.mark.parametrize("flags", [[], ["--intranode=copy"]])
 def test_a_gpu_that_fails_ends_the_job_with_its_name(tmp_path, flags):
     results, log = run(tmp_path, {"what": "failing", "fails": 1, "shutdown": False}, NVLINK[2:4], flags=flags, expect=None)
@@ -159,9 +159,8 @@ def test_a_machine_whose_topology_is_unknown_copies(tmp_path, machine):
     assert all(result == expected(1, [[0], [1]], [1023], 1) for result in results)
 
 
-
 def test_the_benchmark_of_copies_runs():
-    """Its figures mean something on a GPU alone."""
+    """Only on a GPU are its figures meaningful."""
     result = subprocess.run([ROOT / "build/tests/addend-bench-gpu-emulated", "--bytes=5MB", "--tensors=3", "--rounds=2", "--json"],
                             capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr

@@ -1,4 +1,4 @@
-"""addend.torch with tensors of GPUs, which are emulated: the same bits as from host memory, and errors on every rank."""
+"""addend.torch with GPU tensors, with emulated GPUs: the same bits as from host memory, and errors on every rank."""
 import pytest
 
 from tests.support import emulated_gpu
@@ -30,7 +30,7 @@ def test_training_has_the_bits_of_host_memory(tmp_path):
         assert all(rounds > 0 for rounds in result["rounds"]), result["rounds"]
 
 
-def test_rounds_that_nobody_waits_for_let_go_of_their_memory(tmp_path):
+def test_abandoned_rounds_free_their_memory(tmp_path):
     results, _ = run(tmp_path, "dropped")
     for result in results:
         assert result["right"] and result["left"] == 0 and result["under_way"] < 20, result

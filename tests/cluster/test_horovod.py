@@ -1,4 +1,4 @@
-"""Horovod's API on the real cluster: the same bits whatever the servers do, and errors on every rank."""
+"""Horovod's API on the real cluster: the same bits despite lost servers, and errors on every rank."""
 import pytest
 
 from tests.support.cluster import Cluster, PATIENCE
@@ -6,22 +6,22 @@ from tests.support.processes import eventually
 
 
 def only(values):
-    """The one value that all ranks have."""
+    """The common value of all ranks."""
     values = list(values)
     assert len(set(values)) == 1, values
     return values[0]
 
 
 def train(cluster, *runs):
-    """Of each run, what every rank's result is; the reference's checksum is rank 0's."""
+    """The ranks' results, by run; the reference's checksum is rank 0's."""
     ranks = cluster.run_ranks("horovod_train.py", {"runs": runs})
     return list(zip(*(one.result for one in ranks)))
 
 
 @pytest.mark.parametrize("what", ["dtype", "op", "broadcast", "optimizer"])
-def test_ranks_that_disagree_hear_of_it(tmp_path, what):
+def test_disagreeing_ranks_get_a_mismatch_error(tmp_path, what):
     with Cluster(tmp_path, nodes=2) as cluster:
-        # That of allgather is found out by the ranks themselves, and the job goes on.
+        # The ranks themselves detect the mismatch in allgather, and the job goes on.
         ranks = cluster.run_ranks("horovod_ops.py", {"disagree": ["allgather", what]})
     for result in (one.result for one in ranks):
         for name in ("allgather", what):

@@ -1,4 +1,4 @@
-"""addendctl inject: what it prints is read by another YAML reader and compared with what Kubernetes needs."""
+"""addendctl inject: another YAML reader reads its output and compares it with the requirements of Kubernetes."""
 import pytest
 import yaml
 
@@ -139,7 +139,7 @@ def test_the_pods_own_group_is_kept(inject):
     assert pod_of_job(documents(inject(text))[0])["securityContext"] == {"fsGroup": 1000, "runAsUser": 0}
 
 
-def test_everything_else_of_the_job_stays_what_it_was(inject):
+def test_the_rest_of_the_job_is_unchanged(inject):
     [document] = documents(inject(JOB))
     pod = pod_of_job(document)
     pod["initContainers"] = [container for container in pod["initContainers"] if container["name"] != "addend-agent"]
@@ -156,7 +156,7 @@ def test_other_documents_pass_through_to_the_letter(inject):
 
 
 def test_the_sidecar_is_the_charts(inject):
-    """There is one definition: what addendctl prints is the file of the chart with its placeholders filled in."""
+    """addendctl prints the chart's own file with its placeholders filled in, so that there is a single definition."""
     text = (ROOT / "deploy" / "helm" / "addend" / "files" / "sidecar.yaml").read_text()
     values = {"image": "me/agent:7", "pullPolicy": "IfNotPresent", "scheduler": "sched:7070", "job": "digits", "numNodes": "4",
               "localSize": "8", "cpu": "3", "memory": "1024Mi", "insecure": "true",
@@ -208,13 +208,13 @@ def test_workers_without_a_master_begin_at_0(inject):
     assert env["ADDEND_NUM_NODES"] == "3" and "ADDEND_NODE_RANK_BASE" not in env
 
 
-def test_without_the_models_size_memory_is_a_guess_that_is_told_of(inject):
+def test_without_the_models_size_the_memory_is_a_reported_guess(inject):
     result = inject(JOB)
     assert sidecar(pod_of_job(documents(result)[0]))["resources"]["limits"]["memory"] == "1024Mi"
     assert "--model-bytes" in result.stderr
 
 
-def test_a_scheduler_that_pods_cannot_mean_is_replaced_by_the_charts(tmp_path):
+def test_a_loopback_scheduler_is_replaced_by_the_charts(tmp_path):
     (tmp_path / "job.yaml").write_text(JOB)
     result = run_binary("addendctl", "inject", "-f", tmp_path / "job.yaml")
     env = environment(sidecar(pod_of_job(documents(result)[0])))
@@ -231,7 +231,7 @@ def test_a_scheduler_that_pods_cannot_mean_is_replaced_by_the_charts(tmp_path):
     (("metadata: {name: digits}", "metadata: {generateName: digits-}"), 1, "--job=NAME"),
     (("kind: Job", "kind: [Job"), None, "not YAML"),
 ])
-def test_what_cannot_work_is_refused_with_its_place(inject, change, line, words):
+def test_unsupported_jobs_are_refused_with_file_and_line(inject, change, line, words):
     assert change[0] in JOB
     message = refusal(inject(JOB.replace(*change)))
     assert words in message
@@ -266,7 +266,7 @@ def test_programs_get_the_notes_beside_the_yaml(inject):
     assert any("1Gi" in note for note in answer["notes"])
 
 
-# ---- what the sidecar asks of the agent ----
+# ---- the agent's options that the sidecar uses ----
 def test_the_socket_has_the_permissions_that_were_asked_for(tmp_path):
     with Cluster(tmp_path, nodes=2, flags_of_node=lambda node: ["--socket-mode=0660"] if node == 1 else []) as cluster:
         assert cluster.socket(0).stat().st_mode & 0o777 == 0o600
@@ -289,6 +289,6 @@ def test_a_nodes_rank_is_its_base_plus_its_rank(tmp_path):
     (["--node-rank-base=70000*70000*70000"], "must be a number, or a product"),
     (["--socket-mode=0666"], "use 0600 or 0660"),
 ])
-def test_ranks_and_modes_that_make_no_sense_are_refused(flags, words):
+def test_invalid_ranks_and_modes_are_refused(flags, words):
     result = run_binary("addend-agent", "--job=j", *flags)
     assert result.returncode == 64 and words in result.stderr

@@ -1,4 +1,4 @@
-"""Two schedulers share an etcd: one leads, and its end costs the job nothing."""
+"""Two schedulers share an etcd: one leads, and its end does not disturb the job."""
 import re
 import signal
 
@@ -18,12 +18,12 @@ def next_leader(cluster, former):
 
 
 def is_serving(scheduler, service):
-    """What grpc.health.v1 answers on the health-only port: the service "" is alive, "readiness" leads."""
+    """The answer of grpc.health.v1 on the health-only port: the service "" stands for alive, "readiness" for leading."""
     port = re.search(r"health checks on port (\d+)", scheduler.log.read_text())[1]
     return {"SERVING": True, "NOT_SERVING": False}[health(f"127.0.0.1:{port}", service)]
 
 
-def test_one_stands_by_alive_and_not_ready(tmp_path):
+def test_a_standby_is_alive_and_not_ready(tmp_path):
     with Cluster(tmp_path, nodes=1, schedulers=2, scheduler_flags=["--lease=3s"]) as cluster:
         former = cluster.leader()
         leader, other = cluster.schedulers[former], cluster.schedulers[1 - former]
@@ -41,9 +41,9 @@ def test_the_other_scheduler_takes_over(tmp_path, number):
         ranks = running(cluster)
         former = cluster.leader()
         cluster.schedulers[former].signal(number)
-        goes_on(ranks)  # nobody leads yet, and nobody needs it
+        goes_on(ranks)  # there is no leader yet, and no rank needs it
         next_leader(cluster, former)
-        # It knows all: the job, and who sums; a server that joins gets its share, one that is lost is recovered.
+        # The new leader knows the job and its owners: a server that joins gets its share, a lost server is recovered.
         joined = cluster.start_summation()
         cluster.await_ports(joined)
         eventually(lambda: "is in force" in cluster.schedulers[1 - former].log.read_text(), 10 * PATIENCE, "a change by the new leader")
@@ -54,7 +54,7 @@ def test_the_other_scheduler_takes_over(tmp_path, number):
         finish(ranks)
 
 
-def test_a_leader_that_stood_still_does_no_harm(tmp_path):
+def test_a_leader_that_was_suspended_does_no_harm(tmp_path):
     with Cluster(tmp_path, nodes=2, cpu_servers=2, schedulers=2, scheduler_flags=["--lease=3s"]) as cluster:
         ranks = running(cluster)
         former = cluster.leader()

@@ -1,4 +1,4 @@
-"""The log as JSON: every line of every service, whatever happens to it; and how much is logged."""
+"""JSON logs: every line of every service, also on failures; and the amount of logging."""
 import json
 import re
 import signal
@@ -14,7 +14,7 @@ LEVELS = {"trace", "debug", "info", "warning", "error", "critical"}
 
 
 def parsed(text):
-    """The lines, each of which must be one object with the promised fields."""
+    """The lines, each of which must be a single object with the promised fields."""
     lines = [json.loads(line) for line in text.splitlines()]
     for line in lines:
         assert list(line) == FIELDS, line
@@ -28,7 +28,7 @@ def test_every_line_of_every_service_is_json(tmp_path):
         ranks = running(cluster)
         cluster.servers[0].kill()
         goes_on(ranks)
-        ranks.processes[1].kill()  # which fails the job
+        ranks.processes[1].kill()  # fails the job
         eventually(lambda: ranks.processes[0].returncode is not None, 20 * PATIENCE, "the other rank to learn it")
         services = [*cluster.agents.values(), cluster.servers[1], cluster.scheduler]
         for service in services:
@@ -53,7 +53,7 @@ def test_complaints_about_flags_are_json_too(binary, process):
         assert last["process"] == process and last["level"] == "critical" and "--nonsense" in last["message"]
 
 
-def test_the_last_words_of_a_service_are_a_line_of_its_log():
+def test_the_final_error_of_a_service_is_a_line_of_its_log():
     result = run_binary("addend-agent", "--job=x", "--log-format=json", "--scheduler=127.0.0.1:1", "--connect-timeout=1s", "--socket=",
                         "--listen=127.0.0.1:0", "--data-listen=127.0.0.1:0", "--http=127.0.0.1:0", "--health-listen=off",
                         env={"ADDEND_LOG_LEVELS": "info"})

@@ -1,4 +1,4 @@
-"""What a summation server takes; and one with just enough memory: nothing stalls, whatever the order of the pushes."""
+"""The memory of a summation server; and a server with just enough memory: nothing stalls, in any order of the pushes."""
 import numpy as np
 import pytest
 
@@ -35,8 +35,8 @@ def test_memory_is_what_the_formula_says(tmp_path, nodes, dtype):
     assert peak == pytest.approx(process + accumulators + early, rel=0.1)
 
 
-def test_opposite_orders_within_the_memory_limit(tmp_path):
-    """Two accumulators per partition and one partition more; node 1 pushes last what node 0 pushes first."""
+def test_opposite_push_orders_fit_into_the_memory_limit(tmp_path):
+    """Memory for two accumulators per partition and a further partition; node 1 pushes in the opposite order of node 0."""
     limit = 2 * TENSORS * ELEMENTS * 4 + PARTITION
     with Cluster(tmp_path, 2, 1, cpu_servers=1, summation_flags=[f"--memory-limit={limit}"],
                  agent_flags=["--colocated-summation=false", f"--partition-bytes={PARTITION}"]) as cluster:
@@ -47,11 +47,11 @@ def test_opposite_orders_within_the_memory_limit(tmp_path):
         ranks.open("done")
         for outcome in ranks.join():
             assert outcome.result["right"]
-    if not SANITIZED:  # whose shadow memory counts too
+    if not SANITIZED:  # their shadow memory counts too
         assert peak <= 1.1 * limit, f"{peak / 1e6:.0f} MB were resident, the limit is {limit / 1e6:.0f} MB"
 
 
-def test_opposite_orders_on_many_nodes(tmp_path):
+def test_opposite_push_orders_on_many_nodes(tmp_path):
     with Cluster(tmp_path, 4, 2, cpu_servers=2, shards=3, summation_flags=["--memory-limit=2MiB"],
                  agent_flags=["--partition-bytes=16KiB"]) as cluster:
         for outcome in cluster.run_ranks("orders.py", {"tensors": 8, "elements": 50_000, "rounds": 5, "pause_s": 0.005}):

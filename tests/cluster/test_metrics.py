@@ -1,4 +1,4 @@
-"""The metrics: the page that lists them is that of the declarations, and they follow Prometheus' conventions."""
+"""The metrics: docs/metrics.md lists the declared metrics, and they follow Prometheus' conventions."""
 import json
 import re
 import subprocess
@@ -32,7 +32,7 @@ def test_names_and_labels_follow_the_conventions(declared):
 
 @pytest.mark.timing
 def test_the_exported_efficiency_is_that_of_the_benchmark():
-    """bench/optimal measures rounds from push to result; agents do so on their own. Both are compared in one run."""
+    """bench/optimal measures rounds from push to result, and agents measure on their own. Both are compared in the same run."""
     if reason := netns.unavailable():
         pytest.skip(reason)
     command = [ROOT / "bench" / "optimal", "--nodes=4", "--cpu-servers=2", "--bytes=8000000", "--rounds=20", "--peer=none", "--json"]

@@ -1,4 +1,4 @@
-"""Each failure: one clear sentence, the documented exit status or typed error, within 10 s, on every rank."""
+"""Each failure: a clear sentence, the documented exit status or typed error, within 10 s, on every rank."""
 import pathlib
 import re
 import socket
@@ -23,7 +23,7 @@ LIMIT = 10 * PATIENCE
 
 
 def last_sentence(result, *, status):
-    """The one line that a binary gives as its reason."""
+    """The line in which a binary reports its reason."""
     assert result.returncode == status, (result.returncode, result.stdout, result.stderr)
     lines = [line for line in result.stderr.strip().splitlines() if re.match(r"(addend[\w-]*): ", line)]
     assert lines, f"no sentence in: {result.stderr}"
@@ -77,7 +77,7 @@ def test_port_taken(tmp_path, kind, flag):
         start = time.monotonic()
         process = (cluster.start_summation(f"--{flag}=127.0.0.1:{port}") if kind == "summation"
                    else start_agent_of(cluster, 0, 1, f"--{flag}=127.0.0.1:{port}"))
-        # The harness's own --http comes later on the command line, where the last one counts.
+        # The harness's own --http comes later on the command line, and the last value counts.
         if flag == "http":
             process.kill()
             flags = [f for f in process.command[1:] if f != "--http=127.0.0.1:0"]
@@ -123,8 +123,8 @@ def test_member_of_another_protocol_version(tmp_path, kind):
 
 @pytest.mark.skipif(pathlib.Path("/sys/class/infiniband").exists(), reason="this machine has RDMA: tests/rdma covers it")
 @pytest.mark.parametrize("binary", ["addend-summation", "addend-agent"])
-def test_rdma_that_this_machine_does_not_have(tmp_path, binary):
-    """Nobody asked: one line says so. --transport=rdma: it is an error."""
+def test_rdma_on_a_machine_without_rdma(tmp_path, binary):
+    """Without a request for RDMA, a line says so; with --transport=rdma it is an error."""
     socket_flag = [f"--socket={tmp_path}/s"] if binary == "addend-agent" else []
     command = [binary, *NEEDED[binary], *ANYWHERE, *socket_flag, "--data-listen=127.0.0.1:0", "--connect-timeout=1s"]
     result = run_binary(*command)
@@ -147,7 +147,7 @@ def test_trainer_without_agent(tmp_path):
         assert "agent0.sock" in outcome.log, "it says meanwhile that it waits"
 
 
-def test_a_start_that_takes_too_long_names_whom_it_waits_for(tmp_path):
+def test_a_start_that_takes_too_long_names_the_missing_node(tmp_path):
     words = "waiting for node 1 of 2 (ranks 0..1): agent connected, trainer not initialised"
     with Cluster(tmp_path, nodes=2, agent_flags=["--stall-timeout=3s"]) as cluster:
         early = cluster.start_ranks("attempt.py", ranks=[0])
@@ -156,7 +156,7 @@ def test_a_start_that_takes_too_long_names_whom_it_waits_for(tmp_path):
         assert outcome.result["init"]["error"] == "StalledError"
         assert words in outcome.result["init"]["text"] and "--stall-timeout=3s" in outcome.result["init"]["text"]
         assert words in outcome.log, "it says meanwhile for whom it waits"
-        # Nothing of that is left over.
+        # The failed start leaves nothing behind.
         cluster.run_ranks("attempt.py")
 
 
@@ -292,7 +292,7 @@ def test_server_too_small_for_the_job(tmp_path):
 
 
 def test_a_refused_tensor_is_the_reason_for_late_ranks_too(tmp_path):
-    """The ranks that were told first end, which must not hide why from a rank that comes to the tensor later."""
+    """The ranks that learn the reason first end; a rank that comes to the tensor later must still learn the reason."""
     with Cluster(tmp_path, nodes=2, local_size=2, cpu_servers=1, summation_flags=["--memory-limit=1MiB"],
                  agent_flags=["--colocated-summation=false"]) as cluster:
         ranks = cluster.start_ranks("attempt.py", {
@@ -347,7 +347,7 @@ def test_job_starts_over_after_a_lost_trainer(tmp_path):
 
 @pytest.mark.parametrize("rounds_before", [0, 1])
 def test_a_node_that_does_not_push_is_an_error_on_every_rank(tmp_path, rounds_before):
-    """Whether it has not even declared the tensor, or stops after a round."""
+    """The node has not even declared the tensor, or it stops after a round."""
     calls = ["push_pull"] * rounds_before
     with Cluster(tmp_path, nodes=3, agent_flags=["--stall-timeout=3s"]) as cluster:
         ranks = cluster.start_ranks("attempt.py", {
@@ -361,7 +361,7 @@ def test_a_node_that_does_not_push_is_an_error_on_every_rank(tmp_path, rounds_be
 
 
 @pytest.mark.parametrize("rounds_before", [0, 1])
-def test_addendctl_why_names_whom_a_job_waits_for(tmp_path, rounds_before):
+def test_addendctl_why_names_the_ranks_that_a_job_waits_for(tmp_path, rounds_before):
     calls = ["push_pull"] * rounds_before
     late = {"calls": [*calls, "gate sleep", "push_pull"]}
     with Cluster(tmp_path, nodes=3, local_size=2, cpu_servers=1) as cluster:

@@ -1,4 +1,4 @@
-"""What a user may do, and it works."""
+"""Supported uses."""
 import os
 import pathlib
 import re
@@ -38,7 +38,7 @@ def test_names_first_pushed_in_different_orders(tmp_path):
             assert outcome.result["right"]
 
 
-def test_a_name_may_come_back_with_another_shape(tmp_path):
+def test_an_undeclared_name_can_return_with_another_shape(tmp_path):
     with Cluster(tmp_path, 2, 2, 1) as cluster:
         for outcome in cluster.run_ranks("undeclare.py"):
             assert outcome.result["checks"] == "all right"
@@ -76,7 +76,7 @@ def test_torchrun_starts_the_ranks_of_a_node(tmp_path):
                 del env[name]
             launchers.append(cluster.start(f"torchrun{node}", [
                 PYTHON, "-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=2", f"--node_rank={node}",
-                # PyTorch 1.13 cannot read its own default of these two, 0, with Python 3.11.
+                # PyTorch 1.13 cannot read its own default 0 of these two with Python 3.11.
                 "--redirects=1", "--tee=1",
                 "--master_addr=127.0.0.1", f"--master_port={port}", TRAINERS / "steps.py"], env=env))
         for launcher in launchers:
@@ -102,7 +102,7 @@ def test_user_who_is_not_root(tmp_path):
     folder = pathlib.Path(subprocess.run(["mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip())
     try:
         folder.chmod(0o755)
-        # The checkout may lie where others cannot look.
+        # Other users may be unable to read the checkout.
         for source in ("python", "tests"):
             shutil.copytree(ROOT / source, folder / source, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copytree(BIN_DIR, folder / "bin")
@@ -122,7 +122,7 @@ def test_user_who_is_not_root(tmp_path):
 
 
 def test_no_terminal(tmp_path):
-    """Nothing reads a terminal or writes escape codes where there is none."""
+    """No service reads a terminal, or writes escape codes without a terminal."""
     with Cluster(tmp_path, 1, 1, 1) as cluster:
         env = {key: value for key, value in cluster.environment().items() if key != "TERM"}
         for arguments in (["status"], ["jobs"], ["nodes"], ["plan", "--gpu-nodes=4", "--cpu-nodes=2", "--bytes=1GB", "--bandwidth=10Gbps"]):
@@ -166,7 +166,7 @@ def test_two_jobs_share_a_server(tmp_path):
 
 
 def test_scheduler_restart_does_not_stop_the_job(tmp_path):
-    """The durable store: members go on, and a job that starts later works."""
+    """With the durable store members go on, and a job that starts later works."""
     with Cluster(tmp_path, 2, 1, 1, store=f"sqlite:{tmp_path}/scheduler.db") as cluster:
         ranks = cluster.start_ranks("steps.py", {"steps": 2000, "gate": "running"})
         ranks.wait_at("running")
@@ -205,7 +205,7 @@ def test_http_endpoints(tmp_path):
 
 
 def test_bench_starts_a_whole_cluster(tmp_path):
-    """addend-bench local in one command; the sums' checksum does not depend on the CPU servers."""
+    """A single `addend-bench local` command; the sums' checksum does not depend on the CPU servers."""
     import json
     checksums = set()
     for cpu_nodes in (0, 2):

@@ -1,4 +1,4 @@
-"""On links of 200 Mbit/s: communication hides behind computation, and the urgent overtakes the large."""
+"""Links of 200 Mbit/s: communication overlaps with computation, and an urgent tensor overtakes a large tensor."""
 import pytest
 
 from tests.support import netns

@@ -1,6 +1,6 @@
-"""A node is lost: every other rank sees the error in the same round of every tensor, or goes on without it.
+"""A node is lost: every other rank gets the error in the same round of every tensor, or goes on without the node.
 
-The model of it is spec/node_loss.pml.
+spec/node_loss.pml is the model of the protocol.
 """
 import signal
 import time
@@ -25,7 +25,7 @@ def running(cluster, **parameters):
 
 
 def lose(cluster, ranks, node, how):
-    """Kills all of a node, or one of its trainers, or leaves it standing still. The ranks that are no survivors."""
+    """Kills a whole node or one of its trainers, or stops the node. Returns the ranks that do not survive."""
     gone = range(node * cluster.local_size, (node + 1) * cluster.local_size)
     if how == "trainer":
         ranks.processes[gone[0]].kill()
@@ -36,13 +36,13 @@ def lose(cluster, ranks, node, how):
 
 
 def without(ranks, gone):
-    """The ranks that are left, and those that are not."""
+    """The surviving ranks, and the others."""
     return [Ranks({rank: process for rank, process in ranks.processes.items() if (rank in gone) == out}, ranks.folder)
             for out in (False, True)]
 
 
 def check_that_a_stopped_node_learns_of_it(cluster, node, lost):
-    """It was only taken for lost: its ranks get no result any more that others do not have."""
+    """The node was alive but declared lost: its ranks must get no result that the others do not have."""
     for process in (cluster.agents[node], *lost.processes.values()):
         process.signal(signal.SIGCONT)
     for outcome in lost.join(60):
@@ -76,7 +76,7 @@ def test_every_rank_fails_in_the_same_round(tmp_path, how):
 
 @pytest.mark.parametrize("delay", [0.0, 0.1, 0.2, 0.3])
 def test_a_node_that_gets_its_results_late_fails_in_the_same_round(tmp_path, delay):
-    """The others have results that are still on their way to node 0 when node 2 dies."""
+    """Some results are still on their way to node 0 when node 2 dies."""
     if reason := netns.unavailable():
         pytest.skip(reason)
     with netns.Network(4, "500mbit") as network, Cluster(
@@ -91,11 +91,11 @@ def test_a_node_that_gets_its_results_late_fails_in_the_same_round(tmp_path, del
 
 @pytest.mark.parametrize("how", ["node", "trainer", "stopped"])
 @pytest.mark.parametrize("cpu_servers", [0, 2])
-def test_the_others_go_on_without_it(tmp_path, how, cpu_servers):
+def test_survivors_go_on_without_the_lost_node(tmp_path, how, cpu_servers):
     with Cluster(tmp_path, nodes=3, local_size=2, cpu_servers=cpu_servers, scheduler_flags=LEASE, agent_flags=SHRINK) as cluster:
         ranks = running(cluster, left=[0, 2])
         gone = lose(cluster, ranks, 1, how)
-        if how == "trainer":  # its other rank learns that the node is out
+        if how == "trainer":  # the node's other rank learns that its node is out
             ranks.processes[3].wait(30 * PATIENCE)
             gone = [2, 3]
         ranks, lost = without(ranks, gone)
@@ -104,7 +104,7 @@ def test_the_others_go_on_without_it(tmp_path, how, cpu_servers):
             return all("goes on with 2 of 3 nodes" in cluster.agents[node].log.read_text() for node in (0, 2))
         eventually(known, 20 * PATIENCE, "the agents to hear of the loss")
         goes_on(ranks)
-        if cpu_servers:  # and servers come and go as ever
+        if cpu_servers:  # servers still come and go
             cluster.servers[0].kill()
             goes_on(ranks)
             cluster.await_ports(cluster.start_summation())

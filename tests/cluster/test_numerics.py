@@ -9,9 +9,9 @@ from tests.support.cluster import Cluster, SANITIZED
 SMALL = [("random", size) for size in (0, 1, 3, 1023)] + [("special", 1023)]
 LARGE = [("random", 1_000_003)]
 SEVERAL_PARTITIONS = [("random", 250_003)]
-# A sound subset: every n, every L, every k, both numbers of shards, each at least twice and not always together.
+# A sufficient subset: every n, L, k and both numbers of shards, each at least twice and not always together.
 PLAIN = [(1, 1, 0, 1), (1, 2, 2, 3), (2, 1, 0, 3), (2, 2, 1, 1), (3, 1, 2, 1), (3, 2, 0, 3), (4, 1, 5, 3), (4, 2, 2, 1), (4, 1, 0, 1)]
-# The sanitizers look at the code and not at the bits: every n, every k, both numbers of shards and of local ranks once.
+# The sanitizers check the code and not the bits: every n, every k, both numbers of shards and of local ranks once.
 SANITIZED_PLAIN = [(1, 2, 2, 3), (2, 1, 0, 3), (3, 2, 1, 1), (4, 1, 5, 1)]
 ALL = list(itertools.product((1, 2, 3, 4), (1, 2), (0, 1, 2, 5), (1, 3)))
 

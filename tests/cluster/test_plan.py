@@ -1,4 +1,4 @@
-"""The numbers that `addendctl plan` prints, against the paper's equations written down independently."""
+"""The numbers of `addendctl plan`, compared with independent formulations of the paper's equations."""
 import json
 import random
 

@@ -59,7 +59,7 @@ def test_without_colocated_servers_the_last_one_is_an_error_on_every_rank(tmp_pa
             assert outcome.result["code"] in (72, 75) and "server" in outcome.result["text"], outcome.result
 
 
-def test_a_cut_link_is_the_leases_to_judge(tmp_path):
+def test_a_server_that_is_cut_off_is_replaced_when_its_lease_ends(tmp_path):
     if reason := netns.unavailable():
         pytest.skip(reason)
     with netns.Network(3, "1gbit") as network, Cluster(

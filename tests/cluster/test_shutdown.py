@@ -1,4 +1,4 @@
-"""How long each service takes to end after SIGTERM, whatever the others do: the table in docs/operations.md."""
+"""The time that each service takes to end after SIGTERM, in every state of the others: the table in docs/operations.md."""
 import signal
 import socket
 import time
@@ -12,7 +12,7 @@ from tests.support.cluster import Cluster, PATIENCE
 from tests.support.processes import eventually
 from tests.support.rounds import goes_on, running
 
-SCHEDULER_S, SUMMATION_S, AGENT_S = 3, 2, 5  # the summation server's is for one that has nothing to hand over
+SCHEDULER_S, SUMMATION_S, AGENT_S = 3, 2, 5  # the summation server's is for a server without partitions
 
 
 def ends_within(process, limit):
@@ -72,7 +72,7 @@ def test_members_that_are_still_starting_end_with_status_0(tmp_path, scheduler):
         if scheduler == "absent":
             hanging.close()
         else:
-            cluster.scheduler_address = "127.0.0.1:%d" % hanging.getsockname()[1]  # takes connections, and says nothing
+            cluster.scheduler_address = "127.0.0.1:%d" % hanging.getsockname()[1]  # accepts connections, and sends nothing
         cluster.agents[0].kill()  # its socket is needed
         cluster.scheduler.kill()
         agent, server = cluster.start_agent(0, name="late"), cluster.start_summation()
@@ -93,7 +93,7 @@ def test_schedulers_end_while_etcd_stands_still(tmp_path):
 
 
 class Clients(grpc_process.Clients):
-    """Connections to a service that never end by themselves: half an HTTP request, half a gRPC preface, open streams."""
+    """Connections to a service that do not end by themselves: half an HTTP request, half a gRPC preface, open streams."""
 
     def __init__(self, service):
         super().__init__(service.ports["grpc"], service.ports["health"])
@@ -105,7 +105,7 @@ class Clients(grpc_process.Clients):
                 self.kept.append(connection)
 
 
-def test_open_connections_and_streams_do_not_hold_a_service(tmp_path):
+def test_open_connections_and_streams_do_not_delay_shutdown(tmp_path):
     with Cluster(tmp_path, nodes=1, cpu_servers=1) as cluster:
         for service, limit in [(cluster.agents[0], AGENT_S), (cluster.servers[0], SUMMATION_S), (cluster.scheduler, SCHEDULER_S)]:
             with Clients(service):
@@ -113,7 +113,7 @@ def test_open_connections_and_streams_do_not_hold_a_service(tmp_path):
 
 
 def is_ready(service):
-    """What the two probes say: HTTP's, and gRPC's on the health-only port."""
+    """The results of both probes: HTTP's, and gRPC's on the health-only port."""
     try:
         http = urllib.request.urlopen(f"http://127.0.0.1:{service.ports['http']}/readyz", timeout=10).status == 200
     except urllib.error.HTTPError:
@@ -126,7 +126,7 @@ def test_a_service_that_ends_is_not_ready_from_the_first_moment(tmp_path):
         ranks = running(cluster)
         server = cluster.servers[0]
         assert is_ready(server) == (True, True)
-        server.signal(signal.SIGTERM)  # it has to go on: nobody else could sum
+        server.signal(signal.SIGTERM)  # it has to stay: no other server could sum
         eventually(lambda: is_ready(server) == (False, False), 10 * PATIENCE, "both probes to say that it is not ready")
         goes_on(ranks)
         assert server.returncode is None

@@ -1,4 +1,4 @@
-"""Mutual TLS on the control plane: who is let in, what the others are told, and certificates that change under load."""
+"""Mutual TLS on the control plane: accepted peers, the reasons that refused peers get, and certificates that change under load."""
 import pytest
 
 from tests.support.certificates import Authority, Secret, flags
@@ -23,7 +23,7 @@ def ask(cluster, *more):
 
 
 def is_alive(address, who):
-    """Whether who serves gRPC at `address` lets the holder of the folder `who` in, over a new connection."""
+    """True if the gRPC server at `address` accepts a new connection with the certificate in the folder `who`."""
     return health(address, tls=who) == "SERVING"
 
 
@@ -39,14 +39,14 @@ def test_a_cluster_trains_over_mutual_tls(tmp_path, authority):
 
 
 @pytest.mark.parametrize("service", ["scheduler", "summation", "agent"])
-def test_plain_text_has_to_be_asked_for(service):
+def test_plain_text_requires_insecure(service):
     result = run_binary(f"addend-{service}", *(["--job=job"] if service == "agent" else []), env={"ADDEND_INSECURE": ""})
     assert result.returncode == 64
     assert result.stderr.splitlines()[-1] == (
         f"addend-{service}: gRPC would be plain text: give --tls-cert, --tls-key and --tls-ca, or accept it with --insecure")
 
 
-def test_where_it_was_asked_for_the_log_says_that_nothing_protects_the_control_plane(tmp_path):
+def test_insecure_is_logged_as_a_plain_text_control_plane(tmp_path):
     with Cluster(tmp_path, nodes=1, cpu_servers=1) as cluster:
         for process in [cluster.scheduler, *cluster.servers, *cluster.agents.values()]:
             assert process.text().count("the control plane is plain text") == 1, process.name
@@ -58,7 +58,7 @@ def test_a_client_of_another_authority_is_refused_with_a_sentence(tmp_path, auth
         assert stranger.returncode == 76
         assert f"no TLS with {cluster.scheduler_address}: its certificate is not one that --tls-ca=" in stranger.stderr
         assert len(stranger.stderr.splitlines()) == 1
-        # One that believes the scheduler, but is not believed.
+        # A client that trusts the scheduler, but is not trusted.
         guest = ask(cluster, *flags(other.sign("guest", trusting=[authority])))
         assert guest.returncode == 76 and "it refuses the certificate --tls-cert=" in guest.stderr
         eventually(lambda: "a TLS handshake has failed: certificate verify failed" in cluster.scheduler.text(), 10 * PATIENCE,
@@ -88,7 +88,7 @@ def test_a_client_that_wants_tls_learns_that_the_server_has_none(tmp_path, autho
         assert result.returncode == 76 and "it speaks plain text: start it with --tls-cert" in result.stderr
 
 
-def test_one_name_may_stand_for_all_that_are_dialled_by_address(tmp_path, authority):
+def test_a_common_server_name_is_accepted_for_every_address(tmp_path, authority):
     named = flags(authority.sign("all", names="DNS:addend"))
     with Cluster(tmp_path, nodes=2, cpu_servers=1, common_flags=[*named, "--tls-server-name=addend"]) as cluster:
         ranks = running(cluster)
@@ -109,7 +109,7 @@ def test_two_of_the_three_files_are_bad_configuration(authority, missing):
 
 
 def test_certificates_and_authorities_change_under_load(tmp_path, authority, other):
-    """As an authority is replaced: first everybody trusts both, then holds a certificate of the new one, then trusts it alone."""
+    """As an authority is replaced: first all members trust both, then hold certificates of the new authority, then trust it alone."""
     secret = Secret(tmp_path / "secret")
     secret.show(authority.sign("first"))
     both = [authority, other]
@@ -127,7 +127,7 @@ def test_certificates_and_authorities_change_under_load(tmp_path, authority, oth
         everybody_lets_in(new)
         goes_on(ranks)
         secret.show(other.sign("third", trusting=both))
-        everybody_lets_in(other.sign("sceptic"))  # trusts the new authority only, so it sees the new certificates
+        everybody_lets_in(other.sign("sceptic"))  # trusts the new authority only, so it checks the new certificates
         goes_on(ranks)
         secret.show(other.sign("fourth"))
         for service in [cluster.scheduler, *cluster.servers, *cluster.agents.values()]:

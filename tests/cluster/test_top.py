@@ -38,7 +38,7 @@ def test_rates_show_what_flows_between_two_views(tmp_path):
     with Cluster(tmp_path, nodes=2, cpu_servers=1, scheduler_flags=["--lease=1s"]) as cluster:
         top = start(cluster, "--json")
         try:
-            assert next_view(top)["jobs"][0]["pushed_bps"] is None  # there is nothing to compare with
+            assert next_view(top)["jobs"][0]["pushed_bps"] is None  # there is no earlier view to compare with
             ranks = cluster.start_ranks("volume.py", {"bytes": 4 << 20, "tensors": 2, "rounds": 100, "hold": True})
 
             def flows():
@@ -52,7 +52,7 @@ def test_rates_show_what_flows_between_two_views(tmp_path):
             assert end(top) == 0
 
 
-def test_a_scheduler_that_is_away_is_waited_for(tmp_path):
+def test_top_waits_for_an_absent_scheduler(tmp_path):
     with Cluster(tmp_path) as cluster:
         top = start(cluster, "--json")
         try:
@@ -60,7 +60,7 @@ def test_a_scheduler_that_is_away_is_waited_for(tmp_path):
             cluster.scheduler.kill()
             eventually(lambda: next_view(top)["away_s"], 20 * PATIENCE, "a view that says so")
             away = next_view(top)
-            assert away["jobs"][0]["name"] == "job"  # what was known last stays to be seen
+            assert away["jobs"][0]["name"] == "job"  # the last known state stays visible
             cluster.start_scheduler()
             eventually(lambda: next_view(top)["away_s"] is None, 20 * PATIENCE, "a view of the new scheduler")
         finally:

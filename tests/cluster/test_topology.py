@@ -1,4 +1,4 @@
-"""addendctl topology on the machines of tests/data/topology, and what it says where it cannot answer."""
+"""addendctl topology on the machines of tests/data/topology, and its errors."""
 import json
 
 import pytest
@@ -58,15 +58,15 @@ def test_devices_are_below_their_switches():
     assert answer("vm")["gpus"][0]["link_bps"] is None
 
 
-def test_no_gpu_is_said_in_one_line():
+def test_a_machine_without_gpus_gets_one_line():
     assert topology("no-gpu") == "There is no NVIDIA GPU: ranks sum in host memory, and there is no strategy to choose.\n"
     found = answer("no-gpu")
     assert found["strategy"] is None and found["gpus"] == [] and len(found["nics"]) == 1
 
 
-def test_a_strategy_may_be_demanded():
+def test_a_strategy_can_be_demanded():
     found = answer("vm", "--intranode=cpu-assisted")
-    assert found["groups"] == [list(range(8))]  # of the one NUMA node
+    assert found["groups"] == [list(range(8))]  # of the only NUMA node
     assert found["why"][-1] == "cpu-assisted was demanded; the rule would choose copy."
 
 
@@ -84,7 +84,7 @@ def test_explain_has_the_cost_models_figures():
     assert answer("dgx", "--explain")["costs"]["pcie"] is None
 
 
-def test_where_switches_are_hidden_costs_are_not_known():
+def test_costs_are_unknown_on_machines_with_hidden_switches():
     found = answer("vm", "--explain")
     assert found["costs"] == {"bytes": 1_000_000_000, "pcie": None, "loads": {}}
     assert found["notes"] == ["what strategies cost is not known where switches are hidden"]

@@ -1,4 +1,4 @@
-"""addendctl trace: a job slowed at a known place, and the summary names that place; every partition's way on one clock."""
+"""addendctl trace: a job is slowed at a known place, and the summary names that place; all partitions are on a common clock."""
 import collections
 import contextlib
 import json
@@ -22,7 +22,7 @@ def summary(cluster):
 
 @contextlib.contextmanager
 def after_rounds(cluster, parameters):
-    """While the trainers have run their rounds, and are still there."""
+    """Runs the body when the trainers have run their rounds and still exist."""
     ranks = cluster.start_ranks("paced.py", parameters)
     ranks.wait_at("done")
     yield
@@ -41,7 +41,7 @@ def test_a_rank_whose_computation_is_late_is_named(tmp_path):
 
 
 def test_a_node_whose_copies_are_slow_is_named(tmp_path):
-    """Copies to shared memory stand in for those over PCIe: 4 MB at 20 MB/s take 0.2 s."""
+    """Copies to shared memory stand for copies over PCIe: 4 MB at 20 MB/s take 0.2 s."""
     with Cluster(tmp_path, nodes=3, cpu_servers=1) as cluster:
         with after_rounds(cluster, {**QUICK, "slow_copies_of_rank": 1, "copies_bytes_per_s": 20e6}):
             found = summary(cluster)
@@ -61,7 +61,7 @@ def network():
 
 @contextlib.contextmanager
 def slowed(tmp_path, network, host):
-    """Three nodes on hosts 1 to 3 and two CPU servers on 4 and 5; one host's link has a fifth of what the plan counts on."""
+    """Three nodes on hosts 1 to 3 and two CPU servers on 4 and 5; the link of a host has a fifth of its planned bandwidth."""
     network.limit(host, "40mbit")
     try:
         with Cluster(tmp_path, nodes=3, cpu_servers=2, network=network, scheduler_flags=["--noreact-to-stragglers"],
@@ -90,7 +90,7 @@ def test_a_node_whose_link_is_slow_is_named(tmp_path, network):
 
 
 @pytest.mark.skipif(SANITIZED == "asan", reason="the address sanitizer's sums are so slow that the server with the larger part does stand out")
-def test_nobody_is_named_where_nobody_stands_out(tmp_path, network):
+def test_no_bottleneck_is_named_without_an_outlier(tmp_path, network):
     with Cluster(tmp_path, nodes=3, cpu_servers=2, network=network, agent_flags=["--bandwidth=200Mbps"],
                  summation_flags=["--bandwidth=200Mbps"]) as cluster:
         with after_rounds(cluster, QUICK):
@@ -124,13 +124,13 @@ def test_the_trace_holds_every_partition_of_the_rounds_asked_for_on_all_nodes_an
         first, second = pulled.values()
         assert first == second, "both nodes pull the same partitions"
         assert {round_ for _, round_ in first} == {4, 5, 6}
-        # In a row spans follow one another: what overlaps is in rows of its own.
+        # Spans in a row do not overlap: overlapping spans are in separate rows.
         for row in set(rows):
             ends = 0
             for span in sorted((s for s in spans if (s["pid"], s["tid"]) == row), key=lambda s: s["ts"]):
-                assert span["ts"] >= ends - 0.002, (rows[row], span)  # of rounding to nanoseconds in microseconds
+                assert span["ts"] >= ends - 0.002, (rows[row], span)  # for rounding of nanoseconds to microseconds
                 ends = span["ts"] + span["dur"]
-        # An arrow has one beginning and one end.
+        # An arrow has a single beginning and a single end.
         flows = collections.Counter((event["id"], event["ph"]) for event in events if event["ph"] in "sf")
         assert flows and all(count == 1 for count in flows.values())
         assert {identity for identity, phase in flows if phase == "s"} == {identity for identity, phase in flows if phase == "f"}
@@ -138,7 +138,7 @@ def test_the_trace_holds_every_partition_of_the_rounds_asked_for_on_all_nodes_an
 
 
 def test_processes_with_other_clocks_are_brought_onto_one(tmp_path):
-    """The CPU server's clock is an hour ahead, as on another machine: nothing comes before it was sent, but for the error stated."""
+    """The CPU server's clock is an hour ahead, as on another machine: no event precedes its cause by more than the stated error."""
     probe = subprocess.run(["unshare", "--time", "--monotonic", "3600", "true"], capture_output=True, text=True)
     if probe.returncode != 0:
         pytest.skip(f"this kernel gives no clock of its own to a process: {probe.stderr.strip()}")
@@ -149,7 +149,7 @@ def test_processes_with_other_clocks_are_brought_onto_one(tmp_path):
         eventually(lambda: len(cluster.addendctl("status")["servers"]) == 3, 10 * PATIENCE, "the server with a clock of its own")
         with after_rounds(cluster, QUICK):
             trace, _ = trace_of(cluster)
-        os.killpg(ahead.pid, signal.SIGTERM)  # unshare itself takes none
+        os.killpg(ahead.pid, signal.SIGTERM)  # unshare itself ignores it
         error_us = trace["otherData"]["clock_error_us"]
         assert 0 < error_us < 50_000
         begins = {event["id"]: event["ts"] for event in trace["traceEvents"] if event["ph"] == "s"}

@@ -1,4 +1,4 @@
-"""Who carries how much: the shares of Theorem 1, counted by the kernel on every process's sockets."""
+"""Traffic by process: the shares of Theorem 1, counted by the kernel on every process's sockets."""
 import pytest
 
 from tests.support.cluster import Cluster
@@ -10,7 +10,7 @@ BYTES = 64_000_000
 
 
 def shares(n, k):
-    """Theorem 1: what a GPU machine and a CPU machine sum, as parts of M."""
+    """Theorem 1: the shares of a GPU machine and of a CPU machine, as parts of M."""
     whole = n * n + k * n - 2 * k
     return (n - k) / whole, 2 * (n - 1) / whole
 
@@ -76,7 +76,7 @@ def test_reported_traffic_is_what_the_kernel_counts(tmp_path):
 
 
 def test_a_push_copies_no_more_than_it_must(tmp_path):
-    """Ordinary arrays are copied once in and once out; tensors of addend.empty() with a view of the result not at all."""
+    """Ordinary arrays are copied once in and once out; tensors of addend.empty() with a view of the result are not copied."""
     with Cluster(tmp_path, 2, 1, 0) as cluster:
         ordinary = cluster.run_ranks("volume.py", {"bytes": BYTES, "rounds": 1, "tensors": 1})
         in_place = cluster.run_ranks("volume.py", {"bytes": BYTES, "rounds": 1, "tensors": 1, "in_place": True})

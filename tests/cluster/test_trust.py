@@ -1,4 +1,4 @@
-"""What makes results trustworthy: values that are not finite are traced to their rank, and partitions are summed a second time."""
+"""Trust in results: values that are not finite are traced to their rank, and audits sum partitions a second time."""
 import pytest
 
 from tests.support.cluster import PATIENCE, Cluster
@@ -23,7 +23,7 @@ def test_the_rank_that_turned_not_finite_first_is_named_with_tensor_round_and_el
         assert cluster.addendctl("why", cluster.job)["first_nonfinite"] == job["first_nonfinite"]
         events = [event for event in cluster.addendctl("status")["events"] if event["kind"] == "nonfinite"]
         assert any("rank 3 pushed" in event["text"] for event in events)
-        # In round 3 only that rank, in one partition; what it got back spoils all ranks from round 4 on.
+        # In round 3 only that rank pushed them, in a single partition; its result makes all ranks push them from round 4 on.
         agents = cluster.agents.values()
         assert total(agents, "addend_nonfinite_partitions_total", rank=3) == 1 + 2
         assert total(agents, "addend_nonfinite_partitions_total", rank=0) == 2
@@ -42,7 +42,7 @@ def test_a_sum_that_overflows_is_counted_though_no_rank_pushed_anything_but_fini
         ranks.join()
 
 
-def test_where_all_is_finite_nothing_is_counted(tmp_path):
+def test_finite_values_are_not_counted(tmp_path):
     with Cluster(tmp_path, nodes=2, cpu_servers=1) as cluster:
         ranks = cluster.start_ranks("poisoned.py", {"dtype": "float64", "rounds": 3, "round": 0})
         ranks.wait_at("done")
@@ -83,7 +83,7 @@ def test_without_audits_nothing_is_sent_twice(tmp_path):
     assert with_all > 1.2 * without
 
 
-def test_audits_hold_nobody_up_when_the_auditor_is_killed(tmp_path):
+def test_a_killed_auditor_does_not_delay_rounds(tmp_path):
     with Cluster(tmp_path, nodes=3, cpu_servers=2, agent_flags=["--audit-one-in=1", "--partition-bytes=64KiB"]) as cluster:
         ranks = cluster.start_ranks("paced.py", {**ROUNDS, "steps": 30, "compute_s": 0.05})
         eventually(lambda: total(everybody(cluster), "addend_audits_total", result="match") > 0, 20 * PATIENCE, "an audit")

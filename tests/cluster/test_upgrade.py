@@ -11,7 +11,7 @@ from tests.support.processes import eventually
 from tests.support.rounds import finish, goes_on, running
 
 SERVERS = 3
-STEADY = ["--noreact-to-stragglers"]  # shares that only joining and leaving changes
+STEADY = ["--noreact-to-stragglers"]  # only joining and leaving servers change the shares
 LOST = ("was lost", "have new owners", "has new owners", "has failed")
 
 
@@ -23,7 +23,7 @@ def cpu_servers(cluster):
 
 
 def replace_servers(cluster, ranks):
-    """One by one: a new one joins and has its share before the next one goes."""
+    """Replaces the servers one by one: a new server joins and has its share before its predecessor leaves."""
     for index, former in enumerate(cluster.servers):
         former.signal(signal.SIGTERM)
         assert former.wait(20 * PATIENCE) == 0
@@ -56,7 +56,7 @@ def test_servers_then_the_scheduler(tmp_path):
         cluster.start_scheduler()
         eventually(lambda: cpu_servers(cluster) == before, 10 * PATIENCE, "the same servers with the same shares")
         goes_on(ranks)
-        # The new scheduler is at work: it moves what the servers of before have.
+        # The new scheduler works: it moves the partitions of the old servers.
         replace_servers(cluster, ranks)
         assert not before.keys() & cpu_servers(cluster).keys()
         nothing_was_lost(cluster, ranks)
@@ -69,7 +69,7 @@ def test_servers_then_several_schedulers_that_share_an_etcd(tmp_path):
         replace_servers(cluster, ranks)
         before = cpu_servers(cluster)
         former = cluster.leader()
-        # The one that stands by first, so that leadership moves once.
+        # The standby first, so that leadership moves once.
         assert cluster.schedulers[1 - former].stop(10 * PATIENCE) == 0
         cluster.start_one_scheduler(1 - former)
         eventually(lambda: "standing by" in cluster.schedulers[1 - former].text(), 10 * PATIENCE, "the new one to stand by")
@@ -84,7 +84,7 @@ def test_servers_then_several_schedulers_that_share_an_etcd(tmp_path):
 
 
 def test_the_last_server_of_a_job_without_colocated_ones_waits_for_its_successor(tmp_path):
-    """Nothing is lost either where the only server that sums is replaced: the new one comes first."""
+    """The only summing server is replaced without loss too: its successor joins first."""
     with Cluster(tmp_path, nodes=2, cpu_servers=1, agent_flags=["--colocated-summation=false"]) as cluster:
         ranks = running(cluster)
         former = cluster.servers[0]

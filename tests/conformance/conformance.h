@@ -30,7 +30,7 @@ class World {
   virtual Address NobodyListens() = 0;
 };
 
-// Records what a link's owner sees. Used on its loop's thread, read by the test after WaitFor.
+// Records the callbacks of a link. Used on its loop's thread; the test reads it after WaitFor.
 class RecordingSink : public Sink {
  public:
   struct Frame {
@@ -84,8 +84,8 @@ class RecordingSink : public Sink {
   absl::Status frame_error;
   bool drop_payloads = false;
   bool hold_payloads = false;
-  // Of payloads that are on their way. Arenas, as the services have: what a transport has
-  // registered of them stays registered when the link has gone.
+  // Memory for incoming payloads. Arenas, as in the services: a transport's registration of an
+  // arena outlives the link.
   std::deque<std::shared_ptr<Arena>> rooms;
   Mutex mu;
   CondVar cv;
@@ -135,7 +135,7 @@ class TransportConformance : public testing::TestWithParam<WorldFactory> {
     });
     ASSERT_TRUE(accepted_.WaitFor([&] { return accepted_.frames.size() == 1; }));
   }
-  // On the loop of `link`. The payload stays alive as long as the test.
+  // On the loop of `link`. The payload lives as long as the test.
   void Send(Link* link, RecordingSink* sink, std::string payload, uint64_t round = 0) {
     payloads_.push_back(std::make_unique<std::string>(std::move(payload)));
     FrameHeader header;
@@ -219,7 +219,7 @@ TEST_P(TransportConformance, BothDirectionsAtOnce) {
   EXPECT_TRUE(connected_.WaitFor([&] { return connected_.frames.size() == kFrames; }));
 }
 
-TEST_P(TransportConformance, ALinkMayChangeItsGroupWhileFramesAreOnTheirWay) {
+TEST_P(TransportConformance, ALinkCanChangeItsGroupWhileFramesAreUnderWay) {
   Connect();
   constexpr size_t kFrames = 300;
   for (uint64_t group = 0; group < 3; ++group) {
@@ -237,7 +237,7 @@ TEST_P(TransportConformance, ALinkMayChangeItsGroupWhileFramesAreOnTheirWay) {
   EXPECT_TRUE(connected_.WaitFor([&] { return connected_.dones == 3 * kFrames + 1; }));
 }
 
-TEST_P(TransportConformance, CloseTellsThePeerWhy) {
+TEST_P(TransportConformance, CloseSendsTheReasonToThePeer) {
   Connect();
   here_->Run([&] { link_->Close(absl::ResourceExhaustedError("the cup is full")); });
   ASSERT_TRUE(connected_.WaitFor([&] { return connected_.closed; }));
@@ -282,7 +282,7 @@ TEST_P(TransportConformance, APeerThatShutsDownIsNoticed) {
   EXPECT_EQ(connected_.close_reason.code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_P(TransportConformance, ConnectingToNobodyFailsAndTheSinkHearsNothing) {
+TEST_P(TransportConformance, AFailedConnectCallsNoSink) {
   Mutex mu;
   CondVar cv;
   absl::Status status;
@@ -304,13 +304,13 @@ TEST_P(TransportConformance, ConnectingToNobodyFailsAndTheSinkHearsNothing) {
   EXPECT_FALSE(connected_.closed);
 }
 
-TEST_P(TransportConformance, OnceALinkIsClosedNothingLandsInTheMemoryThatItsSinkGave) {
+TEST_P(TransportConformance, AfterCloseNothingIsWrittenToTheSinksMemory) {
   Connect();
   here_->Run([&] {
     for (uint64_t i = 0; i < 16; ++i) Send(link_, &connected_, std::string(8 << 20, 'x'), i);
   });
   std::deque<std::shared_ptr<Arena>> given;
-  if (client_->traits().by_reference) {  // nothing lands anywhere: the sink is not even asked
+  if (client_->traits().by_reference) {  // no payload is written: the sink is not even asked
     ASSERT_TRUE(accepted_.WaitFor([&] { return accepted_.frames.size() == 17; }));
     EXPECT_TRUE(accepted_.rooms.empty());
     return;
@@ -327,7 +327,7 @@ TEST_P(TransportConformance, OnceALinkIsClosedNothingLandsInTheMemoryThatItsSink
   }
   ASSERT_TRUE(under_way);
   ASSERT_TRUE(connected_.WaitFor([&] { return connected_.closed; }));
-  // That nothing comes has no end that could be waited for: time for what is still on its way.
+  // Absence has no event to wait for: this gives frames under way time to arrive.
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   there_->Run([&] { given = accepted_.rooms; });
   ASSERT_FALSE(given.empty());

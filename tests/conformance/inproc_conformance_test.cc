@@ -19,7 +19,7 @@ class InprocWorld : public World {
 INSTANTIATE_TEST_SUITE_P(Inproc, TransportConformance,
                          testing::Values([] { return std::make_unique<InprocWorld>(); }));
 
-TEST_P(TransportConformance, APayloadIsThePointerAndIsLentUntilItIsReleased) {
+TEST_P(TransportConformance, APayloadIsPassedByPointerAndLentUntilItsRelease) {
   Connect();
   accepted_.hold_payloads = true;
   here_->Run([&] { Send(link_, &connected_, "kept"); });

@@ -29,7 +29,7 @@ class TcpWorld : public World {
 INSTANTIATE_TEST_SUITE_P(Tcp, TransportConformance,
                          testing::Values([] { return std::make_unique<TcpWorld>(); }));
 
-// A peer that is no link of ours: raw bytes on a socket.
+// A peer that is not a Link: raw bytes on a socket.
 class TcpRawPeer : public TransportConformance {
  protected:
   void SetUp() override {
@@ -49,7 +49,7 @@ class TcpRawPeer : public TransportConformance {
 INSTANTIATE_TEST_SUITE_P(Tcp, TcpRawPeer,
                          testing::Values([] { return std::make_unique<TcpWorld>(); }));
 
-TEST_P(TcpRawPeer, BytesThatAreNoFrameCloseTheLinkWithDataLoss) {
+TEST_P(TcpRawPeer, InvalidBytesCloseTheLinkWithDataLoss) {
   const std::string http = "GET / HTTP/1.1\r\nHost: localhost\r\n" + std::string(200, ' ');
   Write(http.data(), http.size());
   ASSERT_TRUE(accepted_.WaitFor([&] { return accepted_.closed; }));
@@ -57,7 +57,7 @@ TEST_P(TcpRawPeer, BytesThatAreNoFrameCloseTheLinkWithDataLoss) {
   EXPECT_EQ(server_->stats().links_malformed, 1u);
 }
 
-TEST_P(TcpRawPeer, AnotherWireVersionIsToldSo) {
+TEST_P(TcpRawPeer, AnotherWireVersionGetsGoawayWithTheReason) {
   EncodedHeader bytes;
   EncodeHeader(FrameHeader{}, &bytes);
   bytes[4] = std::byte{1};
@@ -113,13 +113,14 @@ TEST_P(TransportConformance, ADroppedPayloadIsReadAndTheNextFrameArrives) {
   EXPECT_EQ(accepted_.frames[1].payload, "");
 }
 
-// Two jobs at one server: what their links have received waits in the kernel before the server's
-// loop sees any of it.
+// Two jobs at the same server: all their frames wait in the kernel before the server's loop sees
+// any of them.
 class TcpJobs : public testing::Test {
  protected:
   static constexpr size_t kPayload = 16 << 10;
   static constexpr int kFrames = 3;  // of every link: less than the kernel's first window
-  // Counts what is taken of a job; of the other one too, at the moment when this one has all.
+  // Counts the bytes that were taken from a job, and from the other job at the moment when this job
+  // is complete.
   struct Job {
     size_t waiting = 0;  // bytes of payload in complete frames
     size_t taken = 0;
@@ -142,7 +143,7 @@ class TcpJobs : public testing::Test {
     Job* const job_;
   };
 
-  // A connection in which frames wait to be read; our end.
+  // A connection in which frames wait to be read; the near end.
   UniqueFd Filled(Job* job) {
     UniqueFd listener(::socket(AF_INET, SOCK_STREAM, 0));
     sockaddr_in address{};
@@ -197,14 +198,14 @@ class TcpJobs : public testing::Test {
   size_t of_many_ = 0;
 };
 
-TEST_F(TcpJobs, AJobWithManyLinksDoesNotKeepAnotherOneWaiting) {
+TEST_F(TcpJobs, AJobWithManyLinksDoesNotDelayAnotherJob) {
   auto loop = *EventLoop::Start("server");
   std::shared_ptr<Transport> transport = MakeTcpTransport(loop.get());
   std::vector<UniqueFd> ends_of_many;
   std::vector<UniqueFd> ends_of_few;
   AddLinks(250, /*group=*/1, &many_, &ends_of_many);
   AddLinks(2, /*group=*/2, &few_, &ends_of_few);
-  // All at once: the loop is told of the many first.
+  // All at once: the loop learns of the job with many links first.
   loop->Run([&] {
     auto* const tcp = static_cast<TcpTransport*>(transport.get());
     for (UniqueFd& end : ends_of_many) tcp->Adopt(std::move(end), accepts_[0]);

@@ -26,7 +26,7 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(items):
-    """One skip says why there are no containers, not one for every test."""
+    """A single skip gives the reason for missing containers, instead of a skip for every test."""
     ours = [item for item in items if item.path.parent == HERE]
     if _cannot and ours:
         ours[0].add_marker(pytest.mark.skip(reason=f"no containers here: {_cannot}"))
@@ -53,6 +53,6 @@ def build(podman):
 
 @pytest.fixture(scope="session")
 def images(podman, build):
-    """The name of each image, by what it is."""
+    """The name of each image, by its kind."""
     build(TAG, "--prebuilt")
     return {name: f"localhost/addend-{name}:{TAG}" for name in ("scheduler", "summation", "agent", "tools")}

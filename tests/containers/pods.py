@@ -1,4 +1,4 @@
-"""A cluster of containers as Kubernetes would run it: pods of a trainer and an agent, and services of one container each."""
+"""A cluster of containers as Kubernetes would run it: pods of a trainer and an agent, and services of a container each."""
 import json
 
 from tests.support.cluster import ROOT
@@ -6,15 +6,15 @@ from tests.support.grpc_process import health
 from tests.support.podman import BASE_IMAGE
 from tests.support.processes import eventually
 
-# As the Helm chart has it: no root, no capability, nothing to be gained by set-uid programs, nothing written but to volumes.
+# As in the Helm chart: no root, no capabilities, no gain from set-uid programs, writable only in volumes.
 CONFINED = ("--cap-drop=all", "--security-opt=no-new-privileges", "--read-only", "--read-only-tmpfs=false")
 # The trainer's user is its own; the pod's fsGroup lets it use the agent's socket.
 TRAINER_UID = 1000
 TRAINER_USER = (f"--user={TRAINER_UID}:{TRAINER_UID}", "--group-add=65532")
 MEMORY_MIB = 512  # of a service
 HEALTH_PORTS = {"scheduler": 7081, "summation": 7181, "agent": 7281}
-# The trainer's image is its user's. Here it is Debian with this machine's /usr, where PyTorch is installed; of Addend it has the
-# Python package and libaddend.so.
+# The trainer's image is its user's. Here it is Debian with this machine's /usr, where PyTorch is installed, plus Addend's Python package and
+# libaddend.so.
 TRAINER_MOUNTS = ("--volume=/usr:/usr:ro", "--volume=/etc/alternatives:/etc/alternatives:ro", f"--volume={ROOT}/python:/addend/python:ro",
                   f"--volume={ROOT}/examples:/addend/examples:ro", f"--volume={(ROOT / 'build' / 'lib').resolve()}:/addend/lib:ro")
 
@@ -34,7 +34,7 @@ class Pods:
             self._service("summation", f"summation-{index}", "--env=ADDEND_SCHEDULER=scheduler:7070", "--env=ADDEND_SHARDS=1")
         for node in range(self.nodes):
             self._agent(node)
-        # Somebody who asks: in the same network, with addendctl and Python.
+        # A client in the same network, with addendctl and Python.
         self.podman("run", "--detach", "--name=tools", f"--network={self.NETWORK}", *CONFINED, self.images["tools"], "sleep", "infinity")
         for name in self.services():
             eventually(lambda name=name: self.serves(name, "readiness"), 60, f"{name} to be ready; its log:\n{self.log(name)}")
@@ -54,7 +54,7 @@ class Pods:
                     f"--env=ADDEND_NUM_NODES={self.nodes}", f"--env=ADDEND_NODE_RANK={node}", "--env=ADDEND_SOCKET_MODE=0660", "--env=ADDEND_INSECURE=true", self.images["agent"])
 
     def start_trainers(self, steps, output):
-        """`output`: a folder for what rank 0 writes."""
+        """`output`: the folder for rank 0's files."""
         environment = {"WORLD_SIZE": self.nodes, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": self.address("agent-0"), "MASTER_PORT": 29500,
                        "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": 1, "ADDEND_SOCKET": "/run/addend/agent.sock",
                        "ADDEND_LIBRARY": "/addend/lib/libaddend.so", "PYTHONPATH": "/addend/python", "PYTHONDONTWRITEBYTECODE": 1}
@@ -72,7 +72,7 @@ class Pods:
         return name.split("-")[0]
 
     def address(self, name):
-        """Of a container, or of the pod that it belongs to."""
+        """The address of a container, or of the pod that it belongs to."""
         container = self.podman.inspect(name)
         if container["Pod"]:
             container = self.podman.inspect(self.podman.inspect(container["Pod"])["InfraContainerID"])
@@ -86,11 +86,11 @@ class Pods:
         return done.stdout + done.stderr
 
     def serves(self, name, service):
-        """What grpc.health.v1 answers on the port that Kubernetes asks."""
+        """The answer of grpc.health.v1 on the port of Kubernetes' probes."""
         return health(f"{self.address(name)}:{HEALTH_PORTS[self._kind(name)]}", service) == "SERVING"
 
     def http_status(self, url):
-        """Asked from within the network, by the service's name."""
+        """The status of a request from within the network, by the service's name."""
         code = f"import urllib.request; print(urllib.request.urlopen('{url}', timeout=5).status)"
         return int(self.podman("exec", "tools", "python3", "-c", code))
 

@@ -1,7 +1,7 @@
-"""What the Helm chart renders, run by podman: its images, variables, arguments, mounts and users, and the pod of `helm test`.
+"""podman runs the objects that the Helm chart renders: its images, variables, arguments, mounts and users, and the pod of `helm test`.
 
-Not podman's `kube play`, which (4.3) waits for native sidecars as if they were init containers and shares volumes between pods:
-each container becomes a `podman run` here. The order of start, probes and the balancing of Services are the kubelet's, and not tested.
+podman's `kube play` (4.3) is not used: it waits for native sidecars as if they were init containers and shares volumes between pods. Each container
+becomes a `podman run` here. The order of start, probes and the balancing of Services are the kubelet's, and not tested.
 """
 import pytest
 
@@ -17,7 +17,7 @@ HEALTH_PORTS = {"scheduler": 7081, "summation": 7181, "agent-0": 7281, "agent-1"
 
 
 def ready(address, port):
-    """What the chart's probes ask before anything may use a pod."""
+    """The check of the chart's readiness probes."""
     return health(f"{address}:{port}", "readiness") == "SERVING"
 
 
@@ -44,7 +44,7 @@ class Release:
         return chart.find(self.objects, "Deployment", deployment)["spec"]["template"]["spec"]
 
     def _pod(self, pod, spec, *names):
-        """One network for all containers, sidecars first."""
+        """The same network for all containers, sidecars first."""
         self.addresses[pod] = f"{SUBNET}.{10 + len(self.addresses)}"
         self.podman("pod", "create", f"--name={pod}", f"--network={self.NETWORK}", f"--ip={self.addresses[pod]}", "--share=net",
                     *(f"--network-alias={name}" for name in names))
@@ -67,7 +67,7 @@ class Release:
 
     @staticmethod
     def _confinement(spec, container):
-        """The security context must be the one that CONFINED spells out."""
+        """The security context must equal the options in CONFINED."""
         own, pod = container["securityContext"], spec["securityContext"]
         assert own["capabilities"] == {"drop": ["ALL"]} and own["readOnlyRootFilesystem"] and not own["allowPrivilegeEscalation"]
         user = f"{own.get('runAsUser', pod['runAsUser'])}:{pod['runAsGroup']}"

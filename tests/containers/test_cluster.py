@@ -1,5 +1,4 @@
-"""A training job on a cluster of containers: one summation server is killed in the middle, another one is stopped."""
-import json
+"""A training job on a cluster of containers: during the training a summation server is killed, and another is stopped."""
 import os
 import pathlib
 import subprocess
@@ -26,7 +25,7 @@ def steps_done(output):
 
 
 def checksum_without_containers(folder):
-    """Of the same training, by processes of this machine."""
+    """The checksum of the same training, by processes of this machine."""
     training = [ROOT / "examples" / "train_char_transformer.py", f"--steps={STEPS}", f"--checksum-file={folder}/checksum"]
     subprocess.run([PYTHON, "-m", "addend", "run", f"--nodes={NODES}", "--", *training], check=True, timeout=300, stdin=subprocess.DEVNULL,
                    env={**os.environ, "PYTHONPATH": str(ROOT / "python"), "ADDEND_BIN_DIR": str(BIN_DIR), "OMP_NUM_THREADS": "1"})
@@ -42,7 +41,7 @@ def process_status(pid):
 
 
 def mounts(pid):
-    """{where: (options, what file system)} of a process."""
+    """{mount point: (options, file system)} of a process."""
     found = {}
     for line in pathlib.Path(f"/proc/{pid}/mountinfo").read_text().splitlines():
         words, system = (part.split() for part in line.split(" - "))
@@ -52,7 +51,7 @@ def mounts(pid):
 
 @pytest.fixture(scope="module")
 def training(podman, images, tmp_path_factory):
-    """The story of the whole module, told once; the tests look at what was seen."""
+    """Runs the scenario of the whole module once; the tests check its records."""
     output = tmp_path_factory.mktemp("output")
     output.chmod(0o777)
     pods = Pods(podman, images, NODES)
@@ -97,13 +96,13 @@ def wait_for_step(pods, output, step):
 
 
 def both_have_summed(status):
-    """The status, once the heartbeats say so."""
+    """The status, once both servers' heartbeats report sums."""
     servers = [server for server in status["servers"] if not server["colocated"]]
     return len(servers) == 2 and all(server["traffic"]["payload_bytes_summed"] > 0 for server in servers) and status
 
 
 def look(pods, seen):
-    """While all is well and the training goes on."""
+    """Records the state while all services run and the training goes on."""
     seen.status = eventually(lambda: both_have_summed(pods.status()), 10, "both CPU servers' heartbeats to say that they have summed")
     seen.probes = {(name, service): pods.serves(name, service) for name in pods.services() for service in ("", "readiness")}
     seen.http = {(name, path): pods.http_status(f"http://{name}:{HTTP_PORTS['scheduler' if name == 'scheduler' else 'summation']}{path}")
@@ -155,7 +154,7 @@ def test_every_server_answers_over_http_by_its_name_in_the_network(training):
 def test_the_containers_of_a_pod_share_the_network_and_the_volume_alone(training, node):
     agent, trainer = training.processes[f"agent-{node}"], training.processes[f"trainer-{node}"]
     assert {kind for kind in agent.namespaces if agent.namespaces[kind] == trainer.namespaces[kind]} == {"net"}
-    # But for what every container of the machine has from its kernel.
+    # Except the mounts that every container of the machine has from its kernel.
     common = {where for where, (_, source) in agent.mounts.items() if source[2] not in ("proc", "sysfs", "cgroup", "cgroup2")
               and source in {other for _, other in trainer.mounts.values()}}
     assert common == {"/run/addend", "/etc/hosts", "/etc/resolv.conf"}  # of these two, the network

@@ -1,4 +1,4 @@
-"""What is in the images, and what is not."""
+"""The contents of the images, and the absence of others."""
 import io
 import json
 import re
@@ -16,7 +16,7 @@ from tests.containers.pods import CONFINED
 SERVICES = ("scheduler", "summation", "agent")
 PORTS = {"scheduler": {7070, 7080, 7081}, "summation": {7170, 7171, 7180, 7181}, "agent": {7270, 7271, 7280, 7281}}
 WRITABLE = {"scheduler": {"var/lib/addend"}, "summation": set(), "agent": {"run/addend"}}
-# What they have today, and a third more; CI must notice a library that brings half of Debian with it.
+# Their present sizes, and a third more; CI must notice a library that adds half of Debian.
 LARGEST_MB = {"scheduler": 42, "summation": 43, "agent": 44, "tools": 340}
 
 
@@ -29,7 +29,7 @@ def version():
 
 
 def files_of(podman, image):
-    """{path: tarfile.TarInfo} and a reader of what an image holds."""
+    """{path: tarfile.TarInfo} and a reader of an image's files."""
     container = podman("create", "--network=none", image)
     try:
         done = subprocess.run(["podman", "export", container], env=podman.environment, check=True, capture_output=True)
@@ -61,7 +61,7 @@ def test_every_library_that_a_service_or_an_rdma_driver_loads_is_in_its_image(po
         podman("image", "unmount", images[service])
 
 
-def test_no_listed_package_is_in_the_images_for_nothing(podman, images, contents):
+def test_every_package_in_the_images_is_needed(podman, images, contents):
     listed = {line.split()[1] for line in (ROOT / "scripts" / "packages.txt").read_text().splitlines() if line.startswith("image ")}
     used = {path.rsplit("/", 1)[1] for image in contents.values() for path in image.all if "/status.d/" in path}
     loaded = "ldd /usr/bin/addendctl /usr/bin/addend-bench | awk '$3 ~ /^\\// { print $3 }' | xargs realpath | xargs dpkg-query -S"
@@ -78,7 +78,7 @@ def test_a_service_has_one_program_and_no_shell(contents, service):
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_what_belongs_to_the_services_user_is_what_a_volume_covers(contents, service):
+def test_only_folders_for_volumes_belong_to_the_services_user(contents, service):
     files = contents[service].all
     assert {path for path, member in files.items() if member.uid == 65532} == WRITABLE[service]
     assert not [path for path, member in files.items() if member.mode & 0o002 and not member.issym()]
@@ -97,7 +97,7 @@ def test_an_image_carries_the_version_and_the_licence_of_every_package(contents,
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_an_image_says_who_runs_what_on_which_ports(podman, images, service):
+def test_an_image_declares_its_user_program_and_ports(podman, images, service):
     config = podman.inspect(images[service])["Config"]
     assert config["User"] == "65532:65532"
     assert config["Entrypoint"] == [f"/usr/bin/addend-{service}"]
@@ -139,7 +139,7 @@ def test_the_same_input_makes_the_same_layers(podman, build, images):
     ("scheduler", ["--insecure"], 77, "/var/lib/addend/scheduler.db"),
     ("summation", ["--insecure", "--scheduler=127.0.0.1:9", "--connect-timeout=1s"], 76, "127.0.0.1:9"),
 ], ids=["without a job", "no such node", "no volume for the socket", "no volume for the store", "no scheduler"])
-def test_a_container_that_cannot_start_says_why_and_ends_with_its_status(podman, images, name, arguments, status, says):
+def test_a_container_that_cannot_start_reports_the_reason_and_its_status(podman, images, name, arguments, status, says):
     done = run_alone(podman, images[name], *arguments)
     assert done.returncode == status, done.stderr
     assert says in done.stderr.strip().splitlines()[-1]
@@ -154,7 +154,7 @@ def test_tools_have_addendctl_and_the_benchmark_and_the_python_package(podman, i
 
 
 def test_the_agent_runs_beside_the_libraries_of_another_image(podman, build):
-    """There is no CUDA image here: the plain Debian one, which has none of the agent's libraries, shows that it brings its own."""
+    """Instead of a CUDA image, which is not available here, plain Debian shows that the agent brings its own libraries: it has none of them."""
     build("test", "--prebuilt", f"--cuda-base-image={BASE_IMAGE}", "agent-cuda")
     image = "localhost/addend-agent-cuda:test"
     assert run_alone(podman, image, "--version").stdout.startswith("addend-agent ")

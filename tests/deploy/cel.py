@@ -1,7 +1,7 @@
-"""As much of the Common Expression Language as the chart's admission policy uses, and what its two kinds of mutation do.
+"""The part of the Common Expression Language that the chart's admission policy uses, and its two kinds of mutation.
 
-It is not the API server's: it is strict where that is strict (unknown names, types of objects, mixed lists), so that a policy
-that passes here has a chance there. What it does not know is an error.
+It is not the API server's implementation. It is equally strict (unknown names, types of objects, mixed lists), so that a policy that passes here has
+a chance there. Unsupported expressions are errors.
 """
 import copy
 import json

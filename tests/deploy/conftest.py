@@ -1,4 +1,4 @@
-"""Without npm, or without a network the first time, the tests that need Helm are one skipped test that says so."""
+"""Without npm, or without a network the first time, a single skipped test stands for the tests that need Helm."""
 from tests.deploy import chart
 
 try:

@@ -46,7 +46,7 @@ def test_it_runs_doctor_first_and_fails_with_it(cluster, tmp_path):
 
 
 def test_it_notices_a_single_wrong_bit(cluster, tmp_path):
-    """What every rank gets agrees, so that only the comparison with NumPy can tell."""
+    """All ranks get equal results, so that only the comparison with NumPy can find the error."""
     answer = check(cluster, tmp_path, patch="""
 import addend
 sums = addend.push_pull
@@ -65,7 +65,7 @@ def test_it_notices_that_the_installed_servers_do_nothing(cluster, tmp_path):
     idle = '{"servers": [{"server_id": 1, "colocated": false, "traffic": {"payload_bytes_summed": 5}}]}'
     answer = check(cluster, tmp_path, addendctl=f"""[ "$1" = status ] && {{ echo '{idle}'; exit 0; }}""")
     assert answer.returncode == 1
-    assert "None of 1 CPU servers summed a byte of the job" in answer.stderr
+    assert "1 CPU servers summed no byte of the job" in answer.stderr
 
 
 def test_it_does_not_wait_for_ever_for_a_node(cluster, tmp_path):

@@ -1,4 +1,4 @@
-"""What the chart renders: valid for Kubernetes, and what its values promise."""
+"""The chart's rendered objects: valid for Kubernetes, and as the values promise."""
 import copy
 import json
 import re
@@ -34,12 +34,12 @@ def test_helm_lints_the_chart_without_a_warning(variant):
     assert result.returncode == 0 and "WARNING" not in result.stdout, result.stdout
 
 
-def test_every_object_of_every_variant_is_one_that_kubernetes_takes():
+def test_kubernetes_accepts_every_object_of_every_variant():
     wrong = [f"{o['kind']} {o['metadata']['name']}: {problem}" for o, problem in chart.problems(everything())]
     assert not wrong, "\n".join(wrong)
 
 
-PLANTED = [  # (variant, kind, what is changed: a path and its new value)
+PLANTED = [  # (variant, kind, the changed path, its new value)
     ("default", "Deployment", ("spec", "template", "spec", "containers", 0, "imagePullPolcy"), "Always"),
     ("default", "Deployment", ("spec", "template", "spec", "containers", 0, "livenessProbe", "grpc", "port"), "health"),
     ("default", "Deployment", ("spec", "template", "spec", "containers", 0, "resources", "limits", "memory"), "8Gx"),
@@ -144,7 +144,7 @@ def test_selectors_select_the_pods_that_they_are_meant_for(variant):
 
 
 @pytest.mark.parametrize("variant", chart.VARIANTS)
-def test_what_a_pod_mounts_or_names_is_made_by_the_chart_or_named_in_the_values(variant):
+def test_objects_that_a_pod_refers_to_are_made_by_the_chart_or_named_in_the_values(variant):
     objects = chart.render(variant, apis=OPERATOR)
     values = (chart.CHART / "ci" / f"{variant}-values.yaml").read_text() + (chart.CHART / "values.yaml").read_text()
     made = {(o["kind"], o["metadata"]["name"]) for o in objects}
@@ -250,7 +250,7 @@ def test_no_pod_has_a_token_for_kubernetes_api(variant):
     assert not chart.kinds(objects) & {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"}
 
 
-def test_without_rdma_nobody_may_lock_memory_or_asks_for_a_nic():
+def test_without_rdma_no_container_may_lock_memory_or_requests_a_nic():
     for variant in set(chart.VARIANTS) - {"rdma"}:
         text = json.dumps(chart.render(variant))
         assert "IPC_LOCK" not in text and "rdma/" not in text
@@ -263,7 +263,7 @@ def test_with_rdma_servers_and_sidecars_have_the_nic_and_the_scheduler_does_not(
         assert ("rdma/hca_shared_devices_a" in container["resources"]["limits"]) == wanted
 
 
-def test_network_policies_deny_what_they_do_not_name():
+def test_network_policies_deny_everything_that_they_do_not_allow():
     objects = chart.render("ha-etcd")
     for component, ports in (("scheduler", {7070, 7080}), ("summation", {7170, 7171, 7180})):
         spec = chart.find(objects, "NetworkPolicy", component)["spec"]
@@ -335,7 +335,7 @@ def test_scheduler_and_servers_have_the_servers_secret_and_sidecars_their_jobs()
                      "addend-agent": (None, file, "addend-jobs")}
 
 
-def test_the_helm_test_brings_no_secret_for_its_own_job_has_none():
+def test_the_helm_test_has_no_job_secret():
     pod = chart.find(chart.render("secrets"), "Pod", "test")
     assert "addend-secret" not in json.dumps(pod) and "SECRET" not in json.dumps(pod)
 
@@ -353,7 +353,7 @@ def test_one_scheduler_has_no_disruption_budget_which_would_block_drains():
     assert chart.find(chart.render("ha-etcd"), "PodDisruptionBudget", "scheduler")["spec"]["maxUnavailable"] == 1
 
 
-def test_members_get_the_address_of_every_scheduler_since_a_standby_has_no_port_for_them():
+def test_members_get_the_address_of_every_scheduler():
     objects = chart.render("ha-etcd")
     scheduler = chart.find(objects, "StatefulSet", "scheduler")
     headless = scheduler["spec"]["serviceName"]
@@ -364,7 +364,7 @@ def test_members_get_the_address_of_every_scheduler_since_a_standby_has_no_port_
     assert [p["name"] for p in chart.find(objects, "Service", "scheduler")["spec"]["ports"]] == ["http"]
 
 
-def test_a_standby_counts_as_ready_or_updates_and_drains_would_wait_for_ever():
+def test_a_standby_counts_as_ready():
     standby = chart.find(chart.render("ha-etcd"), "StatefulSet", "scheduler")["spec"]["template"]["spec"]["containers"][0]
     assert standby["readinessProbe"]["grpc"] == {"port": 7081}
     single = chart.find(chart.render(), "Deployment", "scheduler")["spec"]["template"]["spec"]["containers"][0]
@@ -401,13 +401,13 @@ def test_a_server_has_a_thread_for_each_cpu_up_to_four(settings, shards):
     assert chart.environment(server(None, *settings)["template"]["spec"]["containers"][0])["ADDEND_SHARDS"] == shards
 
 
-def test_a_server_has_more_time_to_go_than_it_drains():
+def test_a_servers_grace_period_exceeds_its_drain_timeout():
     pod = server()["template"]["spec"]
     drain = chart.environment(pod["containers"][0])["ADDEND_DRAIN_TIMEOUT"]
     assert pod["terminationGracePeriodSeconds"] > int(drain.removesuffix("s"))
 
 
-def test_servers_give_way_to_everything_and_drive_nothing_away():
+def test_servers_can_be_preempted_and_preempt_nothing():
     priority = chart.find(chart.render(), "PriorityClass")
     assert priority["value"] < 0 and priority["preemptionPolicy"] == "Never"
     pod = server()["template"]
@@ -415,7 +415,7 @@ def test_servers_give_way_to_everything_and_drive_nothing_away():
     assert pod["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "true"
 
 
-def test_servers_of_all_releases_are_one_to_a_machine():
+def test_a_machine_runs_at_most_one_server_of_all_releases():
     rule, = server()["template"]["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert rule["topologyKey"] == "kubernetes.io/hostname" and rule["namespaceSelector"] == {}
     assert "app.kubernetes.io/instance" not in rule["labelSelector"]["matchLabels"]
@@ -485,7 +485,7 @@ def test_each_dashboard_is_a_config_map_that_grafana_finds():
 
 # ---- the user's own ----
 
-def test_what_users_add_to_a_pod_is_there():
+def test_users_additions_to_a_pod_are_rendered():
     objects = chart.render("customized")
     pod = next(o for o in objects if o["metadata"]["name"] == "sums-scheduler" and o["kind"] == "Deployment")["spec"]["template"]
     container = pod["spec"]["containers"][0]

@@ -52,7 +52,7 @@ def admitted_example(labels, annotations, spec):
 
 # ---- the pod ----
 
-def test_injected_pods_are_ones_that_kubernetes_takes():
+def test_kubernetes_accepts_injected_pods():
     admitted = [inject(), inject(by=policy("tls-cert-manager")), inject(by=policy("rdma"))]
     for name in ("job", "jobset", "pytorchjob"):
         admitted += [admitted_example(labels, annotations, spec) for _, labels, annotations, spec in example(name)]
@@ -98,7 +98,7 @@ def test_a_pod_that_has_a_sidecar_is_left_alone():
     assert cel.admit(policy(), once, "team-a") == once
 
 
-def test_only_labelled_pods_are_looked_at_and_only_when_they_are_made():
+def test_the_policy_applies_to_new_labelled_pods_only():
     constraints = policy()["spec"]["matchConstraints"]
     assert constraints["objectSelector"] == {"matchLabels": {"addend.io/inject": "true"}}
     assert constraints["namespaceSelector"] == {"matchLabels": {"addend.io/training": "true"}}
@@ -112,7 +112,7 @@ def test_the_binding_names_the_policy():
     assert binding["apiVersion"] == "admissionregistration.k8s.io/v1beta1"
 
 
-def test_a_pod_that_does_not_say_its_nodes_is_refused():
+def test_a_pod_without_its_number_of_nodes_is_refused():
     with pytest.raises(cel.CelError, match="addend.io/num-nodes"):
         inject({"batch.kubernetes.io/job-completion-index": "0"})
     assert policy()["spec"]["failurePolicy"] == "Fail"
@@ -131,7 +131,7 @@ def test_the_job_is_named_after_its_owner_within_its_namespace(labels, annotatio
     assert chart.environment(sidecar_of(inject(indexed(**annotations), labels)))["ADDEND_JOB"] == job
 
 
-def test_a_pod_of_no_known_owner_must_say_its_job():
+def test_a_pod_without_a_known_owner_must_name_its_job():
     with pytest.raises(cel.CelError, match="addend.io/job"):
         inject(indexed(), {})
 

@@ -1,5 +1,5 @@
-// What a target asserts: a wrong claim ends the process as a crash does, so that libFuzzer keeps
-// the input.
+// The assertion of the targets: a false condition ends the process as a crash does, so that
+// libFuzzer keeps the input.
 #pragma once
 
 #include <cstdio>

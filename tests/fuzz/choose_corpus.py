@@ -1,6 +1,6 @@
-"""Chooses few inputs that together reach what all inputs of a target reach: choose_corpus.py TARGET NEW FOLDER...
+"""Chooses few inputs that together reach all edges that a target's inputs reach: choose_corpus.py TARGET NEW FOLDER...
 
-Takes the names that tests/fuzz/corpus has for them; what is chosen is copied to the folder NEW.
+Names the inputs as in tests/fuzz/corpus and copies them to the folder NEW.
 """
 import hashlib
 import pathlib
@@ -31,7 +31,7 @@ def edges_of(target, folders):
 
 
 def choose(reached):
-    """The input that adds the most, again and again."""
+    """Chooses the input that adds the most edges, repeatedly."""
     known, chosen = set(), []
     while reached and len(chosen) < INPUTS_MOST:
         best = max(reached, key=lambda path: (len(reached[path] - known), -path.stat().st_size))

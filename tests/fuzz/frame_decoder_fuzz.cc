@@ -1,6 +1,6 @@
-// What anybody may send to a data port, as far as it is frames at all: however the stream is cut,
-// the same frames come out of it, each payload fills exactly the room that it was given, and a
-// header that is accepted says all that its bytes say.
+// Everything that can arrive at a data port as a stream of frames: in any segmentation the same
+// frames come out, each payload exactly fills its memory, and an accepted header contains all
+// information of its bytes.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -30,7 +30,7 @@ void CheckRoundTrip(const EncodedHeader& bytes) {
   FUZZ_CHECK(again == bytes, "a header that is accepted is the one that its fields encode");
 }
 
-// The stream: bytes as they come, or frames that are mostly right.
+// The stream: arbitrary bytes, or mostly valid frames.
 class Stream {
  public:
   static std::string From(Input* input) {
@@ -85,7 +85,7 @@ class Stream {
     for (const FrameHeader& header : headers) AddHeader(header);
     bytes_.append(payload_bytes % (2 * kMaxBundlePayloadBytes), 'b');
   }
-  // Where a byte of it is wrong its checksum mostly is right.
+  // Mostly corrects the checksum after changing a byte.
   void AddHeader(const FrameHeader& header) {
     EncodedHeader bytes;
     EncodeHeader(header, &bytes);
@@ -109,7 +109,7 @@ struct Taken {
   bool operator==(const Taken&) const = default;
 };
 
-// Gives rooms of exactly the size that is needed, and takes no payload of some partitions.
+// Gives memory of exactly the required size, and refuses the payloads of some partitions.
 class Taker final : public tcp::FrameTaker {
  public:
   absl::StatusOr<MutableBytes> Place(const FrameHeader& header) override {
@@ -140,7 +140,7 @@ class Taker final : public tcp::FrameTaker {
   std::deque<std::vector<std::byte>> rooms_;
 };
 
-// The frames of a stream that arrives in pieces, and how it ends.
+// The frames of a stream that arrives in pieces, and the status at its end.
 std::pair<std::vector<Taken>, absl::StatusCode> Read(const std::string& stream, auto piece) {
   int fds[2];
   FUZZ_CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0, "descriptors");

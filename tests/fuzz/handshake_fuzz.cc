@@ -1,9 +1,10 @@
-// What strangers and nodes may send to a shard, on several links, with the scheduler's orders in
-// between. Nobody gets it to crash or to take more memory than its limit; a stranger changes
-// nothing; and whatever node 1 sends, the sums that node 0 gets are of what it and node 1 have
-// sent.
+// Everything that strangers and nodes can send to a shard, on several links, mixed with the
+// scheduler's orders. No input crashes the shard or takes more memory than its limit; a stranger
+// changes nothing; and with any frames from node 1, the sums that node 0 receives are sums of its
+// own and node 1's contributions.
 #include <array>
 #include <cmath>
+#include <latch>
 #include <map>
 #include <memory>
 #include <optional>
@@ -26,7 +27,7 @@ namespace {
 constexpr char kKey[] = "the key of the job";
 constexpr int64_t kExpires = 4'102'444'800;  // in 2100
 constexpr uint64_t kMemoryLimit = 64 << 10;
-constexpr PartitionId kWatched(TensorId(1), 0);  // whose sums are checked
+constexpr PartitionId kWatched(TensorId(1), 0);  // the partition whose sums are checked
 constexpr uint32_t kNodes = 2;
 
 const std::vector<Partition::Spec>& Specs() {
@@ -57,7 +58,7 @@ const std::vector<Partition::Spec>& Specs() {
   return specs;
 }
 
-// The shard, which lives for as long as the process: every input has a job of its own.
+// The shard, which lives as long as the process: every input has a job of its own.
 struct Server {
   Server() : shard(*Shard::Create(0, &budget, &identity, {}, nullptr)) {}
   MemoryBudget budget{kMemoryLimit};
@@ -83,15 +84,15 @@ class Run {
   void Reserve(const Partition::Spec& spec);
   JobSpec Job() const;
 
-  // ---- the well-behaved nodes ----
+  // ---- the honest nodes ----
   bool Admit(Peer* peer, uint32_t node);
   void ContributeHonestly(uint32_t node);
   void SendHonestly(uint32_t node, uint64_t round);
-  // False: they have answered something.
+  // Returns false if the honest nodes have sent an answer.
   bool ReadHonestly();
   void CheckResult(uint32_t node, const Peer::Frame& frame);
 
-  // ---- the others ----
+  // ---- the attackers ----
   void Attack();
   void Order();
   void WriteFrame(Peer* peer, bool whole);
@@ -108,16 +109,17 @@ class Run {
   JobSpec spec_;
   const std::shared_ptr<JobMemory> memory_ = std::make_shared<JobMemory>(&server_.budget, 0);
 
-  bool strangers_ = true;                     // no link of the attackers is ever a node's
-  bool trusted_ = true;                       // nothing has been done that explains another sum
-  std::unique_ptr<Peer> honest_[kNodes];      // null: an attacker is that node
-  std::array<uint64_t, kNodes> round_ = {};   // pushed last
-  std::array<uint64_t, kNodes> result_ = {};  // got last
+  bool strangers_ = true;                     // no attacker's link has been a node's
+  bool trusted_ = true;                       // no event so far can explain another sum
+  std::unique_ptr<Peer> honest_[kNodes];      // null: an attacker has taken the node's link
+  std::array<uint64_t, kNodes> round_ = {};   // last pushed round
+  std::array<uint64_t, kNodes> result_ = {};  // round of the last result
   std::array<std::map<uint64_t, float>, kNodes> pushed_;
-  std::map<uint64_t, std::set<std::optional<float>>> possible_;  // of node 1, by round
+  std::map<uint64_t, std::set<std::optional<float>>> possible_;  // node 1's possible values, by
+                                                                 // round
   std::vector<std::unique_ptr<Peer>> attackers_;
   size_t current_ = 0;
-  bool reads_ = true;  // the attackers' links read what they are sent
+  bool reads_ = true;  // the attackers' links read the frames sent to them
 };
 
 void Run::Begin() {
@@ -130,7 +132,7 @@ void Run::Begin() {
   for (const Partition::Spec& spec : Specs()) Reserve(spec);
 }
 
-// As the engine does it.
+// As the engine does.
 void Run::Reserve(const Partition::Spec& spec) {
   if (spec.op == ReduceOp::kAccumulate) {
     return shard_->AddPartition(job_, std::make_shared<LatestPartition>(spec));
@@ -147,7 +149,7 @@ void Run::Reserve(const Partition::Spec& spec) {
   shard_->AddPartition(job_, std::make_shared<Partition>(spec, std::move(memory)));
 }
 
-// All that an input leaves behind is nothing.
+// An input leaves nothing behind.
 Run::~Run() {
   attackers_.clear();
   for (auto& peer : honest_) peer.reset();
@@ -156,10 +158,9 @@ Run::~Run() {
   FUZZ_CHECK(links.by_transport.empty(), "links end with their peers");
   shard_->DropJob(job_, absl::CancelledError("the input has ended"));
   memory_->Release(reserved_);
-  FUZZ_CHECK(server_.budget.used() == 0, "all memory has been given back");
 }
 
-// How a link becomes a node's.
+// Makes a link a node's.
 bool Run::Admit(Peer* peer, uint32_t node) {
   FrameHeader hello;
   hello.type = FrameType::kHello;
@@ -259,7 +260,7 @@ void Run::CheckResult(uint32_t node, const Peer::Frame& frame) {
   FUZZ_CHECK(explained, "the sum of what both have sent");
 }
 
-// Mostly what fits a partition that is there.
+// Mostly a header that fits an existing partition.
 FrameHeader Run::AnyHeader(std::string* payload) {
   const Partition::Spec& spec = Specs()[input_.Below(Specs().size())];
   FrameHeader header;
@@ -274,7 +275,7 @@ FrameHeader Run::AnyHeader(std::string* payload) {
   header.plan_version = PlanVersion(spec.version.value() + input_.Number<uint64_t>(2));
   header.round = Round(input_.Number<uint64_t>(4));
   size_t bytes = spec.elements * SizeOf(spec.dtype);
-  switch (input_.Take() % 16) {  // one thing that does not fit
+  switch (input_.Take() % 16) {  // changes a single field
     case 0:
       header.dtype = static_cast<DType>(input_.Take() % kDTypes);
       break;
@@ -324,7 +325,7 @@ FrameHeader Run::AnyHeader(std::string* payload) {
   } else if (header.type == FrameType::kHello) {
     payload->assign(auth::TextOf(auth::Encode({.expires_unix_s = kExpires})));
     bytes = payload->size() - input_.Flag();
-  } else if (header.type == FrameType::kProof) {  // of nothing
+  } else if (header.type == FrameType::kProof) {  // an invalid proof
     payload->assign(input_.Bytes(auth::kSecretBytes));
     bytes = input_.Flag() ? auth::kSecretBytes : payload->size();
   } else {
@@ -349,14 +350,14 @@ void Run::NoteContribution(const FrameHeader& header, std::string_view payload) 
   possible_[header.round.value()].insert(value);
 }
 
-// `whole`: all of its payload follows.
+// Writes a frame; with `whole` all of its payload.
 void Run::WriteFrame(Peer* peer, bool whole) {
   std::string payload;
   const FrameHeader header = AnyHeader(&payload);
   if (!whole) {
     const size_t missing = std::min<size_t>(payload.size(), input_.Take());
     payload.resize(payload.size() - missing);
-    // The next frame's bytes take their place.
+    // The shard takes the next frame's bytes as the rest of the payload.
     if (missing > 0 && !strangers_) trusted_ = false;
   }
   NoteContribution(header, payload);
@@ -383,7 +384,7 @@ void Run::WriteBundle(Peer* peer) {
   peer->Write(bundle, headers + payloads);
 }
 
-// What the scheduler may say.
+// Carries out an order of the scheduler.
 void Run::Order() {
   trusted_ = false;
   const Partition::Spec& spec = Specs()[input_.Below(Specs().size())];
@@ -416,7 +417,7 @@ void Run::Attack() {
   Peer* const peer = attackers_[current_].get();
   switch (input_.Take() % 16) {
     case 0:
-      if (!strangers_) trusted_ = false;  // it may say anything
+      if (!strangers_) trusted_ = false;  // the bytes may be any message
       peer->Write(input_.Bytes(input_.Take()));
       return;
     case 1:
@@ -429,7 +430,7 @@ void Run::Attack() {
       return;
     case 5:
       attackers_[current_] = std::make_unique<Peer>(shard_);
-      // Perhaps another link of the same node, which replaces the former one; perhaps as node 0.
+      // May be another link of the same node, which replaces the former link, or a link as node 0.
       if (const uint8_t who = input_.Take(); !strangers_ && who < 200) {
         if (who < 20) trusted_ = false;
         Admit(attackers_[current_].get(), who < 20 ? 0 : 1);
@@ -464,7 +465,7 @@ void Run::Play() {
   for (int i = 0; i < 64 && !input_.empty(); ++i) Attack();
   Settle();
   if (!strangers_) return;
-  // Both go on as if nobody else were there.
+  // Both honest nodes go on as if there were no attackers.
   for (uint32_t node = 0; node < kNodes; ++node) ContributeHonestly(node);
   Settle();
   const uint64_t last = std::max(round_[0], round_[1]);
@@ -480,8 +481,19 @@ void Run::Play() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace addend::fuzz;
-  static auto* const server = new Server();
+  // Destroyed by exit(), before older objects: its thread writes to the log of start.cc.
+  static Server server;
   Input input(data, size);
-  server->shard->loop()->Run([&] { Run(server, &input).Play(); });
+  addend::EventLoop* const loop = server.shard->loop();
+  loop->Run([&] { Run(&server, &input).Play(); });
+  // Deferred tasks destroy the dropped objects too, so this task runs after them.
+  std::latch over(1);
+  loop->Run([&] {
+    loop->Defer([&] {
+      FUZZ_CHECK(server.budget.used() == 0, "all memory has been given back");
+      over.count_down();
+    });
+  });
+  over.wait();
   return 0;
 }

@@ -1,4 +1,4 @@
-// What libFuzzer offers, read from the front: what a target does depends on nothing else.
+// Values read from the front of libFuzzer's input; a target depends on nothing else.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ class Input {
   Input(const uint8_t* data, size_t size) : rest_(reinterpret_cast<const char*>(data), size) {}
 
   bool empty() const { return rest_.empty(); }
-  // Zeros once the input has ended.
+  // Returns zeros after the end of the input.
   template <typename T = uint8_t>
   T Take() {
     T value{};
@@ -24,7 +24,7 @@ class Input {
   }
   bool Flag() { return (Take() & 1) != 0; }
   uint32_t Below(uint32_t limit) { return Take<uint16_t>() % limit; }
-  // A number that often names something: small, or anything at all.
+  // A number that often names an existing object: small, or arbitrary.
   template <typename T>
   T Number(T small) {
     const auto byte = Take();

@@ -1,5 +1,4 @@
-// How libFuzzer changes messages: a field of any of the messages within becomes another, is left
-// out, or comes twice.
+// Mutates messages: replaces, removes or duplicates a field of any nested message.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -20,7 +19,7 @@ using google::protobuf::Message;
 using google::protobuf::Reflection;
 
 constexpr size_t kBytesMost = 256;
-// What numbers and names are worth trying, since they often are the same as others.
+// Useful numbers and names, which often equal others.
 constexpr const char* kNames[] = {"",     "a",      "b",    "job", "fail", "shrink", "flat",
                                   "node", "tensor", "auto", "tcp", "rdma", "h:1",    "nonfinite"};
 
@@ -99,7 +98,7 @@ class Mutator {
         ->CopyFrom(reflection.GetRepeatedMessage(*message, field, at));
   }
 
-  // Twice a field of a message that is new, so that it says something.
+  // Sets two fields of a new message, so that it is not empty.
   Message* Filled(Message* message) {
     for (int i = 0; i < 2; ++i) MutateOne(message);
     return message;
@@ -161,7 +160,7 @@ class Mutator {
     }
   }
 
-  // Small, near, a power of two, the last, or any.
+  // Returns a small number, a neighbour, a power of two, the last number, or any number.
   template <typename T>
   T Number(T now) {
     switch (Below(8)) {
@@ -193,7 +192,7 @@ class Mutator {
         ->value(static_cast<int>(Below(field->enum_type()->value_count())))
         ->number();
   }
-  // The wire has no text that is not UTF-8.
+  // Text on the wire is always UTF-8.
   std::string Text(const FieldDescriptor* field, std::string now) {
     if (field->type() == FieldDescriptor::TYPE_STRING) {
       if (Below(3) != 0) return kNames[Below(std::size(kNames))];

@@ -1,4 +1,4 @@
-// A target whose input is a message, as text: what is mutated is the message.
+// A target whose input is a message in text form: the mutator changes the message.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -9,11 +9,11 @@
 
 namespace addend::fuzz {
 
-// The target's own: an empty input, and what is done with one.
+// Implemented by each target: creates an empty input, and runs an input.
 std::unique_ptr<google::protobuf::Message> NewInput();
 void TakeInput(const google::protobuf::Message& input);
 
-// False: it is no such text.
+// Returns false if the text is not such a message.
 bool ReadInput(std::string_view text, google::protobuf::Message* input);
 std::string WriteInput(const google::protobuf::Message& input);
 

@@ -63,7 +63,15 @@ OneNode::OneNode(const std::string& socket) {
 }
 
 OneNode::~OneNode() {
+  // Each end of an in-process link posts to the other end's loop. A generation without a server
+  // has no link, and the agent opens none.
+  ++generation_;
+  v1::NodeUpdate update = Update(v1::FORMING);
+  update.set_full(true);
+  agent_->OnUpdate(update);
+  Settle();
   agent_->End();
+  engine_.reset();
   agent_.reset();
 }
 
@@ -116,7 +124,7 @@ void OneNode::ReportFailure(Generation generation, const absl::Status& why,
   agent_->OnUpdate(update);
 }
 
-// In up to three partitions.
+// Plans the tensor in up to three partitions.
 void OneNode::Declare(Generation generation, const v1::TensorDescriptor& tensor) {
   v1::NodeUpdate update = Update(v1::READY);
   update.set_generation(generation.value());

@@ -1,5 +1,5 @@
-// A node without a network: an agent and its colocated summation server, and a scheduler that takes
-// its word. One generation of the job follows the other.
+// A node without a network: an agent, its colocated summation server, and a scheduler that accepts
+// all of the agent's reports. Runs one generation of the job after the other.
 #pragma once
 
 #include <atomic>
@@ -15,16 +15,16 @@ namespace addend::fuzz {
 class OneNode final : private SchedulerReports {
  public:
   static constexpr uint32_t kLocalSize = 2;
-  // The scheduler refuses what is larger.
+  // The scheduler refuses larger tensors.
   static constexpr uint64_t kTensorBytesMost = 256 << 10;
 
   explicit OneNode(const std::string& socket);
   ~OneNode() override;
 
-  // Forgets all of the present one. It is ready when all trainers have said who they are.
+  // Drops the present generation. The new generation is ready when all trainers have initialised.
   void BeginGeneration();
-  // What was sent to the agent has been done when it returns, with all that follows from it in the
-  // server and back.
+  // Returns when the agent has handled all messages sent to it, with all consequences in the server
+  // and back.
   void Settle();
   Agent* agent() { return agent_.get(); }
   Engine* engine() { return engine_.get(); }
@@ -39,6 +39,7 @@ class OneNode final : private SchedulerReports {
                      const std::string& kind) override;
   void ReportServerLost(Generation, ServerId, const absl::Status&) override {}
   void AckChange(Generation, uint64_t, bool) override {}
+  void BeatSoon() override {}
   v1::NodeUpdate Update(v1::JobState state) const;
 
   std::unique_ptr<Agent> agent_;

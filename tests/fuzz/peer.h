@@ -1,5 +1,5 @@
-// Both ends of a node's link to a shard: what the node writes is read as from a TCP connection, and
-// what the shard sends is kept until the node takes it. Lives on the shard's thread.
+// Both ends of a node's link to a shard: the node's bytes are read as from a TCP connection, and
+// the shard's frames are kept until the node takes them. Lives on the shard's thread.
 #pragma once
 
 #include <sys/socket.h>
@@ -46,7 +46,7 @@ class Peer final : public Link, private tcp::FrameTaker {
     FrameHeader header;
     std::vector<std::byte> payload;
   };
-  // Takes all that has been sent: only now it leaves the shard's memory.
+  // Takes all frames that the shard has sent, which leave the shard's memory only now.
   std::deque<Frame> Read() {
     std::deque<Frame> frames;
     while (!sent_.empty()) {
@@ -58,7 +58,7 @@ class Peer final : public Link, private tcp::FrameTaker {
     return frames;
   }
   bool closed() const { return closing_; }
-  // What the transport does at the end of the loop's turn.
+  // Stands for the transport's work at the end of the loop's turn.
   void EndTurn() {
     if (!closing_ || sink_ == nullptr) return;
     for (Sent& one : sent_) {
@@ -115,7 +115,7 @@ class Peer final : public Link, private tcp::FrameTaker {
   const UniqueFd near_;
   const UniqueFd far_;
   tcp::FrameReader reader_;
-  Sink* sink_;  // null: the link has ended
+  Sink* sink_;  // null when the link has ended
   std::deque<Sent> sent_;
   bool closing_ = false;
   absl::Status why_;

@@ -1,5 +1,5 @@
-// A fuzz target without libFuzzer: takes each file of the arguments once, folders with all they
-// have. Findings that are in the corpus stay fixed in every build.
+// Runs a fuzz target without libFuzzer: takes each file of the arguments once, and all files of
+// folders. Findings in the corpus stay fixed in every build.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -29,10 +29,10 @@ int main(int argc, char** argv) {
     std::ifstream stream(file, std::ios::binary);
     const std::string input{std::istreambuf_iterator<char>(stream), {}};
     if (!stream) return std::fprintf(stderr, "%s cannot be read\n", file.c_str()), 66;
-    // So that a crash is that of the last file named.
+    // The last printed name is that of the crashing file.
     std::fprintf(stderr, "%s\n", file.c_str());
     if (LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size()) != 0) {
-      return std::fprintf(stderr, "it is no input of this target any more\n"), 65;
+      return std::fprintf(stderr, "it is not an input of this target any more\n"), 65;
     }
   }
   std::fprintf(stderr, "%zu inputs\n", files.size());

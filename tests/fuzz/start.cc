@@ -1,12 +1,12 @@
-// Before the first input: what is logged is formatted, and goes nowhere.
+// Runs before the first input: log lines are formatted and discarded.
 #include <spdlog/sinks/null_sink.h>
 #include <spdlog/spdlog.h>
 
 #include <csignal>
 #include <memory>
 
-// Vectors that packaged libraries fill are not marked as AddressSanitizer expects; and gRPC frees
-// some of its globals only at the end of its own shutdown thread.
+// Vectors that packaged libraries fill are not annotated for AddressSanitizer; and gRPC frees some
+// of its globals only at the end of its own shutdown thread.
 extern "C" const char* __asan_default_options() {
   return "detect_container_overflow=0:malloc_context_size=8:quarantine_size_mb=16";
 }

@@ -1,6 +1,5 @@
-// What a store may contain: a scheduler that starts on it either says that it is damaged, or works:
-// members come back and follow it, time passes, and what it stores is again a store that a
-// scheduler starts on.
+// Any content of a store: a scheduler that starts on it either reports that it is damaged, or
+// works: members return and follow it, time passes, and another scheduler can start on its store.
 #include <map>
 #include <set>
 #include <string>
@@ -61,7 +60,7 @@ class Scheduler {
     return membership_->Restore(now_, entries);
   }
   void Take(const v1::Call& call);
-  // All members that are in the store come back, and do what they are told.
+  // All members in the store return, and carry out their updates.
   void Follow();
   void Show() {
     membership_->GetStatus(now_, {});
@@ -82,34 +81,26 @@ class Scheduler {
     for (const ServerSend& send : decision.to_servers) to_servers_.push_back(send);
     for (const NodeSend& send : decision.to_nodes) to_nodes_.push_back(send);
   }
-  // Whether it is taken or refused, what was decided holds.
-  template <typename Request, typename Response>
-  void Tell(absl::StatusOr<Response> (Membership::*event)(absl::Time, const Request&, Decision*),
+  // The decision of a call holds, whether the call was accepted or refused.
+  template <typename Request, typename Answer>
+  void Tell(Outcome<Answer> (Membership::*event)(absl::Time, const Request&),
             const Request& request) {
-    Decision decision;
-    (membership_.get()->*event)(now_, request, &decision).IgnoreError();
+    auto [answer, decision] = (membership_.get()->*event)(now_, request);
+    answer.IgnoreError();
     Apply(std::move(decision));
   }
-  template <typename Request>
-  void Tell(absl::Status (Membership::*event)(absl::Time, const Request&, Decision*),
-            const Request& request) {
-    Decision decision;
-    (membership_.get()->*event)(now_, request, &decision).IgnoreError();
-    Apply(std::move(decision));
-  }
-  void Watch(absl::Status (Membership::*watch)(absl::Time, const v1::MemberId&, WatchId, Decision*),
-             const v1::MemberId& member) {
-    Decision decision;
+  using WatchFn = Outcome<absl::Status> (Membership::*)(absl::Time, const v1::WatchRequest&,
+                                                        WatchId);
+  void Watch(WatchFn watch, const v1::WatchRequest& request) {
     const WatchId id = ++last_watch_;
-    members_[id] = member;
-    if (!(membership_.get()->*watch)(now_, member, id, &decision).ok()) members_.erase(id);
+    members_[id] = request.member();
+    auto [answer, decision] = (membership_.get()->*watch)(now_, request, id);
+    if (!answer.ok()) members_.erase(id);
     Apply(std::move(decision));
   }
   void Pass(double seconds) {
     now_ += absl::Seconds(std::isfinite(seconds) ? std::clamp(seconds, 0.0, 100.0) : 0);
-    Decision decision;
-    membership_->Tick(now_, &decision);
-    Apply(std::move(decision));
+    Apply(membership_->Tick(now_).decision);
   }
 
   absl::Time now_ = absl::FromUnixSeconds(1'700'000'000);
@@ -135,9 +126,9 @@ void Scheduler::Take(const v1::Call& call) {
     case v1::Call::kDrain:
       return Tell(&Membership::Drain, call.drain());
     case v1::Call::kWatchServer:
-      return Watch(&Membership::WatchServer, call.watch_server().member());
+      return Watch(&Membership::WatchServer, call.watch_server());
     case v1::Call::kWatchNode:
-      return Watch(&Membership::WatchNode, call.watch_node().member());
+      return Watch(&Membership::WatchNode, call.watch_node());
     case v1::Call::kAckReservation:
       return Tell(&Membership::AckReservation, call.ack_reservation());
     case v1::Call::kDeclare:
@@ -162,25 +153,28 @@ void Scheduler::Take(const v1::Call& call) {
     case v1::Call::kFollow:
       return Follow();
     default:
-      return;  // not the scheduler's
+      return;  // not an update of the scheduler
   }
 }
 
 void Scheduler::ReturnMembers() {
   const auto store = store_;
   for (const auto& [key, value] : store) {
-    v1::MemberId member;
+    v1::WatchRequest watch;
+    v1::MemberId& member = *watch.mutable_member();
     v1::ServerRecord server;
     v1::NodeRecord node;
     if (key.starts_with(records::kServerPrefix) && server.ParseFromString(value)) {
       member.set_server_id(server.server_id());
       member.set_incarnation(server.registration().incarnation());
-      Watch(&Membership::WatchServer, member);
+      member.set_key(server.registration().member_key());
+      Watch(&Membership::WatchServer, watch);
     } else if (key.starts_with(records::kNodePrefix) && node.ParseFromString(value)) {
       member.set_job_id(node.job_id());
       member.set_node_rank(node.registration().node_rank());
       member.set_incarnation(node.registration().incarnation());
-      Watch(&Membership::WatchNode, member);
+      member.set_key(node.registration().member_key());
+      Watch(&Membership::WatchNode, watch);
     }
   }
 }
@@ -202,7 +196,7 @@ void Scheduler::Follow() {
       *trainers.mutable_member() = members_[send.watch];
       trainers.set_generation(send.update->generation());
       trainers.set_initialised(1);
-      // Once: each report is told to all of the job.
+      // Only once, because the whole job is told of each report.
       if (send.update->state() == v1::FORMING &&
           reported_.emplace(send.watch, send.update->generation()).second) {
         Tell(&Membership::ReportTrainers, trainers);

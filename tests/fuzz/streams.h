@@ -1,5 +1,5 @@
-// What gRPC is to a handler that streams, without a connection: takes what is written, and ends the
-// call when the handler does or its client goes.
+// Stands for gRPC under a streaming handler, without a connection: takes the handler's messages,
+// and ends the call when the handler ends or its client goes.
 #pragma once
 
 #include <grpcpp/support/server_callback.h>
@@ -21,15 +21,15 @@ class Watch final : public grpc::ServerCallbackWriter<Message> {
   ~Watch() override {
     Read();
     reactor_->OnCancel();
-    reactor_->OnDone();  // the last call
+    reactor_->OnDone();  // must be last
   }
 
-  // What has been written since.
+  // The messages since the last Read().
   std::vector<Message> Read() {
     std::vector<Message> all;
     while (const Message* message = TakeWritten()) {
       all.push_back(*message);
-      reactor_->OnWriteDone(true);  // which writes the next one
+      reactor_->OnWriteDone(true);  // writes the next message
     }
     return all;
   }
@@ -63,15 +63,15 @@ class Conversation final : public grpc::ServerCallbackReaderWriter<Message, Mess
   ~Conversation() override {
     Hear();
     reactor_->OnReadDone(false);
-    reactor_->OnDone();  // the last call
+    reactor_->OnDone();  // must be last
   }
 
-  // What the client says.
+  // Delivers a message of the client.
   void Say(const Message& message) {
     *room_ = message;
     reactor_->OnReadDone(true);
   }
-  // How many messages the handler has said since.
+  // The number of the handler's messages since the last Hear().
   int Hear() {
     int heard = 0;
     while (TakeWritten()) {

@@ -1,6 +1,6 @@
-"""Each fuzz target for a while, from its corpus on; and the proof that a target would find something.
+"""Runs each fuzz target for a while, starting from its corpus; and proves that a target finds a planted fault.
 
-Needs the targets: cmake --preset asan && cmake --build --preset asan --target fuzz_targets. CONTRIBUTING.md tells what to do with a finding.
+Needs the targets: cmake --preset asan && cmake --build --preset asan --target fuzz_targets. CONTRIBUTING.md describes how to handle a finding.
 """
 import os
 import pathlib
@@ -16,8 +16,10 @@ BUILD = ROOT / "build-asan"
 PLANTED = ROOT / "build-asan-faults"
 JOBS = os.environ.get("ADDEND_JOBS", str(os.cpu_count()))
 TARGETS = sorted(path.name.removesuffix("_fuzz.cc") for path in HERE.glob("*_fuzz.cc"))
-# Bytes of an input, at most: enough for what a target can take in, and little enough to be fast.
-MAX_LEN = {"frame_decoder": 600, "handshake": 600, "trainer_messages": 600, "topology": 6000, "store": 6000, "grpc_handlers": 6000}
+# The most bytes of an input: enough for the target's features, and few enough to be fast.
+MAX_LEN = {"agent_link": 600, "frame_decoder": 600, "handshake": 600, "trainer_messages": 600, "topology": 6000, "store": 6000, "grpc_handlers": 6000}
+# Time limit for an input. A topology may take 10 s of processor time (lib/intranode/read_topology.cc), while other targets run.
+TIMEOUT_S = 20
 STATISTICS = re.compile(r"#\d+\s+DONE\s+(.*)|stat::(number_of_executed_units|average_exec_per_sec):\s+(\d+)")
 
 
@@ -27,14 +29,15 @@ def command_of(target, build=BUILD):
 
 
 def run(target, seconds, seed, tmp_path, build=BUILD):
-    """Runs the target on a copy of its corpus; what it finds stays in the build folder."""
+    """Runs the target on a copy of its corpus; its findings stay in the build folder."""
     corpus = tmp_path / "corpus"
     shutil.copytree(HERE / "corpus" / target, corpus)
     findings = build / "findings" / target
     shutil.rmtree(findings, ignore_errors=True)
     findings.mkdir(parents=True)
-    command = [*command_of(target, build), f"-seed={seed}", f"-max_total_time={seconds}", "-len_control=0", "-entropic=0", "-detect_leaks=0", "-timeout=20", "-rss_limit_mb=3072",
-               "-print_final_stats=1", f"-artifact_prefix={findings}/", corpus]
+    command = [*command_of(target, build), f"-seed={seed}", f"-max_total_time={seconds}",
+               "-len_control=0", "-entropic=0", "-detect_leaks=0", f"-timeout={TIMEOUT_S}", f"-report_slow_units={TIMEOUT_S}",
+               "-rss_limit_mb=3072", "-print_final_stats=1", f"-artifact_prefix={findings}/", corpus]
     print(target, "with seed", seed)
     result = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                             cwd=tmp_path, timeout=seconds + 300)
@@ -56,7 +59,7 @@ def test_nothing_is_found(target, tmp_path, fuzz_seconds, fuzz_seed):
 
 
 def test_a_missing_bounds_check_is_found(tmp_path, fuzz_seconds, fuzz_seed):
-    """Without it a bundle of too many frames is read to an array that has no room for them."""
+    """With the planted fault, a bundle of too many frames is read into an array that is too small."""
     for command in (["cmake", "--preset", "asan", "-B", PLANTED, "-DADDEND_PLANTED_FAULT=bundle_frames"],
                     ["cmake", "--build", PLANTED, "-j", JOBS, "--target", "frame_decoder_fuzz"]):
         result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -1,5 +1,5 @@
-// What a file of --topology may contain: it is refused, or whatever it says of the machine, every
-// strategy is chosen or refused for ranks on its GPUs, and each rank is in one group of it.
+// Any content of a file for --topology: it is refused, or every strategy is chosen or refused for
+// ranks on its GPUs, and each rank is in a single group.
 #include <hwloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -61,7 +61,7 @@ void CheckLayout(const Topology& machine, const std::vector<std::string>& ranks,
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace addend;
-  // While there is one, hwloc keeps its plugins.
+  // hwloc keeps its plugins loaded while a topology exists.
   static hwloc_topology_t loaded = [] {
     hwloc_topology_t empty = nullptr;
     hwloc_topology_init(&empty);

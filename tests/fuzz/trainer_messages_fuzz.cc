@@ -1,6 +1,6 @@
-// What the trainers of a node may do on the agent's socket: say anything in any order, pass
-// descriptors, write to what they share, and go. The agent lives, what it shares cannot be
-// resized nor results be written by others, and sums of what trainers have pushed are right.
+// Everything that a node's trainers can do on the agent's socket: send any messages in any order,
+// pass descriptors, write to shared memory, and leave. The agent survives, trainers can neither
+// resize its shared memory nor write results, and sums of the trainers' contributions are right.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -32,13 +33,13 @@ std::string SocketPath() {
   return path;
 }
 
-// What a trainer knows of a tensor that it has declared.
+// A trainer's view of a tensor that it has declared.
 struct Declared {
   uint64_t request = 0;
   ipc::Message said;
   uint64_t elements = 0;
-  uint64_t round = 0;  // pushed last
-  uint64_t done = 0;   // the last one whose result has come
+  uint64_t round = 0;  // last pushed round
+  uint64_t done = 0;   // round of the last result
   UniqueFd contribution;
   UniqueFd results;
 };
@@ -48,9 +49,12 @@ class Trainer {
   Trainer() : fd_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
     sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
     std::memcpy(address.sun_path, SocketPath().data(), SocketPath().size());
-    FUZZ_CHECK(
-        ::connect(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0,
-        "the agent listens");
+    int connected = -1;
+    do {  // repeated while the agent's accept queue is full
+      connected =
+          ::connect(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+    } while (connected != 0 && errno == EAGAIN);
+    FUZZ_CHECK(connected == 0, "the agent listens");
   }
 
   void Send(std::string_view packet, const std::vector<int>& fds = {}) {
@@ -68,7 +72,7 @@ class Trainer {
       rights->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
       std::memcpy(CMSG_DATA(rights), fds.data(), fds.size() * sizeof(int));
     }
-    ::sendmsg(fd_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);  // to an agent that reads, or not
+    ::sendmsg(fd_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);  // the agent may not read
   }
   void Send(ipc::Message message, std::string_view text = {}, const std::vector<int64_t>& dims = {},
             const std::vector<int>& fds = {}) {
@@ -78,7 +82,7 @@ class Trainer {
     packet.append(reinterpret_cast<const char*>(dims.data()), dims.size() * sizeof(dims[0]));
     Send(packet.append(text), fds);
   }
-  // The next message; descriptors that come with it.
+  // The next message, with its descriptors.
   std::optional<ipc::Message> Receive(std::array<UniqueFd, 2>* fds) {
     char packet[ipc::kMaxMessageBytes];
     iovec part{packet, sizeof(packet)};
@@ -109,7 +113,7 @@ class Trainer {
   }
 
   int32_t rank = 0;
-  std::map<uint32_t, Declared> tensors;  // by number
+  std::map<uint32_t, Declared> tensors;  // by tensor number
   std::map<uint64_t, Declared> asked;    // by request
 
  private:
@@ -139,8 +143,8 @@ class Run {
   Input& input_;
   std::vector<std::unique_ptr<Trainer>> trainers_;
   uint64_t requests_ = 0;
-  bool trusted_ = true;  // what was pushed is what was noted
-  // Of tensor number and round, by local rank: what all its elements are; none: nothing.
+  bool trusted_ = true;  // the pushed values are known
+  // By tensor number and round, then by local rank: the value of all elements; nullopt: no data.
   std::map<std::pair<uint32_t, uint64_t>, std::map<int32_t, std::optional<float>>> pushed_;
 };
 
@@ -182,7 +186,7 @@ void Run::Declare(Trainer* trainer) {
   trainer->asked[requests_] = std::move(declared);
 }
 
-// Fills the contribution with one value, and says so.
+// Fills the contribution with a single value and pushes it.
 void Run::Push(Trainer* trainer) {
   const uint32_t number = AnyTensor(*trainer);
   ipc::Message push;
@@ -195,7 +199,7 @@ void Run::Push(Trainer* trainer) {
   const auto found = trainer->tensors.find(number);
   if (found == trainer->tensors.end()) return trainer->Send(push);
   Declared& declared = found->second;
-  // Of a round before this one: writing what it sums changes it.
+  // While the previous round is under way, writing changes the values being summed.
   if (declared.round != declared.done) trusted_ = false;
   if (push.round == 0) push.round = ++declared.round;
   const auto value = static_cast<float>(input_.Take<int8_t>());
@@ -212,7 +216,7 @@ void Run::Push(Trainer* trainer) {
   trainer->Send(push);
 }
 
-// All that can be said, about tensors that are mostly there.
+// Sends any message, mostly about existing tensors.
 void Run::SayAnything(Trainer* trainer) {
   ipc::Message message;
   message.type = static_cast<ipc::Type>(input_.Number<uint16_t>(25));
@@ -254,7 +258,7 @@ void Run::SayBytes(Trainer* trainer) {
   trainer->Send(packet);
 }
 
-// With what is shared.
+// Writes to the shared memory.
 void Run::Meddle(Trainer* trainer) {
   const auto found = trainer->tensors.find(AnyTensor(*trainer));
   if (found == trainer->tensors.end()) return;
@@ -339,7 +343,7 @@ void Run::Listen(Trainer* trainer) {
   }
 }
 
-// Of the latest round of a sum of floats, while it is there.
+// Checks the latest round of a sum of floats, while its result is available.
 void Run::CheckResult(Trainer* trainer, const ipc::Message& result) {
   const auto found = trainer->tensors.find(result.tensor);
   if (!trusted_ || found == trainer->tensors.end()) return;
@@ -380,8 +384,9 @@ void Run::Play() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace addend::fuzz;
-  static auto* const node = new OneNode(SocketPath());
+  // Destroyed by exit(), before what was made earlier: its threads write to the log of start.cc.
+  static OneNode node(SocketPath());
   Input input(data, size);
-  Run(node, &input).Play();
+  Run(&node, &input).Play();
   return 0;
 }

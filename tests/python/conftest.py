@@ -30,7 +30,7 @@ class FakeAgent:
         assert self._process.stdout.readline() == "ready\n"
 
     def tell(self, command):
-        """Returns when the command is in force; the agent's counts."""
+        """Returns the agent's counts when the command is in force."""
         self._process.stdin.write(command + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
@@ -39,7 +39,7 @@ class FakeAgent:
         return self.tell("counts")
 
     def run_ranks(self, body, **extra):
-        """Runs the function `body` of the calling test module in one process per rank."""
+        """Runs the function `body` of the calling test module in a process per rank."""
         processes = []
         for rank in range(self.size):
             env = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), ADDEND_SOCKET=self.socket)

@@ -1,4 +1,4 @@
-"""A small model, and what training it on several ranks has to give, bit for bit."""
+"""A small model, and the expected weights of its training on several ranks, bit for bit."""
 
 import torch
 
@@ -6,7 +6,8 @@ import addend.torch as hvd
 
 
 class Net(torch.nn.Module):
-    """Some parameters have no gradient: one never, one on one rank only; one is frozen, one is used twice."""
+    """A model in which a parameter never has a gradient, a parameter has a gradient on a single rank, a parameter is frozen and a parameter is used
+    twice."""
 
     def __init__(self):
         super().__init__()
@@ -45,7 +46,7 @@ def mean(total, ranks):
 
 
 def reference(make, steps=4, passes=1, steps_of=lambda rank: 10**6, between=None, total=mean):
-    """The weights when all ranks' gradients are added in the order of the ranks, in one process.
+    """The weights when all ranks' gradients are added in the order of the ranks, in a single process.
 
     Rank r takes part in the first steps_of(r) steps. `between`: is given the gradients before the step.
     """
@@ -72,7 +73,7 @@ def reference(make, steps=4, passes=1, steps_of=lambda rank: 10**6, between=None
 
 
 class HalfOfIt:
-    """Somebody's own compressor, by Horovod's protocol."""
+    """A user's own compressor, by Horovod's protocol."""
 
     @staticmethod
     def compress(tensor):

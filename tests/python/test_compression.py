@@ -26,7 +26,7 @@ RANKS = 3
 SIZES = {"a": 37, "b": 1, "c": 200, "none": 0}
 ELEMENTS = sum(SIZES.values())
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-# The bucket has 24 chunks, the last one of 8 elements.
+# The bucket has 24 chunks; the last chunk has 8 elements.
 SPARSE = functools.partial(CoarseSparse, density=0.2, chunk_elements=10, warm_up_steps=0)
 SCHEMES = {
     "fp16": lambda: CastScheme(Compression.fp16),
@@ -65,7 +65,7 @@ def exchange(scheme, values, name="bucket", sizes=None):
     return result
 
 
-# ---- what arrives ----
+# ---- results ----
 
 
 def one_bit_of(values):
@@ -177,7 +177,7 @@ def test_the_density_falls_while_warming_up(one_rank):
     assert chunk_counts(SPARSE(chunk_elements=1000), 2) == [24, 24], "a bucket of one chunk is dense"
 
 
-def test_equal_chunks_are_taken_by_their_place_and_endless_ones_first(one_rank):
+def test_equal_chunks_are_chosen_by_position_and_infinite_chunks_first(one_rank):
     scheme = SPARSE()
     exchange(scheme, torch.ones(ELEMENTS))
     assert exchange(scheme, torch.ones(ELEMENTS)).nonzero().flatten().tolist() == list(range(50))
@@ -231,7 +231,7 @@ def test_results_have_the_same_bits_on_all_ranks(start_agent):
     start_agent(RANKS).run_ranks(results_have_the_same_bits)
 
 
-# ---- what is kept ----
+# ---- residuals and state ----
 
 
 @pytest.mark.parametrize("name", ["one bit", "top k", "top 3", "random k"])
@@ -239,7 +239,7 @@ def test_nothing_is_lost(one_rank, name):
     scheme = SCHEMES[name]()
     total, arrived = torch.zeros(ELEMENTS, dtype=torch.float64), torch.zeros(ELEMENTS, dtype=torch.float64)
     for step in range(10):
-        # The parameters change their buckets and their places, as with DDP.
+        # The parameters change their buckets and positions, as with DDP.
         sizes = dict(sorted(SIZES.items(), reverse=step % 2 == 1))
         values = gradient(step, dtype=torch.float64)
         pieces = dict(zip(SIZES, values.split(list(SIZES.values()))))
@@ -321,7 +321,7 @@ def test_a_state_of_another_model_is_refused(one_rank):
         SCHEMES["fp16"]().load_state_dict({"residuals": {}})
 
 
-def test_ranks_that_join_anew_choose_as_new_ones_do(one_rank):
+def test_restarted_ranks_choose_as_new_ranks_do(one_rank):
     for name in ("random k, no feedback", "coarse sparse"):
         scheme, fresh = SCHEMES[name](), SCHEMES[name]()
         for _ in range(3):

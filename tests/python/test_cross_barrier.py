@@ -112,7 +112,7 @@ def test_a_step_waits_for_nothing_and_the_next_forward_pass_for_what_it_uses(one
     assert not any(p.grad is not None and p.grad.any() for p in model.parameters())
 
 
-def test_what_is_left_is_applied(one_rank):
+def test_pending_updates_are_applied(one_rank):
     for end in (
         lambda model, optimizer: optimizer.synchronize(),
         lambda model, optimizer: optimizer.state_dict(),
@@ -136,6 +136,68 @@ def test_what_is_left_is_applied(one_rank):
         assert torch.equal(model[0].weight, before) == (step == 0)
 
 
+def test_a_change_of_a_gradient_after_the_step_is_noticed(one_rank):
+    """The average would overwrite the change, such as that of clipping."""
+    model, optimizer = wrapped()
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    with pytest.raises(RuntimeError, match="was changed while it was being averaged"):
+        model(torch.ones(2, 3))
+
+
+def test_a_recorded_step_is_made_before_the_optimizer_changes(one_rank):
+    del one_rank
+    for change in (
+        lambda optimizer, state: optimizer.load_state_dict(state),
+        lambda optimizer, state: optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]}),
+    ):
+        model, optimizer = wrapped()
+        state = optimizer.state_dict()
+        before = [p.detach().clone() for p in model.parameters()]
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        change(optimizer, state)
+        assert not any(torch.equal(p, was) for p, was in zip(model.parameters(), before))
+
+
+def test_a_recorded_step_has_the_options_of_its_time(one_rank):
+    del one_rank
+    model, optimizer = wrapped()
+    rate = torch.tensor(0.5)
+    optimizer.param_groups[0]["lr"] = rate
+    before = model[1].bias.detach().clone()
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    rate.zero_()  # a scheduler that works in place
+    optimizer.synchronize()
+    assert torch.equal(model[1].bias, before - 0.5 * 2)  # the gradient is the number of examples
+
+
+class OtherPath(torch.nn.Module):
+    """Evaluation uses the layer's weight without a call of the layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 1, bias=False)
+
+    def forward(self, x):
+        return self.layer(x) if self.training else x @ self.layer.weight.t()
+
+
+def test_an_evaluation_waits_for_every_parameter_of_its_module(one_rank):
+    del one_rank
+    model = OtherPath()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    optimizer = hvd.CrossBarrier(model, hvd.DistributedOptimizer(optimizer))
+    before = model.layer.weight.detach().clone()
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    with torch.no_grad():
+        result = model.eval()(torch.ones(1, 3))
+    assert torch.equal(result, (before - 1.0).sum(1, keepdim=True))
+
+
 def test_a_parameter_that_is_used_before_its_module_is_called_is_noticed(one_rank):
     model, optimizer = wrapped()
     model(torch.ones(2, 3)).sum().backward()
@@ -145,7 +207,7 @@ def test_a_parameter_that_is_used_before_its_module_is_called_is_noticed(one_ran
         (early + model(torch.ones(2, 3)).sum()).backward()
 
 
-def test_what_cannot_be_is_said(one_rank):
+def test_unsupported_arguments_are_refused(one_rank):
     model, optimizer = wrapped()
     plain = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(TypeError, match="DistributedOptimizer of the model"):

@@ -1,4 +1,4 @@
-"""DistributedDataParallel with the hook: compressions, and what DDP does with its buckets and its hooks."""
+"""DistributedDataParallel with the hook: compressions, and DDP's treatment of buckets and hooks."""
 
 import copy
 
@@ -41,7 +41,7 @@ def every_kind_of_training():
         "plain": lambda step: ({}, {"detour": True}),
         "static graph": lambda step: ({"static_graph": True}, {"detour": True}),
         "views": lambda step: ({"gradient_as_bucket_view": True}, {"detour": True}),
-        # On one rank only, on the other only, on both, on none.
+        # The branch runs on rank 0 only, on rank 1 only, on both, on neither.
         "unused": lambda step: (
             {"find_unused_parameters": True},
             {"detour": (step + addend.torch.rank() * (step // 2)) % 2 == 0},
@@ -101,7 +101,7 @@ def gradients_are_accumulated():
     stop()
 
 
-def test_without_synchronisation_nothing_is_sent_and_nothing_is_counted(start_agent):
+def test_no_sync_sends_nothing_and_counts_no_step(start_agent):
     run(start_agent(RANKS), gradients_are_accumulated)
 
 
@@ -151,7 +151,7 @@ def residuals_survive_new_buckets():
         names = [parameter for parameter, _ in model.module.named_parameters()]
         assert set(residuals) == set(names)
         left = torch.cat([residuals[parameter] for parameter in names]).double()
-        # What has not arrived is what the ranks keep.
+        # The ranks keep the part that was not sent.
         expected = sum(gathered(total - left)) / RANKS
         torch.testing.assert_close(arrived, expected, atol=1e-6, rtol=1e-4)
     stop()
@@ -326,5 +326,5 @@ def a_users_compressor_works():
     stop()
 
 
-def test_a_compressor_of_ones_own(start_agent):
+def test_a_users_own_compressor(start_agent):
     run(start_agent(RANKS), a_users_compressor_works)

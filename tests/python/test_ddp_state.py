@@ -1,5 +1,6 @@
-"""The hook's state: checkpoints of what compressions remember, and errors that backward() raises."""
+"""The hook's state: checkpoints of the compressions' state, and errors that backward() raises."""
 
+import copy
 import itertools
 import os
 import pickle
@@ -33,7 +34,7 @@ from tests.support.ddp_ranks import (  # noqa: E402
 
 
 def trains_from_a_checkpoint():
-    """Six steps, of which a second process takes the last three from what this one has saved."""
+    """Six steps, whose last three a second process repeats from the first process's checkpoint."""
     start()
     folder, load = os.environ["TEST_FOLDER"], os.environ["TEST_LOAD"] == "1"
     for name in COMPRESSIONS:
@@ -82,7 +83,7 @@ def a_pickled_state_goes_on():
         other.attach(resumed)
         resumed.register_comm_hook(other, addend.torch.ddp_comm_hook)
         momentum = torch.optim.SGD(resumed.parameters(), lr=0.05, momentum=0.9)
-        momentum.load_state_dict(optimizer.state_dict())
+        momentum.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # newer PyTorch shares the buffers
         for step in range(3, 6):
             step_with(model, state, optimizer, step, detour=True)
             step_with(resumed, other, momentum, step, detour=True)
@@ -135,7 +136,7 @@ def backward_says_what_is_wrong():
     stop()
 
 
-def test_backward_raises_what_is_wrong_with_a_compression(start_agent):
+def test_backward_raises_the_errors_of_a_compression(start_agent):
     run(start_agent(RANKS), backward_says_what_is_wrong)
 
 
@@ -143,7 +144,7 @@ def backward_raises_the_jobs_error():
     start()
     left = [make(name) for name in COMPRESSIONS]
     for one in left:
-        for step in range(2):  # in the second one DDP rebuilds its buckets, through gloo
+        for step in range(2):  # in the second step DDP rebuilds its buckets, through gloo
             step_with(*one, step, detour=True)
     addend.torch.barrier()
     if addend.torch.rank() == 0:
@@ -152,7 +153,7 @@ def backward_raises_the_jobs_error():
     with pytest.raises(addend.PeerLostError, match="rank 7 is gone"):
         for one in itertools.cycle(left):
             step_with(*one, 2, detour=True)
-    left.remove(one)  # DistributedDataParallel refuses the next pass of this one by itself
+    left.remove(one)  # DistributedDataParallel itself refuses the next pass of this model
     for one in left:
         with pytest.raises(addend.PeerLostError, match="rank 7 is gone"):
             step_with(*one, 3, detour=True)

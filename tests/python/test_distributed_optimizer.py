@@ -40,7 +40,7 @@ def train(make, steps=4, passes=1, between=None, **options):
 
 
 class Plain(Scheme):
-    """A scheme that changes nothing, and writes down what it is asked."""
+    """A scheme that changes nothing and records its calls."""
 
     def __init__(self):
         self.calls = []
@@ -89,7 +89,7 @@ def trains_on_three_ranks():
     same(train(sgd, compression=HalfOfIt), train(sgd, compression=HalfOfIt()))
     close(train(sgd, compression=HalfOfIt), expected, 1e-5)
 
-    # A scheme gets buckets of equal names on all ranks, in one order.
+    # A scheme gets buckets of equal names on all ranks, in the same order.
     _buckets._BYTES = 300
     plain = Plain()
     same(train(sgd, compression=plain), expected)
@@ -99,7 +99,7 @@ def trains_on_three_ranks():
     assert plain.last.priority > plain.first.priority
     assert hvd.allgather_object(plain.calls) == 3 * [plain.calls]
 
-    # An infinity of one rank is one on all, and a step that is left out harms nothing.
+    # An infinity of a single rank reaches all ranks, and skipping the step is harmless.
     model = torch.nn.Linear(2, 1)
     torch.nn.init.ones_(model.weight)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0))
@@ -174,7 +174,7 @@ def test_gradients_travel_during_the_backward_pass_first_layers_first(one_rank):
     model, optimizer = wrapped(one_rank)
     one_rank.tell("hold")
     backward(model)
-    # One control round, then a push for every parameter, by how late the forward pass needs it.
+    # A control round, then a push for every parameter, by how late the forward pass needs it.
     priorities = eventually(lambda: len(one_rank.counts()["priorities"]) == 5 and one_rank.counts()["priorities"])
     assert sorted(priorities) == [-3, -2, -1, 0, 1]
     with pytest.raises(AssertionError, match="between backward"):
@@ -188,10 +188,10 @@ def test_gradients_travel_during_the_backward_pass_first_layers_first(one_rank):
     optimizer.zero_grad()
 
 
-def test_no_copy_but_the_agents(one_rank):
+def test_gradients_are_copied_only_to_the_agent(one_rank):
     model, optimizer = wrapped(one_rank)
     size = sum(p.numel() for p in model.parameters()) * 4
-    # One that has no gradient adds nothing to what is sent.
+    # A parameter without a gradient adds nothing to the sent bytes.
     optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1000))]})
     before = hvd.statistics()["copied_in_bytes"]
     backward(model)
@@ -218,6 +218,45 @@ def test_too_many_backward_passes(one_rank):
         optimizer.set_backward_passes_per_step(0)
 
 
+def test_gradients_that_were_cleared_do_not_count_as_passes(one_rank):
+    """A pass that zero_grad() has cleared must be made again before any gradient travels."""
+    model, optimizer = wrapped(one_rank, backward_passes_per_step=2)
+    backward(model)
+    optimizer.zero_grad()
+    pushed = hvd.statistics()["rounds"]
+    backward(model)
+    assert not optimizer._addend.under_way() and hvd.statistics()["rounds"] == pushed
+    once = model[0].weight.grad.clone()
+    backward(model)
+    assert optimizer._addend.under_way()
+    optimizer.step()
+    assert torch.equal(model[0].weight.grad, 2 * once)
+
+
+def test_a_new_number_of_passes_counts_from_its_setting(one_rank):
+    model, optimizer = wrapped(one_rank, backward_passes_per_step=3)
+    backward(model)
+    optimizer.set_backward_passes_per_step(2)
+    backward(model)
+    assert not optimizer._addend.under_way()
+    backward(model)
+    assert optimizer._addend.under_way()
+    optimizer.step()
+
+
+def test_averages_that_were_cleared_are_not_taken_for_the_steps_gradients(one_rank):
+    """synchronize() and zero_grad() without a step between them: the next step averages again."""
+    model, optimizer = wrapped(one_rank)
+    backward(model)
+    optimizer.synchronize()
+    optimizer.zero_grad(set_to_none=True)
+    rounds = hvd.statistics()["rounds"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.step()
+    assert hvd.statistics()["rounds"] > rounds
+
+
 def test_clipping_without_synchronize_is_noticed(one_rank):
     model, optimizer = wrapped(one_rank)
     backward(model)
@@ -241,6 +280,71 @@ def test_a_step_after_synchronize_warns_and_does_not_average_again(one_rank):
         warnings.simplefilter("error")
         optimizer.step()
     assert hvd.statistics()["rounds"] > rounds
+
+
+def test_a_second_step_averages_again(one_rank):
+    model, optimizer = wrapped(one_rank)
+    backward(model)
+    optimizer.step()
+    rounds = hvd.statistics()["rounds"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.step()
+    assert hvd.statistics()["rounds"] > rounds
+
+
+def test_a_pass_after_synchronize_is_averaged(one_rank):
+    """Such a pass changes the averages, though it is too early for its gradients to travel."""
+    model, optimizer = wrapped(one_rank, backward_passes_per_step=2)
+    backward(model)
+    backward(model)
+    optimizer.synchronize()
+    rounds = hvd.statistics()["rounds"]
+    backward(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.step()
+    assert hvd.statistics()["rounds"] > rounds
+
+
+class TwoCalls(torch.optim.SGD):
+    """Calls its closure twice in every step."""
+
+    def step(self, closure):
+        closure()
+        return closure()
+
+
+def test_every_call_of_a_closure_is_averaged(one_rank):
+    """A rank may have no gradient at the second call; the other ranks may have gradients."""
+    del one_rank
+    model = torch.nn.Linear(3, 1)
+    optimizer = hvd.DistributedOptimizer(TwoCalls(model.parameters(), lr=0.1))
+    losses = [torch.zeros(()), model(torch.ones(2, 3)).sum()]
+
+    def closure():
+        loss = losses.pop()
+        if loss.requires_grad:
+            loss.backward()
+        return loss
+
+    before = hvd.statistics()["rounds"]
+    optimizer.step(closure)
+    assert not losses and hvd.statistics()["rounds"] - before == 2 * (2 + 1)  # and the control rounds
+
+
+def test_gradients_may_be_views_of_a_shared_buffer(one_rank):
+    """Views count their changes together: a later layer's push is no change of an earlier layer's gradient."""
+    model, optimizer = wrapped(one_rank, op=hvd.Sum)
+    buffer = torch.zeros(sum(p.numel() for p in model.parameters()))
+    end = 0
+    for parameter in model.parameters():
+        start, end = end, end + parameter.numel()
+        parameter.grad = buffer[start:end].view_as(parameter)
+    backward(model)
+    optimizer.step()
+    assert all(p.grad._base is buffer for p in model.parameters())
+    assert torch.equal(buffer[-1:], torch.full((1,), 2.0))  # the last bias, of two examples
 
 
 def test_sparse_gradients(one_rank):
@@ -272,7 +376,7 @@ def test_parameters_that_come_and_go(one_rank):
     names = _core.declared_under("addend.optimizer/")
     assert any(name.endswith("/group1.1") for name in names)
     assert not any(name.endswith("/group0.0") for name in names)
-    # Its first gradient goes with step(), the next ones in the backward pass.
+    # Its first gradient is sent by step(), the next gradients in the backward pass.
     model[0].weight.requires_grad_(True)
     for _ in range(2):
         optimizer.zero_grad()
@@ -282,7 +386,7 @@ def test_parameters_that_come_and_go(one_rank):
     assert any(name.endswith("/group0.0") for name in _core.declared_under("addend.optimizer/"))
 
 
-def test_an_optimizer_that_is_no_more_leaves_nothing(one_rank):
+def test_a_destroyed_optimizer_leaves_nothing(one_rank):
     model, optimizer = wrapped(one_rank)
     backward(model)
     optimizer.step()
@@ -298,7 +402,7 @@ def test_an_optimizer_that_is_no_more_leaves_nothing(one_rank):
     next_one.step()
 
 
-def test_what_cannot_be_is_said(one_rank):
+def test_unsupported_arguments_are_refused(one_rank):
     model = torch.nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     weight, bias = model.parameters()
@@ -356,3 +460,68 @@ def test_the_jobs_error_is_raised_and_the_next_job_is_a_new_one(start_agent, tmp
     optimizer.step()
     assert hvd.join() == 0
     addend.shutdown()
+
+
+@pytest.mark.parametrize("first", ["zero_grad", "backward", "step"])
+def test_gradients_under_way_are_forgotten_with_their_job(start_agent, first):
+    import addend
+
+    agent = start_agent(1)
+    addend.init(agent.socket, rank=0, size=1, local_rank=0, local_size=1)
+    model, optimizer = wrapped(None)
+    agent.tell("hold")
+    backward(model)
+    assert optimizer._addend.under_way()
+    addend.shutdown()
+    agent.tell("release")
+    addend.init(agent.socket, rank=0, size=1, local_rank=0, local_size=1)
+    if first == "zero_grad":
+        optimizer.zero_grad()
+    if first != "step":
+        backward(model)
+    optimizer.step()
+    assert not optimizer._addend.under_way()
+    addend.shutdown()
+
+
+class Unchanged(Plain):
+    """A scheme without conditions on the parameters' names."""
+
+    def stepping(self, optimizer, names):
+        return Scheme.stepping(self, optimizer, names)
+
+
+def test_a_bucket_forgets_the_gradients_of_a_former_job(start_agent):
+    """With them the bucket would be full, and be sent, before its gradients are there."""
+    import addend
+
+    agent = start_agent(1)
+    addend.init(agent.socket, rank=0, size=1, local_rank=0, local_size=1)
+    model, optimizer = wrapped(None, compression=Unchanged())
+    model[0](torch.ones(2, 3)).sum().backward()  # the last gradients of a whole backward pass
+    addend.shutdown()
+    addend.init(agent.socket, rank=0, size=1, local_rank=0, local_size=1)
+    optimizer.zero_grad()
+    alone = copy.deepcopy(model)
+    for network in (model, alone):
+        network.zero_grad(set_to_none=True)
+        backward(network)
+    optimizer.synchronize()
+    for parameter, expected in zip(model.parameters(), alone.parameters()):
+        assert torch.equal(parameter.grad, expected.grad)
+    addend.shutdown()
+
+
+def test_a_bucket_of_an_aborted_step_may_still_be_under_way_when_the_buckets_change(one_rank):
+    model, optimizer = wrapped(one_rank, compression=Unchanged())
+    one_rank.tell("hold")
+    backward(model)
+    model[0].weight.grad.mul_(2)
+    with pytest.raises(RuntimeError, match="was changed while"):
+        optimizer.step()
+    model[0].weight.requires_grad_(False)
+    optimizer.zero_grad()
+    backward(model)
+    one_rank.tell("release")
+    optimizer.step()
+    assert not optimizer._addend.under_way()

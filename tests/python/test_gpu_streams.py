@@ -1,4 +1,4 @@
-"""Who waits for whom on a GPU, with CUDA's streams replaced by a list of what they were told."""
+"""The order of waiting between GPU streams, with CUDA's streams replaced by a list of their calls."""
 
 import threading
 
@@ -48,7 +48,7 @@ def _wait_in(name, handle):
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_who_waits_later_waits_for_the_stream_that_made_the_result(told, monkeypatch, several):
+def test_a_later_wait_is_for_the_stream_that_made_the_result(told, monkeypatch, several):
     monkeypatch.setattr(torch, "is_tensor", lambda one: isinstance(one, (_OnGpu, torch.Tensor)))
     made = [torch.zeros(1), _OnGpu()] if several else _OnGpu()
     handle = Handle([], lambda: made)

@@ -142,7 +142,7 @@ def gathers_on_three_ranks():
     for dtype in INTEGERS + FLOATS + (torch.bool, torch.complex64):
         expected = torch.cat([torch.full((i + 1, 3), i).to(dtype) for i in range(3)])
         same(hvd.allgather(torch.full((rank + 1, 3), rank).to(dtype)), expected)
-    # Sizes that change from call to call, none at all among them; the same name under way twice.
+    # Sizes change from call to call and include 0; the same name is under way twice.
     before = None
     for turn in range(12):
         sizes = [(rank + turn) % 3, (turn + 1) % 3]
@@ -187,7 +187,7 @@ def test_allgather_on_three_ranks(start_agent):
     start_agent(3).run_ranks(gathers_on_three_ranks)
 
 
-def test_what_cannot_be_is_said(one_rank):
+def test_unsupported_arguments_are_refused(one_rank):
     tensor = torch.zeros(2)
     for op in (hvd.Adasum, hvd.Product):
         with pytest.raises(NotImplementedError, match=repr(op).rpartition(".")[2] + ": "):
@@ -198,6 +198,7 @@ def test_what_cannot_be_is_said(one_rank):
     ):  # fmt: skip
         with pytest.raises(NotImplementedError, match="addend does not have"):
             function(tensor)
+
     def broadcast(tensor, process_set):
         return hvd.broadcast(tensor, 0, process_set=process_set)
 
@@ -232,7 +233,7 @@ def test_tensors_that_are_negative_or_conjugate_by_a_mark(one_rank):
     same(marked, torch.tensor([-4.0, 8.0]))
 
 
-def test_what_horovod_users_ask_first(one_rank):
+def test_horovods_query_functions(one_rank):
     assert (hvd.size(), hvd.local_size(), hvd.cross_size()) == (1, 1, 1)
     assert (hvd.rank(), hvd.local_rank(), hvd.cross_rank()) == (0, 0, 0)
     assert hvd.is_initialized() and hvd.is_homogeneous()

@@ -25,7 +25,7 @@ def run(command, cwd, **more):
 
 
 def leftovers():
-    """What is in the package's folder of the checkout beside its sources."""
+    """The files in the package's folder of the checkout beside its sources."""
     files = {path.relative_to(ROOT) for path in (ROOT / "python").rglob("*") if path.suffix != ".py"}
     return {path for path in files if "__pycache__" not in path.parts}
 
@@ -52,7 +52,7 @@ def installed(tmp_path_factory):
 
 
 def in_venv(installed, code, **more):
-    """What a program printed that the environment's Python has run in another folder."""
+    """The output of a program that the environment's Python runs in another folder."""
     binaries, _, elsewhere = installed
     result = run([binaries / "python3", "-c", code], elsewhere, **more)
     assert result.returncode == 0, result.stderr
@@ -65,6 +65,7 @@ def test_the_package_brings_its_library(installed):
     folder = pathlib.Path(module).parent
     assert installed[0].parent in folder.parents
     assert pathlib.Path(library) == folder / "libaddend.so"
+    assert (folder / "py.typed").exists(), "type checkers would ignore the annotations"
     assert (folder / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
     text = (ROOT / "CMakeLists.txt").read_text()
     assert f"project(addend VERSION {version} " in text
@@ -74,7 +75,7 @@ def test_the_package_brings_its_library(installed):
     assert "extra == 'torch'" in fields, "PyTorch is wanted by the extra alone"
 
 
-def test_the_command_is_there_and_runs_ranks(installed):
+def test_the_command_is_installed_and_runs_ranks(installed):
     binaries, _, elsewhere = installed
     result = run([binaries / "addend", "run", "--help"], elsewhere)
     assert result.returncode == 0 and "--servers" in result.stdout
@@ -101,7 +102,7 @@ def test_tensors_without_pytorch_say_what_is_missing(installed):
     assert said.startswith("addend.torch needs PyTorch") and said.count("\n") == 1
 
 
-def test_without_a_build_pip_says_what_to_do(installed, tmp_path):
+def test_without_a_build_pip_reports_what_to_run(installed, tmp_path):
     for name in ("pyproject.toml", "setup.py", "README.md"):
         (tmp_path / "python").mkdir(exist_ok=True)
         (tmp_path / "python" / name).write_bytes((ROOT / "python" / name).read_bytes())

@@ -77,3 +77,21 @@ def joins_on_three_ranks():
 
 def test_ranks_with_fewer_batches_join(start_agent):
     start_agent(3).run_ranks(joins_on_three_ranks)
+
+
+def test_join_in_a_new_job_does_not_wait_for_the_former_jobs_round(start_agent):
+    """A rank without batches calls join() first of all."""
+    agent = start_agent(1)
+    hvd.init(agent.socket, rank=0, size=1, local_rank=0, local_size=1)
+    model = torch.nn.Linear(2, 1)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0))
+    agent.tell("hold")
+    model(torch.ones(1, 2)).sum().backward()
+    agent.tell("fail 75 rank 7 is gone")
+    with pytest.raises(hvd.PeerLostError, match="rank 7"):
+        optimizer.step()
+    hvd.shutdown()
+    agent.tell("release")
+    hvd.init(agent.socket, rank=0, size=1, local_rank=0, local_size=1)
+    assert hvd.join() == 0
+    hvd.shutdown()

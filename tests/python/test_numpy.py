@@ -170,7 +170,7 @@ def test_any_utf8_name_is_fine(one_rank):
         addend.push_pull(np.ones(1, np.float32), b"bytes")
 
 
-def test_what_cannot_be_summed_is_a_type_error(one_rank):
+def test_unsupported_types_are_type_errors(one_rank):
     for dtype in ("complex64", "bool", "uint8", "uint16", "int16", "U3", "O"):
         with pytest.raises(TypeError, match="cannot sum"):
             addend.push_pull(np.zeros(2, dtype), "t")
@@ -225,7 +225,7 @@ def test_a_lost_agent_is_a_lost_peer(one_rank):
         addend.synchronize(handle)
 
 
-def test_calls_outside_a_job_say_so(start_agent):
+def test_calls_outside_a_job_raise_an_error(start_agent):
     for call in (addend.rank, addend.barrier, addend.statistics, lambda: addend.undeclare("t")):
         with pytest.raises(addend.Error, match=r"addend\.init\(\)") as caught:
             call()
@@ -246,13 +246,13 @@ def test_calls_outside_a_job_say_so(start_agent):
     assert caught.value.code == 71
 
 
-def test_no_agent_is_unreachable(tmp_path):
+def test_a_missing_agent_is_an_error(tmp_path):
     with pytest.raises(addend.Error, match="no agent at") as caught:
         addend.init(tmp_path / "nobody.sock", rank=0, size=1, connect_timeout=0.2)
     assert caught.value.code == 76
 
 
-def test_a_refusal_is_the_agents_sentence(start_agent):
+def test_a_refusal_raises_the_agents_message(start_agent):
     agent = start_agent(1)
     agent.tell("refuse 65 this agent serves job blue, not red")
     with pytest.raises(addend.MismatchError, match="job blue, not red"):

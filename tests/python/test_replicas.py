@@ -1,4 +1,4 @@
-"""What addend.torch.allreduce_replicas_ refuses, and what it costs; whole clusters test its values."""
+"""Arguments that addend.torch.allreduce_replicas_ refuses, and its cost; whole clusters test its values."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_integers_have_no_average(one_rank):
     assert total.tolist() == [1, 1]
 
 
-def test_what_cannot_be_summed_is_a_type_error(one_rank):
+def test_unsupported_types_are_type_errors(one_rank):
     with pytest.raises(TypeError, match="takes tensors"):
         addend.torch.allreduce_replicas_([1.0], "t")
     with pytest.raises(TypeError, match="op must be"):

@@ -15,7 +15,7 @@ from tests.support.processes import Process, eventually
 
 from .conftest import BIN_DIR, DEADLINE_S, ROOT
 
-# What ranks do, as programs of one line: a sum over the job, and what torchrun's variables say.
+# Programs of a line for ranks: a sum over the job, and torchrun's variables.
 SUM = "import addend, numpy; addend.init(); s = addend.push_pull(numpy.ones(5), 't', addend.Sum)[0]; "
 LEAVE = "addend.shutdown()"
 
@@ -48,7 +48,7 @@ def lines_of(result):
 
 
 def running_with(word):
-    """The process ids whose command line or environment holds a word that only this test uses."""
+    """The ids of processes whose command line or environment contains a word of this test."""
     found = []
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -85,7 +85,6 @@ def test_services_take_mutual_tls_from_the_environment(tmp_path):
     assert sum("the control plane is mutual TLS" in log for log in logs) == 4, "scheduler, server and two agents"
 
 
-
 def test_a_script_is_run_by_this_python_and_its_arguments_are_its_own(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import sys, os\nprint(sys.argv[1:], int(os.environ['MASTER_PORT']) > 0, flush=True)\n"
@@ -111,14 +110,14 @@ def test_the_other_ranks_can_report_their_error():
     assert "PeerLostError" in result.stderr
 
 
-def test_a_rank_that_is_killed_counts_as_a_shell_counts_it():
+def test_the_status_of_a_killed_rank_is_that_of_a_shell():
     result = run("run", *python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
     assert result.returncode == 128 + signal.SIGKILL
 
 
 @pytest.fixture
 def waiting(tmp_path):
-    """A run whose ranks, and what they have started, wait for ever; gives (Process, a word that all know)."""
+    """A run whose ranks and their children wait for ever; gives (Process, a word in all their environments)."""
     word = "only-here-%s" % uuid.uuid4()
     # The shell stays, so that the sleeping process is a grandchild.
     command = ["sh", "-c", 'touch "$1.$RANK"; sleep 100000; true', "sh", tmp_path / "began"]
@@ -165,7 +164,7 @@ def test_bad_usage_is_one_sentence(arguments, reason):
     assert reason in result.stderr and result.stderr.count("\n") == 1
 
 
-def test_what_the_services_refuse_is_said():
+def test_errors_of_the_services_are_reported():
     result = run("run", "--partition-bytes=x", "true")
     assert result.returncode == 64
     assert "the agent of node 0 did not start" in result.stderr and "'x' is not a size" in result.stderr

@@ -189,7 +189,7 @@ def refuses_what_does_not_fit():
     train(model, 1)
 
 
-def test_what_does_not_fit_is_said(start_agent):
+def test_unsupported_models_are_refused(start_agent):
     agent = start_agent(2)
     agent.run_ranks(refuses_what_does_not_fit, MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
 
@@ -224,12 +224,12 @@ def test_a_difference_beyond_rounding_is_found_and_placed():
     assert "they differ by MORE than rounding" in report["verdict"] and "do not switch" in report["verdict"]
 
 
-def test_rounding_of_large_gradients_that_cancel_is_no_difference():
+def test_rounding_of_cancelling_large_gradients_is_not_a_difference():
     report = compare([1e-7] * 6, [3e-7] * 6)  # the largest gradient is 4
     assert report["agree"] and "agree within rounding" in report["verdict"]
 
 
-def test_equal_bits_are_called_that():
+def test_equal_bits_are_reported_as_equal():
     nan, inf = float("nan"), float("inf")
     report = compare([1.0, nan, inf, -inf, 0.0, 2.0], [1.0, nan, inf, -inf, 0.0, 2.0])
     assert report["agree"] and "the same bits" in report["verdict"]

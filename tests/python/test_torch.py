@@ -10,6 +10,8 @@ import torch.distributed as dist  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import addend.torch  # noqa: E402
+from addend import _core  # noqa: E402
+from addend.torch import _names  # noqa: E402
 from tests.support.ports import free_port  # noqa: E402
 
 DTYPES = (
@@ -23,10 +25,10 @@ DTYPES = (
 
 
 def start():
-    """What a training script begins with."""
+    """The start of a training script."""
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    dist._DEFAULT_FIRST_BUCKET_BYTES = 20000  # else the small models here fit into one bucket
+    dist._DEFAULT_FIRST_BUCKET_BYTES = 20000  # by default the small models here fit into a single bucket
     dist.init_process_group("gloo")
     addend.torch.init()
 
@@ -102,7 +104,7 @@ def states_on_two_ranks():
     addend.torch.shutdown()
 
 
-def test_states_are_those_of_the_root_or_of_who_has_trained_longest(start_agent):
+def test_states_are_those_of_the_root_or_of_the_rank_with_most_steps(start_agent):
     start_agent(2).run_ranks(states_on_two_ranks)
 
 
@@ -111,7 +113,16 @@ def test_an_elastic_state_keeps_its_own_names():
         addend.torch.ElasticState(commit=1)
 
 
-def test_what_cannot_be_summed_is_a_type_error(one_rank):
+def test_the_least_recently_used_unnamed_operation_is_forgotten(one_rank, monkeypatch):
+    del one_rank
+    monkeypatch.setattr(_names, "_KEPT", 6)
+    for length in (1, 2, 1, 1, 1, 3, 1, 4):  # lengths 1 to 4 have four names each at most
+        addend.torch.allreduce(torch.ones(length))
+    kept = {name.split("[")[1] for name in _core.declared_under("addend.unnamed/")}
+    assert kept == {"1]/0/", "1]/1/", "1]/2/", "1]/3/", "3]/0/", "4]/0/"}, "the name of length 2 is the oldest"
+
+
+def test_unsupported_types_are_type_errors(one_rank):
     for tensor, reason in (
         (torch.zeros(2, dtype=torch.complex64), "cannot sum torch.complex64"),
         (torch.zeros(2, device="meta"), "on meta"),
@@ -149,7 +160,7 @@ def train(state_of, hook=None, steps=5):
 
 
 def reference_hook(_, bucket):
-    """Sums in rank order on every rank: what Addend promises, by other means."""
+    """Sums in rank order on every rank, by other means than Addend."""
     buffer = bucket.buffer()
     gathered = [torch.empty_like(buffer) for _ in range(dist.get_world_size())]
     dist.all_gather(gathered, buffer)

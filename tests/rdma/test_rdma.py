@@ -1,4 +1,4 @@
-"""Whole clusters over RDMA. Machines are told apart by their NIC: those with an even number have the first, the others the second."""
+"""Whole clusters over RDMA. A machine is identified by its NIC: machines with an even number have the first NIC, the others the second."""
 import contextlib
 import json
 import os
@@ -23,14 +23,14 @@ def nic_of(machine):
 
 
 def rdma_cluster(folder, transport="rdma", nodes=3, cpu_servers=2, **more):
-    """Nodes are machines 0, 1, 2; CPU servers the next ones. With `rdma` also links behind one NIC go over it."""
+    """Nodes are machines 0, 1, 2; CPU servers are the next machines. With `rdma`, links behind the same NIC use it too."""
     flags = [f"--transport={transport}"]
     return Cluster(folder, nodes=nodes, cpu_servers=cpu_servers, summation_flags=flags, agent_flags=flags,
                    flags_of_node=nic_of, flags_of_server=lambda index: nic_of(nodes + index), **more)
 
 
 def links(cluster):
-    """What each node says about its links: "4 rdma"."""
+    """Each node's report about its links: "4 rdma"."""
     return [node["links"] for node in cluster.addendctl("nodes")]
 
 
@@ -47,8 +47,8 @@ def metric(process, name):
     return float(re.search(rf"^{re.escape(name)} (\S+)$", text, re.M)[1])
 
 
-def test_the_bits_are_those_of_the_reference_whatever_happens_to_the_servers(tmp_path):
-    """Three nodes and two CPU servers, one that joins, all three of which go: by SIGTERM, or killed in mid-round."""
+def test_the_bits_are_those_of_the_reference_despite_lost_servers(tmp_path):
+    """Three nodes and two CPU servers, and a server that joins; all three servers end: by SIGTERM, or killed in the middle of a round."""
     with rdma_cluster(tmp_path, shards=2) as cluster:
         ranks = rounds.running(cluster)
         eventually_links(cluster, r"\d+ rdma")
@@ -65,7 +65,7 @@ def test_the_bits_are_those_of_the_reference_whatever_happens_to_the_servers(tmp
         rounds.finish(ranks)
 
 
-def test_no_asynchronous_update_is_lost_when_a_server_is(tmp_path):
+def test_a_lost_server_loses_no_asynchronous_update(tmp_path):
     with rdma_cluster(tmp_path, nodes=2, cpu_servers=1) as cluster:
         ranks = rounds.running(cluster, "async_counts.py")
         eventually_links(cluster, r"2 rdma")
@@ -85,7 +85,7 @@ def test_training_with_ddp_has_the_weights_of_the_reference(tmp_path):
     assert checksums["addend"] == checksums["reference"]
 
 
-# ---- where RDMA ends ----
+# ---- the limits of RDMA ----
 def interface_of(device):
     """The network interface under a RoCE device."""
     return re.search(rf"link {device}/1 .* netdev (\S+)", subprocess.check_output(["rdma", "link", "show"], text=True))[1]
@@ -99,7 +99,7 @@ def seconds_of(process):
 def test_auto_uses_rdma_between_nics_sleeps_when_idle_and_leaves_a_port_that_goes_down(tmp_path):
     with rdma_cluster(tmp_path, "auto", nodes=3, cpu_servers=0) as cluster:
         ranks = cluster.start_ranks("rounds.py")
-        ranks.wait_at("running")  # all of them stand there
+        ranks.wait_at("running")  # all ranks wait there
         said = eventually_links(cluster, r"1 rdma, 1 tcp \(.*\)|2 rdma")
         assert "behind the same NIC" in said[0] and "behind the same NIC" in said[2] and said[1] == "2 rdma"
         before = {node: seconds_of(agent) for node, agent in cluster.agents.items()}
@@ -120,7 +120,7 @@ def test_auto_uses_rdma_between_nics_sleeps_when_idle_and_leaves_a_port_that_goe
 
 
 def summation(*flags, hide=(), user=None, memlock=None):
-    """Starts a server that has nothing to do but say what its data path is, where the folders `hide` are empty."""
+    """Starts a server that only logs its data path, with the folders `hide` empty."""
     command = [BIN_DIR / "addend-summation", "--insecure", "--scheduler=127.0.0.1:1", "--connect-timeout=1s", "--listen=127.0.0.1:0",
                "--data-listen=127.0.0.1:0", "--http=127.0.0.1:0", "--health-listen=off", "--advertise=127.0.0.1", *flags]
     if hide:
@@ -135,7 +135,7 @@ PROVIDERS = "/etc/libibverbs.d", *map(str, pathlib.Path("/usr/lib").glob("*/libi
 
 
 @pytest.mark.parametrize("hide,why", [(["/dev/infiniband"], "device plugin"), (PROVIDERS, "ibverbs-providers")])
-def test_without_a_device_that_it_may_use_it_says_so_in_one_line_and_takes_tcp(hide, why):
+def test_without_a_usable_device_one_line_says_so_and_tcp_is_used(hide, why):
     result = summation(hide=hide)
     assert result.returncode == 76, f"only the scheduler is missing: {result.stderr}"
     lines = [line for line in result.stderr.splitlines() if "TCP, without RDMA" in line]
@@ -168,13 +168,13 @@ def test_the_limit_of_locked_memory_is_named():
 @pytest.mark.parametrize("flag,said", [
     ("--rdma-device=nothing0", "there is no device nothing0 (there is"), ("--rdma-device=%s:7" % (DEVICES or ["x"])[0], "has no port 7"),
     ("--rdma-gid-index=200", "has no entry 200")])
-def test_what_cannot_be_had_is_named(flag, said):
+def test_missing_devices_ports_and_gids_are_named(flag, said):
     result = summation("--transport=rdma", flag)
     assert result.returncode == 64 and said in result.stderr, result.stderr
 
 
 def doctor(user=None, memlock=None):
-    """What addendctl doctor says of RDMA and of locked memory; there is no scheduler."""
+    """The results of addendctl doctor about RDMA and locked memory, without a scheduler."""
     limits = (lambda: resource.setrlimit(resource.RLIMIT_MEMLOCK, (memlock, memlock))) if memlock is not None else None
     result = subprocess.run([BIN_DIR / "addendctl", "doctor", "--scheduler=127.0.0.1:1", "--json"], capture_output=True, text=True,
                             timeout=30 * PATIENCE, user=user, extra_groups=[] if user else None, preexec_fn=limits)
@@ -188,14 +188,14 @@ def test_doctor_registers_memory_with_every_nic():
     assert all(f"{device}:1" in rdma["found"] for device in DEVICES)
 
 
-def test_doctor_finds_a_limit_of_locked_memory_that_rdma_cannot_live_with():
+def test_doctor_finds_a_limit_of_locked_memory_that_is_too_low_for_rdma():
     with devices_for_everybody():
         rdma, locked = doctor(user=65534, memlock=65536)
     assert rdma["verdict"] == "problem" and locked["verdict"] == "problem", (rdma, locked)
     assert "ulimit -l" in rdma["advice"] + rdma["found"] and "IPC_LOCK" in locked["advice"]
 
 
-# ---- GPUs whose memory NICs read: both are emulated, and so is the dma-buf; the rest is as it will be ----
+# ---- GPUs whose memory NICs read: both are emulated, and so is the dma-buf; the rest is real ----
 GPU = "0000:03:00.0"  # shares a PCIe switch with the first two NICs of the recorded machine
 DMABUF = ROOT / "build" / "tests" / "libemulated_dmabuf.so"
 
@@ -220,7 +220,7 @@ def preloaded(start_agent):
     return start
 
 
-SIZES = [1000, 400_000]  # float32: the first is too small to be worth it
+SIZES = [1000, 400_000]  # float32: the first is too small for GPUDirect
 
 
 def expected(rounds):
@@ -231,8 +231,8 @@ def expected(rounds):
 
 
 def test_a_nic_reads_contributions_from_the_gpu_whatever_happens_to_the_server(tmp_path, monkeypatch):
-    """Every node's colocated server and the auditors want host memory: those parts are fetched. Then more of them are: of a killed server,
-    and of the partition with a NaN. One round comes from host memory, where the fetched parts are."""
+    """Every node's colocated server and the auditors need host memory: those parts are fetched. Then further parts are fetched: those of a killed
+    server, and of the partition with a NaN. A round comes from host memory, where the fetched parts are."""
     with gpudirect_cluster(tmp_path, monkeypatch) as cluster:
         rounds = 6
         ranks = cluster.start_ranks("gpu.py", {"what": "rounds", "bus_ids": [GPU], "sizes": SIZES, "rounds": rounds, "gate_after": 3, "host_round": 4,
@@ -240,7 +240,7 @@ def test_a_nic_reads_contributions_from_the_gpu_whatever_happens_to_the_server(t
         ranks.wait_at("there", timeout=60)
         assert all("a NIC reads contributions from the GPU of local rank 0 (--gpudirect)" in agent.text() for agent in cluster.agents.values())
         read = [metric(agent, 'addend_agent_gpudirect_bytes_total{job_name="job"}') for agent in cluster.agents.values()]
-        of_a_round = 4 * SIZES[1]  # of which the node's own server sums a quarter
+        of_a_round = 4 * SIZES[1]  # the node's own server sums a quarter of it
         assert all(of_a_round / 2 < bytes_read < 3 * of_a_round for bytes_read in read), (read, of_a_round)
         cluster.servers[0].kill()
         ranks.open("there")

@@ -1,7 +1,7 @@
-"""Connects to a port again and again: python3 -m tests.security.flood HOST:PORT CONNECTIONS KIND
+"""Keeps many connections to a port open: python3 -m tests.security.flood HOST:PORT CONNECTIONS KIND
 
-silent: says nothing. half: a HELLO whose payload never comes. slow: a HELLO, a byte a second. Prints "open" when all of them have
-been made, and makes new ones for those that the peer closes, until standard input ends.
+silent: sends nothing. half: a HELLO whose payload never comes. slow: a HELLO, a byte a second. Prints "open" when all connections are made,
+and replaces connections that the peer closes, until standard input ends.
 """
 import resource
 import selectors
@@ -23,7 +23,7 @@ class Flood:
 
     def connect(self):
         connection = socket.socket()
-        # Not from ports that the kernel chooses: the tests beside this one need these. Many addresses of this machine have the others.
+        # Not from ports that the kernel chooses, which concurrent tests need. Many addresses of this machine provide other ports.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         connection.bind((f"127.0.1.{1 + self.made % 200}", 10_000 + self.made // 200 % 20_000))
         connection.connect(self.address)

@@ -1,4 +1,4 @@
-"""Connections by the thousand, from a process of its own (tests/security/flood.py)."""
+"""Thousands of connections, from a separate process (tests/security/flood.py)."""
 import contextlib
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from tests.support.processes import lowest_priority
 
 @contextlib.contextmanager
 def flood(port, connections, kind="silent"):
-    """As long as this lasts. The process has the lowest priority: its own work is not what is to be seen."""
+    """Floods the port within the context. The process has the lowest priority: its own load must not disturb the test."""
     program = subprocess.Popen([sys.executable, "-m", "tests.security.flood", f"127.0.0.1:{port}", str(connections), kind],
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True)
     try:

@@ -1,4 +1,4 @@
-"""Links with --encrypt-data, by somebody who stands between agents and servers."""
+"""Links with --encrypt-data, seen by a process on the path between agents and servers."""
 import socket
 
 import pytest
@@ -11,7 +11,7 @@ HANDSHAKE = {wire.HELLO, wire.CHALLENGE, wire.PROOF, wire.GOAWAY}
 
 
 class Between(wire.Proxy):
-    """Forwards bytes, not frames; `seen`: what was said behind the handshake. `change(to_server, bytes)` may return others."""
+    """Forwards bytes, not frames; `seen`: the bytes after the handshake. `change(to_server, bytes)` may return other bytes."""
 
     def __init__(self, host, port, target, change=lambda to_server, data: data):
         self.seen, self.links = bytearray(), 0
@@ -20,7 +20,7 @@ class Between(wire.Proxy):
 
     def _forward(self, source, sink, to_server):
         try:
-            # HELLO and PROOF of the node, CHALLENGE and HELLO of the server.
+            # The node sends HELLO and PROOF, the server CHALLENGE and HELLO.
             for _ in range(2):
                 header = wire.receive_exactly(source, wire.HEADER.size)
                 if len(header) < wire.HEADER.size:
@@ -57,7 +57,7 @@ def test_nobody_between_sees_a_frame(tmp_path, encrypted):
 
 
 def test_a_byte_that_was_changed_closes_the_link_and_costs_no_bit(tmp_path):
-    """One in four millions is; without encryption a changed gradient would be summed."""
+    """A byte in every four million changes; without encryption a changed gradient would be summed."""
     passed = 0
 
     def change(to_server, data):
@@ -83,7 +83,7 @@ def test_a_byte_that_was_changed_closes_the_link_and_costs_no_bit(tmp_path):
 
 
 def test_a_whole_cluster_trains_encrypted(tmp_path):
-    """With a server that is killed, and nodes' own servers."""
+    """The cluster has the nodes' own servers, and one of two CPU servers is killed."""
     with Cluster(tmp_path, nodes=2, local_size=2, cpu_servers=2, shards=2, agent_flags=["--encrypt-data"]) as cluster:
         ranks = running(cluster)
         goes_on(ranks)

@@ -1,4 +1,4 @@
-"""What is finite runs out, by strangers who connect and do not say who they are; jobs go on, and new members come."""
+"""Finite resources run out through clients that connect without a handshake; jobs go on, and new members come."""
 import os
 import pathlib
 import resource
@@ -14,7 +14,7 @@ from tests.support.rounds import finish, goes_on, running
 
 HARD = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 MANY = 1000 if SANITIZED else 10_000
-# One at a time, since they take much of the machine.
+# One test at a time, since each takes much of the machine.
 pytestmark = [pytest.mark.timing, pytest.mark.skipif(HARD != resource.RLIM_INFINITY and HARD < MANY + 1000, reason=f"a process may have {HARD} open files")]
 
 
@@ -61,7 +61,7 @@ def test_silent_clients_of_grpc_keep_nobody_out(tmp_path, service):
 
 
 def test_slow_clients_of_http_keep_nobody_out(tmp_path):
-    """Those that never finish their request lose their turn, so that the next one is served."""
+    """A client that never finishes its request is disconnected, so that the next client is served."""
     with Cluster(tmp_path, nodes=1, cpu_servers=1) as cluster:
         port = cluster.servers[0].ports["http"]
         with flood(port, MANY // 20, "slow"):
@@ -83,11 +83,11 @@ def test_a_server_without_descriptors_left_lets_members_in(tmp_path):
 
 
 def test_a_scheduler_whose_disk_is_full_ends_with_the_reason_and_the_job_goes_on(tmp_path):
-    """What cannot be stored is told to nobody. With room again, a scheduler on the same store goes on where that one ended."""
+    """A change that cannot be stored is announced to no member. With room again, a scheduler on the same store continues."""
     with small_disk(tmp_path / "disk") as disk, Cluster(tmp_path, nodes=2, cpu_servers=1, store=f"sqlite:{disk.path}/scheduler.db") as cluster:
         ranks = running(cluster)
         disk.fill()
-        late = cluster.start_summation()  # something to store
+        late = cluster.start_summation()  # a change that must be stored
         eventually(lambda: cluster.scheduler.returncode is not None, 20 * PATIENCE, "the end of the scheduler")
         assert cluster.scheduler.returncode == 75, "it is to be started again"
         assert "is full: make room" in cluster.scheduler.tail() and str(disk.path) in cluster.scheduler.tail()

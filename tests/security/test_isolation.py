@@ -1,18 +1,26 @@
-"""Jobs on one summation server: what one of them does, or wants, costs the others no more than their fair share."""
+"""Jobs on one summation server: the traffic and the demands of a job cost the others no more than their fair share."""
 import contextlib
 import subprocess
 import sys
+import time
 
 import pytest
 
 from tests.support import scrape
-from tests.support.cluster import Cluster, PATIENCE, ROOT
+from tests.support.cluster import Cluster, PATIENCE, ROOT, SANITIZED
 from tests.support.processes import eventually
 from tests.support.rounds import finish, goes_on, running
 
 MIB = 1 << 20
+
+
+def resident_bytes(pid):
+    with open(f"/proc/{pid}/statm") as statm:
+        return int(statm.read().split()[1]) * 4096
+
+
 SHARED = ["--colocated-summation=false"]
-LEASE = ["--lease=30s"]  # the hostile job's one process beats for many nodes
+LEASE = ["--lease=30s"]  # the hostile job's only process sends heartbeats for many nodes
 
 
 @contextlib.contextmanager
@@ -55,9 +63,9 @@ def test_the_refusal_reaches_the_trainers(tmp_path):
             assert "left for this job; raise --job-memory-limit" in outcome.result["text"], outcome.result
 
 
-@pytest.mark.parametrize("kind", ["rounds", "early", "unread", "amplify", "tiny"])
+@pytest.mark.parametrize("kind", ["rounds", "early", "unread", "amplify", "tiny", "jobs"])
 def test_a_flood_keeps_nobody_out(tmp_path, kind):
-    """Sixteen links against two, into one thread; the sums stay right."""
+    """Sixteen links compete with two, in a single thread; the sums stay right."""
     with Cluster(tmp_path, nodes=2, cpu_servers=1, scheduler_flags=LEASE, agent_flags=SHARED, summation_flags=["--memory-limit=64MiB", "--job-memory-limit=48MiB"]) as cluster:
         server = cluster.servers[0]
         ranks = running(cluster)
@@ -68,6 +76,41 @@ def test_a_flood_keeps_nobody_out(tmp_path, kind):
         assert server.returncode is None
 
 
+@pytest.mark.skipif(bool(SANITIZED), reason="shadow memory counts too")
+def test_asynchronous_updates_whose_answers_nobody_reads_stay_within_the_jobs_memory(tmp_path):
+    """Every answer is a copy of the value. A receive buffer of each of the eight links is added."""
+    limit, size = 24 * MIB, 8 * MIB
+    with Cluster(tmp_path, nodes=2, cpu_servers=1, scheduler_flags=LEASE, agent_flags=SHARED, summation_flags=["--memory-limit=64MiB", f"--job-memory-limit={limit}"]) as cluster:
+        server = cluster.servers[0]
+        ranks = running(cluster)
+        before = resident_bytes(server.pid)
+        with flooding(cluster, "updates", "--nodes=8", f"--bytes={size}", f"--partition-bytes={size}"):
+            most, over = 0, time.monotonic() + 4 * PATIENCE
+            while time.monotonic() < over:
+                goes_on(ranks, timeout=60)
+                most = max(most, resident_bytes(server.pid))
+        finish(ranks)
+        assert most - before < limit + 8 * size + 16 * MIB, f"{(most - before) / MIB:.0f} MiB"
+
+
+@pytest.mark.skipif(bool(SANITIZED), reason="shadow memory counts too")
+def test_what_a_job_of_tiny_partitions_takes_is_counted(tmp_path):
+    """Tables cost more than the numbers in them: 8 MiB in partitions of 512 bytes do not fit into 24 MiB."""
+    with Cluster(tmp_path, nodes=2, cpu_servers=1, scheduler_flags=LEASE, agent_flags=SHARED, summation_flags=["--memory-limit=64MiB", "--job-memory-limit=24MiB"]) as cluster:
+        server = cluster.servers[0]
+        ranks = running(cluster)
+        before = resident_bytes(server.pid)
+        with hostile_job(cluster, "refused", f"--bytes={8 * MIB}", "--partition-bytes=512", "--nodes=2") as program:
+            said = program.communicate(timeout=60 * PATIENCE)[1].strip().splitlines()[-1]
+        assert "have no room for it" in said and "raise --job-memory-limit" in said, said
+        with hostile_job(cluster, "refused", f"--bytes={8 * MIB}", "--partition-bytes=4", "--nodes=2", "--job=smaller") as program:
+            said = program.communicate(timeout=60 * PATIENCE)[1]
+        assert "--partition-bytes=4 of the agent on flood must be at least 512" in said, said
+        goes_on(ranks)
+        finish(ranks)
+        assert resident_bytes(server.pid) - before < 64 * MIB
+
+
 def test_a_job_that_does_not_read_its_results_is_told_so(tmp_path):
     with Cluster(tmp_path, nodes=2, cpu_servers=1, scheduler_flags=LEASE, agent_flags=SHARED) as cluster:
         server = cluster.servers[0]
@@ -76,7 +119,7 @@ def test_a_job_that_does_not_read_its_results_is_told_so(tmp_path):
 
 
 def test_contributions_whose_turn_never_comes_leave_room_for_those_of_others(tmp_path):
-    """The flood keeps as much as it may when the other job begins: that one's early contributions are kept all the same."""
+    """The flood keeps as much as its limit allows when the other job begins: the other job's early contributions are still kept."""
     with Cluster(tmp_path, nodes=2, cpu_servers=1, scheduler_flags=LEASE, agent_flags=SHARED, summation_flags=["--memory-limit=24MiB"]) as cluster:
         server = cluster.servers[0]
         with flooding(cluster, "early", "--nodes=8", f"--bytes={4 * MIB}"):

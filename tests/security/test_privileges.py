@@ -1,4 +1,4 @@
-"""What a service may do on its machine, once it runs."""
+"""The capabilities of a service on its machine while it runs."""
 import os
 import stat
 

@@ -1,10 +1,11 @@
-"""Who is let into a summation server's data path: nodes with a token of the job's present generation, and nobody else.
+"""Admission to a summation server's data path: only nodes with a token of the job's present generation.
 
-The tests are strangers, and nodes of a job of their own, on a server that sums for another job all the while.
+The tests act as strangers, and as nodes of their own job, on a server that sums for another job all the while.
 """
 import contextlib
 import os
 import random
+import signal
 import socket
 import struct
 import time
@@ -17,13 +18,13 @@ from tests.support.processes import eventually
 from tests.support.rounds import finish, goes_on, running
 from tests.support.scrape import scrape
 
-SKEW_S = 300  # by which clocks may differ
+SKEW_S = 300  # the allowed difference between clocks
 FRAMES = 100_000 if SANITIZED else 1_000_000
 
 
 @contextlib.contextmanager
 def training(tmp_path, **options):
-    """A cluster with a job that trains, before and after what is tested; its results are checked by the trainers."""
+    """A cluster with a job that trains before, during and after the test; its trainers check the results."""
     with Cluster(tmp_path, nodes=2, cpu_servers=1, store=f"sqlite:{tmp_path}/store.db", **options) as cluster:
         ranks = running(cluster)
         yield cluster, tokens.Job(tmp_path / "store.db")
@@ -33,14 +34,14 @@ def training(tmp_path, **options):
 
 
 def rejected(server):
-    """How many links were, by reason."""
+    """The number of rejected links by reason."""
     return {dict(labels)["reason"]: value for (name, labels), value in scrape(server).items()
             if name == "addend_summation_links_rejected_total"}
 
 
 @contextlib.contextmanager
 def other_job(tmp_path, cluster, harms_itself=False):
-    """A job of two nodes that trains on the same server, as the scheduler knows it."""
+    """A job of two nodes that trains on the same server, as the scheduler's database has it."""
     with Cluster(tmp_path, nodes=2, job="other", beside=cluster) as other:
         ranks = running(other)
         yield tokens.Job(tmp_path / "store.db", "other")
@@ -50,7 +51,7 @@ def other_job(tmp_path, cluster, harms_itself=False):
 
 @contextlib.contextmanager
 def counted(server, reason, times=1):
-    """What happens in here is rejected for this reason, and for no other."""
+    """Checks that `times` links are rejected within the context, all for this reason."""
     before = rejected(server)
     yield
     wanted = {**before, reason: before[reason] + times}
@@ -64,7 +65,7 @@ def refused(answer, words):
 
 
 def test_who_has_a_token_of_the_job_is_let_in_and_learns_that_the_server_is_the_real_one(tmp_path):
-    """So that the others are refused for what is wrong with them. It takes the place of the node whose token it has."""
+    """Shows that the other tests' links are refused for their faults. The link replaces the node whose token it has."""
     with training(tmp_path) as (cluster, job), tokens.Link(cluster.servers[0].ports["data"], job) as link:
         link.open()
 
@@ -113,7 +114,7 @@ def test_without_a_token_nothing_is_taken(tmp_path):
             link.hello()
             link.send(wire.CONTRIBUTION, bytes(4), partition=1 << 32, round=1)
             refused(link.receive(), "begins with a HELLO")
-        with counted(server, "malformed"), tokens.Link(port, job) as link:  # the job's own key, as former versions did
+        with counted(server, "malformed"), tokens.Link(port, job) as link:  # the job's key itself, as former versions sent it
             link.send(wire.HELLO, job.key)
             refused(link.receive(), "32 bytes")
 
@@ -140,32 +141,32 @@ def test_truncated_and_oversized_frames_close_their_own_link(tmp_path):
                 link.connection.sendall(wire.encode(type=wire.HELLO, job=job.id, generation=1, payload_bytes=payload_bytes, uncompressed_bytes=payload_bytes))
                 refused(link.receive(), "too long")
         before = rejected(server)
-        for size in (1, 95, 96, 120):  # and then the end
+        for size in (1, 95, 96, 120):  # then the end
             with tokens.Link(port, job) as link:
                 hello = link.encode(wire.HELLO, struct.pack("<Q", link.expires) + link.nonce)
                 link.connection.sendall(hello[:size])
         with tokens.Link(port, job) as link:
-            link.open()  # the server goes on with the next one
+            link.open()  # the server continues with the next link
             link.connection.sendall(link.encode(wire.CONTRIBUTION, bytes(4), partition=1 << 32, round=1)[:98])
         assert rejected(server) == before
 
 
 def test_a_member_of_one_job_cannot_reach_anothers_partitions(tmp_path):
-    """Whatever a frame names: a link speaks for the job, generation and node that have proved themselves."""
+    """A link acts for the job, generation and node that it has proved, not for those in its frames."""
     with training(tmp_path) as (cluster, job), other_job(tmp_path, cluster) as mine:
         server = cluster.servers[0]
         for forged in (dict(job=job.id), dict(generation=mine.generation + 1), dict(sender=1)):
             with counted(server, "malformed"), tokens.Link(server.ports["data"], mine) as link:
                 link.open(link.encode(wire.CONTRIBUTION, bytes(4), **{**dict(partition=1 << 32, round=1), **forged}))
                 refused(link.receive(), "another job, generation or node")
-        with tokens.Link(server.ports["data"], mine) as link:  # under its own name there is no such partition
+        with tokens.Link(server.ports["data"], mine) as link:  # in its own job there is no such partition
             link.open(link.encode(wire.CONTRIBUTION, bytes(4), partition=99 << 32, round=1) + link.encode(wire.PING))
             fields, _ = link.receive()
             assert fields["type"] == wire.PING, "it was dropped, and nothing else happened"
 
 
 def random_frames(source, count):
-    """Headers with right checksums and fields that are mostly wrong; some with random bytes instead."""
+    """Headers with correct checksums and mostly wrong fields; some frames are random bytes."""
     frames = []
     for _ in range(count):
         if source.random() < 0.2:
@@ -210,7 +211,7 @@ def memory_kib(process, what):
 
 @pytest.mark.parametrize("as_member", [False, True], ids=["strangers", "members of another job"])
 def test_random_frames_reach_nobody(tmp_path, as_member):
-    """A million frames; the server's memory at its peak is what it was, but for the links themselves."""
+    """A million frames; the server's peak memory stays the same, except for the links themselves."""
     seed = int(os.environ.get("ADDEND_TEST_SEED", random.randrange(1 << 32)))
     print(f"ADDEND_TEST_SEED={seed}")
     source = random.Random(seed)
@@ -232,7 +233,7 @@ def test_random_frames_reach_nobody(tmp_path, as_member):
                     link.connection.shutdown(socket.SHUT_WR)
                     while link.connection.recv(1 << 16):
                         pass
-                except OSError:  # it was closed under our hands
+                except OSError:  # the server closed the link meanwhile
                     pass
             sent += 1024
         grown = memory_kib(server, "VmHWM:") - peak
@@ -271,6 +272,24 @@ def test_cpu_servers_bring_the_secret_that_the_scheduler_asks_for(tmp_path):
         finish(running(cluster))
 
 
+def test_a_server_is_drained_by_itself_or_by_who_knows_the_servers_secret(tmp_path):
+    path = tmp_path / "servers"
+    path.write_text("whoever is a server sees gradients")
+    flag = f"--server-secret-file={path}"
+    with Cluster(tmp_path, nodes=2, cpu_servers=2, scheduler_flags=[flag], summation_flags=[flag]) as cluster:
+        ranks = running(cluster)
+        drain = ["addendctl", "drain", "1", f"--scheduler={cluster.scheduler_address}"]
+        refused = run_binary(*drain)
+        assert refused.returncode == 64 and "give addendctl drain the --server-secret-file" in refused.stderr, refused
+        assert not any(server["draining"] for server in cluster.addendctl("status")["servers"])
+        assert run_binary(*drain, flag).returncode == 0
+        cluster.servers[1].signal(signal.SIGTERM)
+        assert cluster.servers[1].wait(30 * PATIENCE) == 0
+        assert "drained" in cluster.servers[1].text()
+        goes_on(ranks)
+        finish(ranks)
+
+
 @pytest.mark.parametrize("text, words", [("short", "can be guessed"), (None, "cannot be read")])
 def test_a_secret_that_is_none_is_bad_configuration(tmp_path, text, words):
     path = tmp_path / "secret"
@@ -281,7 +300,7 @@ def test_a_secret_that_is_none_is_bad_configuration(tmp_path, text, words):
 
 
 def test_tokens_are_renewed_while_the_job_runs(tmp_path):
-    """They last for two seconds. A server that comes later is reached with a new one."""
+    """Tokens last for two seconds. A server that joins later is reached with a new token."""
     with Cluster(tmp_path, nodes=2, cpu_servers=1, scheduler_flags=["--token-lifetime=2s"]) as cluster:
         ranks = running(cluster)
         goes_on(ranks)

@@ -1,4 +1,4 @@
-"""Trainers that lie to their agent: whatever comes over the socket, the agent lives and serves the next ones."""
+"""Trainers that send wrong messages to their agent: the agent survives any message and serves the next trainers."""
 import array
 import os
 import pathlib
@@ -12,7 +12,7 @@ from tests.support.cluster import Cluster, PATIENCE
 from tests.support.processes import eventually
 from tests.support.rounds import finish, goes_on, running
 
-# Message in lib/client/ipc.h.
+# struct Message in lib/client/ipc.h.
 MESSAGE = struct.Struct("<IHHIHBBQQQQiIIIiiiiii")
 FIELDS = ("magic", "version", "type", "tensor", "flags", "dtype", "op", "request", "round", "offset", "bytes", "priority", "code",
           "dims", "text_bytes", "rank", "size", "local_rank", "local_size", "node_rank", "num_nodes")
@@ -31,7 +31,7 @@ def declare(name, dims, **fields):
 
 
 class Trainer:
-    """The only rank of a job of one node."""
+    """The only rank of a job with a single node."""
 
     def __init__(self, cluster):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -45,7 +45,7 @@ class Trainer:
         self.socket.close()
 
     def send(self, data, fds=()):
-        """False: the agent has closed the connection."""
+        """Sends a message; returns False if the agent has closed the connection."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         try:
             self.socket.sendmsg([data], rights)
@@ -54,7 +54,7 @@ class Trainer:
             return False
 
     def receive(self, kind):
-        """The next message of this type, as a dictionary; None when the agent has closed the connection."""
+        """The next message of this type, as a dictionary; None if the agent has closed the connection."""
         while True:
             data, fds, *_ = socket.recv_fds(self.socket, 1 << 14, 4)
             for fd in fds:
@@ -66,7 +66,7 @@ class Trainer:
                 return fields
 
     def begin(self):
-        """Is admitted, and declares a tensor: its number."""
+        """Joins, and declares a tensor; returns its number."""
         self.send(encode(type=INIT, size=1, local_size=1))
         reply = self.receive(INIT_REPLY)
         assert reply is not None and reply["code"] == 0, reply
@@ -75,14 +75,14 @@ class Trainer:
 
 
 def works(cluster):
-    """An honest trainer gets the right bits."""
+    """Checks that an honest trainer gets the right bits."""
     ranks = running(cluster)
     goes_on(ranks)
     finish(ranks)
 
 
 def random_message(dice, tensor):
-    """One that could be right, but for what is wrong with it."""
+    """A message that would be right except for random faults."""
     edges = [0, 1, 2, 3, 5, 255, 4096, 1 << 31, (1 << 32) - 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
     fields = {"type": dice.randrange(TYPES + 2), "tensor": tensor, "round": 1}
     bits = {"type": 16, "tensor": 32, "flags": 16, "dtype": 8, "op": 8, "request": 64, "round": 64, "offset": 64, "bytes": 64, "code": 32}
@@ -100,6 +100,10 @@ def random_message(dice, tensor):
         position = dice.randrange(len(data))
         return data[:position] + dice.randbytes(1) + data[position + 1:]
     return data
+
+
+def resident_bytes(process):
+    return int(pathlib.Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def descriptors(process):
@@ -162,6 +166,24 @@ def test_descriptors_that_nobody_asked_for_are_closed(tmp_path):
         works(cluster)
 
 
+def test_a_trainer_that_never_reads_takes_a_bounded_part_of_the_agents_memory(tmp_path):
+    """The answer to each refused declaration repeats its name, of up to 4096 bytes."""
+    with Cluster(tmp_path, nodes=1) as cluster:
+        agent = cluster.agents[0]
+        with Trainer(cluster) as trainer:
+            trainer.begin()
+            before, name = resident_bytes(agent), b"n" * 4000
+            refused = declare(name, [-1], request=1)
+            for _ in range(60_000):  # 240 MB of answers
+                if not trainer.send(refused):
+                    break
+            else:
+                raise AssertionError("the connection is still open")
+            assert resident_bytes(agent) - before < 120 << 20
+        eventually(lambda: "does not read its socket" in agent.text(), 10 * PATIENCE, "the reason in the agent's log")
+        works(cluster)
+
+
 @pytest.mark.parametrize("dims", [[1 << 62], [1 << 40, 1 << 40], [1 << 44], [-1], [0, 1 << 62]])
 def test_a_tensor_of_no_possible_size_is_refused(tmp_path, dims):
     with Cluster(tmp_path, nodes=1) as cluster:
@@ -174,7 +196,7 @@ def test_a_tensor_of_no_possible_size_is_refused(tmp_path, dims):
 
 
 def test_garbage_in_the_shared_memory_is_only_garbage(tmp_path):
-    """A contribution is nothing but numbers, and its segment cannot be made smaller."""
+    """A contribution consists of numbers only, and its segment cannot be made smaller."""
     with Cluster(tmp_path, nodes=1) as cluster:
         with Trainer(cluster) as trainer:
             trainer.send(encode(type=INIT, size=1, local_size=1))

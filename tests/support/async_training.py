@@ -1,15 +1,15 @@
-"""A small training job for asynchronous mode, and the same one with a plain parameter server."""
+"""A small training job for asynchronous mode, and the same job with a plain parameter server."""
 import hashlib
 
 import torch
 
 
 class Worker:
-    """One rank's model, optimizer and data. `distribute` makes the optimizer asynchronous; None leaves it alone."""
+    """A rank's model, optimizer and data. `distribute` makes the optimizer asynchronous; None leaves it plain."""
 
     def __init__(self, rank, distribute=None):
         torch.set_num_threads(1)
-        torch.manual_seed(17 if distribute is None else rank)  # rank 0's weights are everybody's
+        torch.manual_seed(17 if distribute is None else rank)  # all ranks receive rank 0's weights
         self.model = torch.nn.Sequential(torch.nn.Linear(20, 300), torch.nn.Tanh(), torch.nn.Linear(300, 1))
         if rank == 0:
             self.load(initial())
@@ -27,7 +27,7 @@ class Worker:
         return [parameter.detach().clone() for parameter in self.model.parameters()]
 
     def step(self):
-        """One step on this rank's own data; its loss."""
+        """Makes a step on this rank's own data; returns its loss."""
         inputs = torch.rand(16, 20, generator=self.data)
         loss = (self.model(inputs).squeeze(1) - inputs.sum(1)).square().mean()
         self.optimizer.zero_grad()

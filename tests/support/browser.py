@@ -33,7 +33,7 @@ class Browser:
         # Chromium reads commands from its descriptor 3 and writes to its descriptor 4.
         from_us, self._to = os.pipe()
         self._from, to_us = os.pipe()
-        # Out of the way first: either may be 3 or 4 already.
+        # First moved to descriptors from 10 on: either may already be 3 or 4.
         commands, answers = (fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (from_us, to_us))
         self._process = subprocess.Popen(
             ["bash", "-c", f'exec "$@" 3<&{commands} 4>&{answers}', "bash", *DIES_WITH_THE_TEST, *COMMAND, f"--user-data-dir={self.folder}"],
@@ -90,7 +90,7 @@ class Browser:
 class Page:
     def __init__(self, browser, session):
         self._browser, self._session = browser, session
-        self.errors = []  # of scripts, of the console, and of what could not be loaded
+        self.errors = []  # errors of scripts, of the console, and of resources that failed to load
 
     def call(self, method, **parameters):
         return self._browser.call(method, self._session, **parameters)
@@ -110,14 +110,14 @@ class Page:
         return result["result"].get("value")
 
     def text(self, selector="body"):
-        """As a reader sees it; an empty text if there is no such element."""
+        """The text as a reader sees it; empty if the selector matches no element."""
         return self.evaluate(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''")
 
     def eventually(self, expression, timeout=15):
         return eventually(lambda: self.evaluate(expression), timeout, f"{expression} in the page:\n{self.text()[-3000:]}", interval=0.1)
 
     def shows(self, text, selector="body", timeout=15):
-        """Waits until the text is there."""
+        """Waits until the element contains the text."""
         return self.eventually(f"(document.querySelector({json.dumps(selector)})?.innerText ?? '').includes({json.dumps(text)})", timeout)
 
     def resize(self, width, height, dark=False):
@@ -126,7 +126,7 @@ class Page:
 
     def screenshot(self, path):
         self.call("Page.bringToFront")
-        # What has changed is drawn first: a frame may still be on its way.
+        # Changes are drawn first: a frame may still be pending.
         self.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
         data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)["data"]
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,6 +137,6 @@ class Page:
             self.call("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
 
     def accessible(self):
-        """What assistive technology is told: a list of (role, name)."""
+        """The accessibility tree for assistive technology: a list of (role, name)."""
         nodes = self.call("Accessibility.getFullAXTree")["nodes"]
         return [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node.get("ignored") and "role" in node]

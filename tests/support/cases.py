@@ -25,7 +25,7 @@ def expected_digest(nodes, local_size, dtype, op, size, kind, round):
 
 
 def first_difference(nodes, local_size, dtype, op, size, kind, round, path):
-    """Explains how a wrong result, saved at `path`, differs."""
+    """Explains the differences of a wrong result, saved at `path`."""
     contributions = [[contribution(dtype, op, size, kind, round, node, local) for local in range(local_size)]
                      for node in range(nodes)]
     right, wrong = reference.push_pull(op, dtype, contributions), np.load(path)

@@ -11,7 +11,7 @@ def _openssl(*arguments):
 
 
 class Authority:
-    """Signs certificates; its own is the file `ca`."""
+    """A certificate authority; its own certificate is the file `ca`."""
 
     def __init__(self, folder, name):
         self.folder = pathlib.Path(folder) / name
@@ -20,9 +20,10 @@ class Authority:
         _openssl("req", "-x509", *NEW_KEY, "-days", 1, "-keyout", self.key, "-out", self.ca, "-subj", f"/CN={name}")
 
     def sign(self, holder, names=HERE, trusting=()):
-        """A folder with tls.crt, tls.key and ca.crt, as cert-manager fills a secret. `names` as openssl writes them.
+        """Returns a folder with tls.crt, tls.key and ca.crt, as cert-manager fills a secret. `names`: in openssl's syntax.
 
-        The holder trusts this authority, or instead those of `trusting`."""
+        The holder trusts this authority, or the authorities in `trusting` instead.
+        """
         folder = self.folder / holder
         folder.mkdir()
         request, extensions = folder / "request", folder / "names"
@@ -35,7 +36,7 @@ class Authority:
 
 
 def flags(folder):
-    """Of a service or of addendctl, to be the one to whom `folder` was signed."""
+    """The flags with which a service or addendctl uses the certificate in `folder`."""
     return [f"--tls-cert={folder}/tls.crt", f"--tls-key={folder}/tls.key", f"--tls-ca={folder}/ca.crt"]
 
 
@@ -47,7 +48,7 @@ class Secret:
         self.folder.mkdir()
 
     def show(self, content):
-        """Puts another folder's files here, in one step."""
+        """Switches the links to another folder's files, atomically."""
         data, fresh = self.folder / "..data", self.folder / "..fresh"
         fresh.symlink_to(content)
         fresh.replace(data)

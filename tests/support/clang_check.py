@@ -1,7 +1,7 @@
 """Lets clang check every source of lib/, services/, tools/ and bench/: warnings and thread-safety analysis as errors.
 
-Nothing is generated, so this takes a fraction of a build. What has been compiled is not checked again where that compiler was clang, which
-warns as it compiles: clang_check.py COMPILE_COMMANDS JOBS.
+It generates no code, so it takes a fraction of a build. Sources that clang has already compiled are skipped, since clang warns as it
+compiles: clang_check.py COMPILE_COMMANDS JOBS.
 """
 import concurrent.futures
 import json

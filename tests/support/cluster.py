@@ -3,10 +3,10 @@
     with Cluster(tmp_path, nodes=2, local_size=2, cpu_servers=1) as cluster:
         results = cluster.run_ranks("numerics.py", {"sizes": [1, 3]})
 
-Every process is killed at the end, whatever happened, and the logs are shown when a test fails.
+At the end every process is killed, even after a failure, and a failed test shows the logs.
 ADDEND_BIN_DIR selects the binaries (default: build/bin); with ADDEND_SANITIZED the sanitizers' reports fail the test.
 ADDEND_TEST_PYTHON is the trainers' interpreter (default: /usr/bin/python3).
-ADDEND_SLOW says that the machine is emulated: everything takes many times longer.
+ADDEND_SLOW marks an emulated machine, on which everything takes many times longer.
 """
 import json
 import os
@@ -27,24 +27,24 @@ SANITIZED = os.environ.get("ADDEND_SANITIZED", "")
 TRAINERS = ROOT / "tests" / "cluster" / "trainers"
 PYTHON = os.environ.get("ADDEND_TEST_PYTHON", "/usr/bin/python3")
 SLOW = bool(SANITIZED or os.environ.get("ADDEND_SLOW"))
-# Sanitized binaries run several times slower, and their start takes seconds where many start at once.
+# Sanitized binaries run several times slower, and their start takes seconds if many start at once.
 PATIENCE = 6 if SLOW else 1
-LEASE_FACTOR = 4 if SLOW else 1  # and their heartbeats come late
+LEASE_FACTOR = 4 if SLOW else 1  # sanitized binaries also send heartbeats late
 
 
 def with_scaled_lease(flags):
-    """The scheduler's flags, with a lease (5 s if they name none) that suits the binaries."""
+    """The scheduler's flags, with the lease (5 s if the flags have no lease) scaled for slow binaries."""
     def scaled(match):
         return f"--lease={int(match[1]) * LEASE_FACTOR}s"
     return [re.sub(r"^--lease=(\d+)s$", scaled, flag) for flag in ["--lease=5s", *flags]]
 
 
 def sanitizer_environment(folder=None):
-    """The sanitizers' options: every report goes to a file of its own in `folder`, or without one to standard error."""
+    """The sanitizers' options: each report goes to its own file in `folder`, or to standard error without a folder."""
     support = ROOT / "tests" / "support"
     log = f"log_path={folder}/sanitizer:" if folder else ""
     return {
-        # Vectors that packaged libraries fill are not marked as AddressSanitizer expects.
+        # AddressSanitizer cannot check vectors that packaged libraries fill without annotations.
         "ASAN_OPTIONS": f"{log}detect_leaks=1:abort_on_error=0:detect_container_overflow=0",
         "UBSAN_OPTIONS": f"{log}print_stacktrace=1:suppressions={support}/ubsan.supp",
         "LSAN_OPTIONS": f"suppressions={support}/lsan.supp:print_suppressions=0",
@@ -53,7 +53,7 @@ def sanitizer_environment(folder=None):
 
 
 class RankResult:
-    """What one trainer process left: `result` is the JSON document it handed to common.finish()."""
+    """The outcome of a trainer process: `result` is the JSON document passed to common.finish()."""
 
     def __init__(self, rank, process, result):
         self.rank = rank
@@ -63,14 +63,14 @@ class RankResult:
 
 
 class Ranks:
-    """The trainer processes of one run, possibly still going."""
+    """The trainer processes of a run, which may still be running."""
 
     def __init__(self, processes, folder):
         self.processes = processes  # {rank: Process}
         self.folder = folder
 
     def wait_at(self, gate, timeout=60):
-        """Waits until all living ranks stand at common.gate(gate)."""
+        """Waits until all living ranks are at common.gate(gate)."""
         def all_there():
             for rank, process in self.processes.items():
                 if process.returncode is not None:
@@ -82,7 +82,7 @@ class Ranks:
         (self.folder / f"{gate}.open").touch()
 
     def join(self, timeout=60, expect=0):
-        """Waits for all ranks; fails if one hangs, or ends with another status than `expect` (None: any)."""
+        """Waits for all ranks; fails if a rank hangs, or ends with another status than `expect` (None: any)."""
         deadline = time.monotonic() + timeout * PATIENCE
         results = []
         for rank, process in sorted(self.processes.items()):
@@ -104,10 +104,11 @@ class Cluster:
     def __init__(self, folder, nodes=1, local_size=1, cpu_servers=0, shards=1, job="job", store="memory",
                  scheduler_flags=(), summation_flags=(), agent_flags=(), network=None, user=None, bin_dir=None, schedulers=1,
                  flags_of_node=lambda node: (), flags_of_server=lambda index: (), common_flags=(), beside=None):
-        """`network`: a netns.Network whose hosts 1..nodes carry the agents and the next ones the CPU servers;
-        without it everything is on 127.0.0.1. `user`: a numeric user id that runs every process. With more than one
-        scheduler they share an etcd, which the cluster starts. `common_flags`: of every service, and, where they are
-        about TLS, of addendctl. `beside`: another cluster, whose scheduler and CPU servers this one's job uses too."""
+        """`network`: a netns.Network whose hosts 1..nodes carry the agents and the next hosts the CPU servers; without it all processes are
+        on 127.0.0.1. `user`: a numeric user id that runs every process. Several schedulers share an etcd, which the cluster starts.
+        `common_flags`: of every service; TLS flags among them also of addendctl. `beside`: another cluster, whose scheduler and CPU servers
+        this cluster's job also uses.
+        """
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="c", dir=folder))
         self.nodes, self.local_size, self.cpu_servers = nodes, local_size, cpu_servers
         self.shards, self.job, self.store = shards, job, store
@@ -115,13 +116,13 @@ class Cluster:
         for kind in self.flags:
             self.flags[kind] += common_flags
         self.ctl_flags = [flag for flag in common_flags if flag.startswith("--tls-")]
-        self.flags_of_node = flags_of_node  # further ones of its agent
-        self.flags_of_server = flags_of_server  # and of a CPU server
+        self.flags_of_node = flags_of_node  # further flags of a node's agent
+        self.flags_of_server = flags_of_server  # further flags of a CPU server
         self.network, self.user, self.beside = network, user, beside
         self.bin_dir = pathlib.Path(bin_dir or BIN_DIR)
         self.processes = []
-        self.scheduler = None  # the only one
-        self.schedulers = [None] * schedulers  # all, one of which leads
+        self.scheduler = None  # set if there is only one
+        self.schedulers = [None] * schedulers  # all schedulers, one of which is the leader
         self.servers = []
         self.agents = {}
         self._runs = 0
@@ -153,8 +154,8 @@ class Cluster:
         self._end(failed=kind is not None)
 
     def _end(self, failed):
-        if SANITIZED and not failed:  # leaks are reported at a regular end only
-            # Schedulers last: servers give what they have to others, and wait for the scheduler's word.
+        if SANITIZED and not failed:  # leaks are reported only at a regular exit
+            # Schedulers last: a server hands over its partitions, and waits for the scheduler's confirmation.
             for process in sorted(reversed(self.processes), key=lambda one: one.name.startswith(("scheduler", "etcd"))):
                 if process.returncode is None:
                     process.stop(60)
@@ -182,7 +183,7 @@ class Cluster:
         return env
 
     def start(self, name, command, host=None, env=None, cwd=None, stdout=None):
-        """Starts any program as a part of the cluster (it is killed with it), on a host of the network if there is one."""
+        """Starts any program as a part of the cluster, which kills it at the end, on a host of the network if there is a network."""
         if self.network and host is not None:
             command = [*self.network.prefix(host), *command]
         process = Process(name, command, self.folder / f"{name}.log", env or self.environment(), cwd, stdout, self.user)
@@ -212,7 +213,7 @@ class Cluster:
             "scheduler", f"scheduler{index}", 0, [f"--listen={address}", f"--store={self.store}"])
 
     def leader(self):
-        """The index of the scheduler that leads; waits until one does."""
+        """The index of the leading scheduler; waits until a scheduler leads."""
         def leads():
             return [str(index) for index, process in enumerate(self.schedulers)
                     if process.returncode is None and process.port_file.exists()]
@@ -256,7 +257,7 @@ class Cluster:
         return process
 
     def await_ports(self, process, timeout=10):
-        """Waits until the service serves, and keeps its ports in process.ports."""
+        """Waits until the service is serving, and stores its ports in process.ports."""
         def serving():
             assert process.returncode is None, f"{process.name} ended with status {process.returncode}:\n{process.tail()}"
             return process.port_file.exists()
@@ -278,7 +279,7 @@ class Cluster:
     def start_ranks(self, script, parameters=None, ranks=None, env=None):
         """Starts trainers of tests/cluster/trainers (or of any path) with torchrun's variables.
 
-        `parameters` reaches them as common.parameters(); `env`: further variables, or a function of the rank.
+        common.parameters() returns `parameters` to them; `env`: further variables, or a function of the rank.
         """
         self._runs += 1
         folder = self.folder / f"run{self._runs}"
@@ -295,12 +296,12 @@ class Cluster:
         return Ranks(processes, folder)
 
     def run_ranks(self, script, parameters=None, timeout=60, expect=0, ranks=None, env=None):
-        """Runs trainers to their end and returns one RankResult per rank."""
+        """Runs trainers to their end and returns a RankResult per rank."""
         return self.start_ranks(script, parameters, ranks, env).join(timeout, expect)
 
     # ---- looking ----
     def addendctl(self, *arguments):
-        """The JSON that addendctl prints."""
+        """The JSON document that addendctl prints."""
         command = [*(self.network.prefix(0) if self.network else []), self.bin_dir / "addendctl", *arguments, f"--scheduler={self.scheduler_address}", "--json", *self.ctl_flags]
         result = subprocess.run(command, capture_output=True, text=True, timeout=20 * PATIENCE, env=self.environment())
         assert result.returncode == 0, f"addendctl {arguments} ended with status {result.returncode}: {result.stderr}"
@@ -308,7 +309,7 @@ class Cluster:
 
 
 def run_binary(name, *arguments, timeout=20, env=None):
-    """Runs one of the binaries by itself; returns subprocess's result with texts."""
+    """Runs a binary outside of any cluster; returns subprocess's result with texts."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ADDEND_")}
     environment.update({**sanitizer_environment(), "ADDEND_INSECURE": "true", **(env or {})})
     return subprocess.run([BIN_DIR / name, *map(str, arguments)], capture_output=True, text=True,

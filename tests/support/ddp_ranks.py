@@ -1,4 +1,4 @@
-"""Ranks that train a small model with DistributedDataParallel and a compression."""
+"""Ranks that train a small model with DistributedDataParallel and a compression scheme."""
 
 import torch
 import torch.distributed as dist
@@ -28,7 +28,7 @@ def run(agent, body, **extra):
 
 def start():
     torch.set_num_threads(1)
-    dist._DEFAULT_FIRST_BUCKET_BYTES = 2000  # else the small models here fit into one bucket
+    dist._DEFAULT_FIRST_BUCKET_BYTES = 2000  # by default the small models would fit into a single bucket
     dist.init_process_group("gloo")
     addend.torch.init()
 
@@ -89,7 +89,7 @@ def gradients(model):
 
 
 def same(a, b):
-    """Whether two states are equal, tensor by tensor."""
+    """Returns whether two states are equal, tensor by tensor."""
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)):

@@ -1,7 +1,6 @@
-// Preloaded into an agent: a NIC that reads dma-bufs, for tests where soft-RoCE is all there is.
-// The descriptor is of an emulated GPU's memory (emulated_cuda), which is mapped here and
-// registered under the address that the caller means; where the caller has that address nothing can
-// be read.
+// Preloaded into an agent: emulates a NIC that reads dma-bufs, for tests with only soft-RoCE. The
+// descriptor belongs to an emulated GPU's memory (emulated_cuda); it is mapped here and registered
+// under the caller's address, from which the caller itself could not read.
 #include <infiniband/verbs.h>
 #include <sys/mman.h>
 

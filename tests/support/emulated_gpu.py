@@ -3,10 +3,10 @@
 In a trainer, before addend is imported:
 
     from tests.support import emulated_gpu
-    gpu = emulated_gpu.Gpu(index)              # the one that is this process's current device from now on
+    gpu = emulated_gpu.Gpu(index)              # this process's current device from now on
     result = gpu.push_pull(array, "name", op)  # as addend.push_pull, from the GPU
 
-tests/gpu is for machines with a real one.
+tests/gpu is for machines with a real GPU.
 """
 import ctypes
 import os
@@ -15,7 +15,7 @@ import pathlib
 import numpy as np
 
 LIBRARY = pathlib.Path(__file__).resolve().parents[2] / "build" / "tests" / "libaddend_cuda_emulated.so"
-# Of the fixtures in tests/data/topology, in the order of bus ids.
+# The bus ids of the fixtures in tests/data/topology, in ascending order.
 BUS_IDS = {
     "paper-pcie": [f"0000:{bus}:00.0" for bus in ("18", "19", "1a", "1b", "87", "88", "89", "8a")],
     "dgx": [f"0000:{bus}:00.0" for bus in ("03", "04", "43", "44", "83", "84", "c3", "c4")],
@@ -35,15 +35,15 @@ class Gpu:
         self.stream = stream.value
 
     def count(self, name):
-        """Of "synchronisations", "copies", "allocations", "pinned": since the process began."""
+        """A count since the process began: "synchronisations", "copies", "allocations" or "pinned"."""
         return self._cuda.emulated_cuda_count(name.encode())
 
     def fail(self):
-        """The device has failed: every call from now on says so."""
+        """Makes the device fail: every later call returns an error."""
         self._cuda.emulated_cuda_set(b"fail_after_copies", ctypes.c_int64(0))
 
     def start(self, array, name, op, wire=None, out=None, priority=0):
-        """A handle; `out` gets the result, `wire` is the dtype in which it travels. `array` None: nothing of this rank."""
+        """Returns a handle and the result's array; `wire` is the dtype of the transfer. `array` None: this rank adds nothing."""
         from addend import _core
         out = np.empty_like(array) if out is None else out
         dtype = _core.DTYPE_CODES["bfloat16" if out.dtype == np.uint16 else out.dtype.name]
@@ -55,7 +55,7 @@ class Gpu:
     def finish(self, handle, out):
         handle.wait()
         handle.to_stream(self.stream)
-        assert self._cuda.cudaStreamSynchronize(self.stream) == 0  # the test's own
+        assert self._cuda.cudaStreamSynchronize(self.stream) == 0  # the test's synchronisation
         return out
 
     def push_pull(self, array, name, op, **options):

@@ -1,4 +1,4 @@
-"""A small disk of its own that a test can fill."""
+"""A small separate disk that a test can fill."""
 import contextlib
 import os
 import pathlib
@@ -11,7 +11,7 @@ class Disk:
         self._ballast = self.path / "ballast"
 
     def fill(self):
-        """Not a byte more can be written."""
+        """Fills the disk: not a byte more can be written."""
         with open(self._ballast, "wb", buffering=0) as file:
             for size in (1 << 16, 4096, 1):
                 with contextlib.suppress(OSError):
@@ -24,7 +24,7 @@ class Disk:
 
 @contextlib.contextmanager
 def small_disk(path, mebibytes=2):
-    """Mounted at `path`, a folder that is made. Needs root."""
+    """Mounts a small disk at `path`, a folder that is created. Needs root."""
     os.makedirs(path)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "addend-test", path], check=True)
     try:

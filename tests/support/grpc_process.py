@@ -1,6 +1,6 @@
-"""gRPC for the tests, each time in a process of its own: gRPC's threads and the forks of the tests do not go together.
+"""gRPC for the tests, each use in its own process: gRPC's threads and the tests' forks do not work together.
 
-health() asks, Clients holds connections open, Proxy changes what members send. What they run is this file.
+health() queries a health service, Clients holds connections open, Proxy changes members' messages. Their processes run this file.
 """
 import argparse
 from concurrent import futures
@@ -15,7 +15,7 @@ _START_S = 20 * PATIENCE
 
 
 class _Program:
-    """Runs this file with `arguments`; it ends when its standard input does."""
+    """Runs this file with `arguments`; it ends when its standard input ends."""
 
     def __init__(self, *arguments):
         self._process = subprocess.Popen(
@@ -32,7 +32,7 @@ class _Program:
 
 
 def health(address, service="", tls=None, anonymous=False):
-    """What grpc.health.v1 answers at `address`, host:port, over a new connection: SERVING, NOT_SERVING or the error's name.
+    """The answer of grpc.health.v1 at `address`, host:port, over a new connection: SERVING, NOT_SERVING or the error's name.
 
     `tls` is a folder with ca.crt, and, unless `anonymous`, tls.crt and tls.key; without it the connection is plain text.
     """
@@ -41,14 +41,14 @@ def health(address, service="", tls=None, anonymous=False):
 
 
 class Clients(_Program):
-    """Streams to a service that never end by themselves: watched health on both ports, and callers that say nothing."""
+    """Endless streams to a service: watched health on both ports, and callers that send nothing."""
 
     def __init__(self, grpc_port, health_port):
         super().__init__("hold", grpc_port, health_port)
 
 
 class Proxy(_Program):
-    """Listens on 127.0.0.1:`port` and forwards unary calls to `target`; their messages' first bytes `old` become `new`."""
+    """Listens on 127.0.0.1:`port` and forwards unary calls to `target`; replaces the messages' first bytes `old` by `new`."""
 
     def __init__(self, target, old, new):
         super().__init__("proxy", target, old.hex(), new.hex())
@@ -109,7 +109,7 @@ def _proxy(grpc, target, old, new):
                 try:
                     return channel.unary_unary(details.method)(new + request[len(old):], timeout=5)
                 except grpc.RpcError as error:
-                    context.set_trailing_metadata(error.trailing_metadata())  # the exit status travels there
+                    context.set_trailing_metadata(error.trailing_metadata())  # it has the exit status
                     context.abort(error.code(), error.details())
             return grpc.unary_unary_rpc_method_handler(call)
     server = grpc.server(futures.ThreadPoolExecutor(4), handlers=[Forward()])
@@ -121,7 +121,7 @@ def _proxy(grpc, target, old, new):
 
 
 def _main():
-    import grpc  # only here: a test that imports this file must not
+    import grpc  # here, because a test that imports this file must not import grpc
     parser = argparse.ArgumentParser()
     modes = parser.add_subparsers(required=True)
     mode = modes.add_parser("health")

@@ -1,17 +1,19 @@
-"""A job that has no agents: one process that registers all its nodes, links each to the one summation server, and floods it.
+"""A job without agents: a single process that registers all its nodes, links each to the only summation server, and floods the server.
 
     python3 -m tests.support.hostile_job KIND --scheduler=HOST:PORT [--nodes=8] [--bytes=...] [--partition-bytes=...]
 
-KIND is what it does, without end, as fast as the server reads, from all nodes at once:
+KIND is the flood, without end, as fast as the server reads, from all nodes at once:
 
-    rounds   what a job does: contributions, and the next round when all results are there
-    early    contributions whose turn never comes, since the first node sends none
-    unread   contributions to a round that has its result, which is sent again each time; and nobody reads
-    amplify  the same with contributions that say that they are empty; everybody reads, and asks for more than that
+    rounds   a job's normal traffic: contributions, and the next round when all results are there
+    early    contributions whose turn never comes, since the first node sends no contribution
+    unread   contributions to a round that has its result, which is sent again each time; no node reads
+    amplify  the same with contributions marked as empty; every node reads, and requests more than it reads
     tiny     frames without payload that the server answers
-    refused  nothing: prints why the scheduler refuses its tensor, and ends
+    updates  asynchronous updates, each sent before the answer to the former can be read; no node reads
+    jobs     a sequence of jobs, each with another name: a job joins, its tensor is planned, and it leaves
+    refused  no flood: prints the scheduler's reason to refuse the tensor, and ends
 
-Prints "flooding" when all have begun. A link that the server closes is made anew.
+Prints "flooding" when it has begun. A link that the server closes is reconnected.
 """
 import argparse
 import contextlib
@@ -30,16 +32,18 @@ from tests.support import tokens, wire
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROTOCOL_VERSION_FILE = ROOT / "lib" / "base" / "version.h"
-FLOODS = ("rounds", "early", "unread", "amplify", "tiny")
+FLOODS = ("rounds", "early", "unread", "amplify", "tiny", "updates", "jobs")
+ACCUMULATE = 5
 EMPTY = 1  # the flag of an empty contribution
 BLOCK = 1 << 20
+KEY = b"one process speaks for all nodes"
 
 
 class Scheduler:
-    """The scheduler's service, by the messages of its proto file."""
+    """The scheduler's service, with the messages of its proto file."""
 
     def __init__(self, address):
-        import grpc  # only here: a test that imports this file must not
+        import grpc  # here, because a test that imports this file must not import grpc
         folder = tempfile.mkdtemp()
         files = ["proto/addend/v1/common.proto", "proto/addend/v1/scheduler.proto"]
         subprocess.run(["protoc", f"--proto_path={ROOT}", f"--python_out={folder}", *files], check=True)
@@ -59,18 +63,17 @@ class Scheduler:
 
 
 class Job:
-    """Its nodes are registered, its tensor is declared and planned."""
+    """A job whose nodes are registered and whose tensor is declared and planned."""
 
-    def __init__(self, options):
-        self.options = options
-        self.scheduler = Scheduler(options.scheduler)
+    def __init__(self, options, scheduler, name):
+        self.options, self.scheduler, self.name, self.left = options, scheduler, name, False
         self.tokens = []  # by node
         self.members = [self._register(node) for node in range(options.nodes)]
         threading.Thread(target=self._keep_leases, daemon=True).start()
         self.watches = [self.scheduler.watch_node(member) for member in self.members]
         for member in self.members:
             self._say("ReportTrainers", member=member, generation=self.generation, initialised=1)
-        tensor = {"name": "flood", "shape": [options.bytes // 4]}
+        tensor = {"name": "flood", "shape": [options.bytes // 4], "op": ACCUMULATE if options.kind == "updates" else 0}
         for member in self.members:
             self._say("Declare", member=member, generation=self.generation, tensors=[tensor])
         self._wait_for_plan(self.watches[0])
@@ -84,16 +87,16 @@ class Job:
         settings = {"num_nodes": self.options.nodes, "local_size": 1, "partition_bytes": self.options.partition_bytes,
                     "on_node_loss": "fail", "reduction_order": "node", "stall_timeout_s": 3600, "intranode": "auto"}
         incarnation = random.getrandbits(63)
-        answer = self._say("RegisterNode", protocol_version=version, incarnation=incarnation, job=self.options.job, node_rank=node,
-                           settings=settings, hostname="flood", control_address="127.0.0.1:1")
+        answer = self._say("RegisterNode", protocol_version=version, incarnation=incarnation, job=self.name, node_rank=node,
+                           settings=settings, hostname="flood", control_address="127.0.0.1:1", member_key=KEY)
         self.id, self.generation = answer.job_id, answer.generation
         self.tokens.append(answer.token)
-        return self.scheduler.messages.MemberId(job_id=answer.job_id, node_rank=node, incarnation=incarnation)
+        return self.scheduler.messages.MemberId(job_id=answer.job_id, node_rank=node, incarnation=incarnation, key=KEY)
 
     def _keep_leases(self):
-        while True:
+        while not self.left:
             for member in self.members:
-                with contextlib.suppress(Exception):  # it goes on as long as it can
+                with contextlib.suppress(Exception):  # continues as long as it can
                     self._say("Heartbeat", member=member, generation=self.generation)
             time.sleep(1)
 
@@ -112,8 +115,13 @@ class Job:
         self.address = (endpoint.host, endpoint.port)
         self.shards = sorted(set(self.plan.shards))
 
+    def leave(self):
+        self.left = True
+        for member in self.members:
+            self._say("Leave", member=member)
+
     def partitions(self, shard):
-        """(index, bytes) of those on a shard."""
+        """(index, bytes) of the partitions on a shard."""
         size, all_bytes = self.plan.partition_elements * 4, self.options.bytes
         return [(index, min(size, all_bytes - index * size)) for index, one in enumerate(self.plan.shards) if one == shard]
 
@@ -122,12 +130,13 @@ class Job:
                            incarnation=self.members[node].incarnation, **fields)
 
     def contribution(self, node, index, size, round, **fields):
-        return self.header(node, wire.CONTRIBUTION, contributors=1, partition=self.plan.tensor_id << 32 | index, round=round,
+        op = ACCUMULATE if self.options.kind == "updates" else 0
+        return self.header(node, wire.CONTRIBUTION, contributors=1, op=op, partition=self.plan.tensor_id << 32 | index, round=round,
                            payload_bytes=size, uncompressed_bytes=size, **fields)
 
 
 class Link:
-    """One node's link to one shard. What it sends is an endless row of blocks."""
+    """A node's link to a shard. It sends an endless sequence of blocks."""
 
     def __init__(self, job, node, shard, kind):
         self.job, self.node, self.shard, self.kind = job, node, shard, kind
@@ -143,19 +152,21 @@ class Link:
         self.socket = link.connection
         self.socket.setblocking(False)
         self.block, self.blocks, self.received, self.expected = memoryview(b""), self.blocks_to_send(), 0, 0
-        self.reads = self.kind != "unread"
+        self.reads = self.kind not in ("unread", "updates")
         self.next_block()
 
     def round(self, number):
         return b"".join(self.job.contribution(self.node, index, size, number) + bytes(size) for index, size in self.parts)
 
     def blocks_to_send(self):
-        """None: wait until `expected` bytes of results are there."""
+        """Yields blocks; None: wait until `expected` bytes of results have arrived."""
         all_results = sum(size + wire.HEADER.size for _, size in self.parts)
         for number in itertools.count(1) if self.kind == "rounds" else ():
             yield self.round(number)
             self.expected += all_results
             yield None
+        for number in itertools.count(1) if self.kind == "updates" else ():
+            yield self.round(number)
         if self.kind != "early":
             yield self.round(1)
         again = {"early": lambda: self.round(1) if self.node != 0 else None,
@@ -181,6 +192,12 @@ class Link:
         self.received += size
         if len(self.block) == 0 and self.received >= self.expected > 0:
             self.next_block()
+
+
+def come_and_go(options, scheduler):
+    print("flooding", flush=True)
+    for number in itertools.count():
+        Job(options, scheduler, f"{options.job}{number}").leave()
 
 
 def flood(job, kind):
@@ -221,7 +238,10 @@ def main():
     parser.add_argument("--bytes", type=int, default=8 << 20)
     parser.add_argument("--partition-bytes", type=int, default=256 << 10)
     options = parser.parse_args()
-    job = Job(options)
+    scheduler = Scheduler(options.scheduler)
+    if options.kind == "jobs":
+        come_and_go(options, scheduler)
+    job = Job(options, scheduler, options.job)
     if options.kind != "refused":
         flood(job, options.kind)
 

@@ -1,4 +1,4 @@
-"""The rules and dashboards of the chart, and a real Prometheus that scrapes a cluster of the tests.
+"""The rules and dashboards of the chart, and a real Prometheus that scrapes a test cluster.
 
     with Prometheus(cluster, tmp_path) as prometheus:
         prometheus.await_alert("AddendJobStalled", job_name="job", node="1")
@@ -21,8 +21,9 @@ FILES = ROOT / "deploy" / "helm" / "addend" / "files"
 RULES = FILES / "alerts.yaml"
 DASHBOARDS = sorted((FILES / "dashboards").glob("*.json"))
 
-SHORTER = 30  # times
-# Two scrapes and one to spare: below that there is no rate.
+# The factor by which windows are shortened.
+SHORTER = 30
+# Two scrapes and a spare: a shorter window yields no rate.
 SHORTEST_S = 4
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -42,12 +43,12 @@ def _shorter(match):
 
 
 def shortened(text):
-    """The rules file with every window, offset and `for` a thirtieth as long; thresholds stay what they are."""
+    """The rules file with every window, offset and `for` a thirtieth as long; thresholds are unchanged."""
     return re.sub(r"(\[|offset |for: )(\d+)([smhd])\b", _shorter, text)
 
 
 def panels():
-    """(dashboard's name, panel) of all panels that show something."""
+    """(dashboard's name, panel) of all panels with content."""
     return [(path.stem, panel) for path in DASHBOARDS for panel in json.loads(path.read_text())["panels"] if panel["type"] != "row"]
 
 
@@ -57,14 +58,14 @@ def annotations():
 
 
 def variable_metrics():
-    """The expressions from which the dashboards' variables take their values."""
+    """The expressions that supply the values of the dashboards' variables."""
     queries = [one["query"]["query"] for path in DASHBOARDS for one in json.loads(path.read_text())["templating"]["list"]
                if one["type"] == "query"]
     return [re.fullmatch(r"label_values\((.*), \w+\)", query)[1] for query in queries]
 
 
 def filled(expr, window="10s", **variables):
-    """An expression of a dashboard as Grafana sends it: with the values of the variables, `.*` for those that are not given."""
+    """A dashboard's expression as Grafana sends it: with the variables' values, `.*` for variables that are not given."""
     expr = re.sub(r"\$__(rate_interval|interval|range)\b", window, expr)
     return re.sub(r"\$(\w+)", lambda match: variables.get(match[1], ".*"), expr)
 
@@ -117,13 +118,13 @@ class Prometheus:
 
     def _get(self, path, **parameters):
         url = f"{self._url}{path}?{urllib.parse.urlencode(parameters)}"
-        if self._prefix:  # it listens inside of a network namespace
+        if self._prefix:  # Prometheus listens inside of a network namespace
             return subprocess.run([*self._prefix, PYTHON, "-c", _GET, url], check=True, capture_output=True, text=True).stdout
         with urllib.request.urlopen(url, timeout=10) as answer:
             return answer.read().decode()
 
     def api(self, path, **parameters):
-        """What Prometheus' API answers; an AssertionError with its reason if it refuses."""
+        """The answer of Prometheus' API; an AssertionError with the reason if it refuses."""
         try:
             answer = json.loads(self._get(f"/api/v1/{path}", **parameters))
         except urllib.error.HTTPError as error:
@@ -132,14 +133,14 @@ class Prometheus:
         return answer["data"]
 
     def query(self, expr):
-        """The samples of an expression now: [(labels, value)]."""
+        """The present samples of an expression: [(labels, value)]."""
         return [(sample["metric"], float(sample["value"][1])) for sample in self.api("query", query=expr)["result"]]
 
     def firing(self, name):
         return [labels for labels, _ in self.query(f'ALERTS{{alertname="{name}", alertstate="firing"}}')]
 
     def await_alert(self, name, timeout=60, **labels):
-        """Waits until the alert fires with these labels; returns all that fire under its name."""
+        """Waits until the alert fires with these labels; returns all firing alerts of its name."""
         def fires():
             found = self.firing(name)
             return found if any(labels.items() <= one.items() for one in found) else None

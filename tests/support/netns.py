@@ -1,9 +1,9 @@
-"""An emulated network: hosts in network namespaces around one bridge, every link limited in both directions.
+"""An emulated network: hosts in network namespaces around a bridge, every link limited in both directions.
 
     with Network(hosts=3, rate="200mbit") as network:
         subprocess.run([*network.prefix(1), "ping", network.address(2)])
 
-Needs root and Linux's veth, bridge and tbf; unavailable() says what is missing.
+Needs root and Linux's veth, bridge and tbf; unavailable() names what is missing.
 """
 import itertools
 import os
@@ -19,7 +19,7 @@ def _run(*words):
 
 
 def unavailable():
-    """Why no network can be emulated here, or an empty string."""
+    """The reason why no network can be emulated here, or an empty string."""
     if os.geteuid() != 0:
         return "emulating a network needs root"
     probe = f"addend-probe{os.getpid()}"
@@ -38,7 +38,7 @@ def unavailable():
 
 
 class Network:
-    """Hosts 1..n at 10.77.0.i. The bridge has an unlimited address of its own, `gateway`, for what is not measured."""
+    """Hosts 1..n at 10.77.0.i. The bridge has its own unlimited address, `gateway`, for traffic that is not measured."""
 
     gateway = "10.77.0.254"
 
@@ -53,17 +53,17 @@ class Network:
         return f"10.77.0.{host}"
 
     def prefix(self, host):
-        """What a command line starts with to run on a host; 0: on the bridge."""
+        """The start of a command line that runs on a host; 0: on the bridge."""
         return ["ip", "netns", "exec", self.namespace(host or "bridge")]
 
     def limit(self, host, rate, up=None):
-        """Limits a host's link, both ways; or what it sends to another rate than what it receives."""
+        """Limits a host's link in both directions; `up` gives its sending direction another rate."""
         for namespace, device, rate in ((self.namespace(host), "eth0", up or rate), (self.namespace("bridge"), f"host{host}", rate)):
             _run("ip", "netns", "exec", namespace, "tc", "qdisc", "replace", "dev", device, "root", "tbf",
                  "rate", rate, "burst", "131072", "limit", "1000000")
 
     def cut(self, host):
-        """Cuts a host off, without a word to anybody."""
+        """Cuts a host's link silently, without closing any connection."""
         _run("ip", "-n", self.namespace("bridge"), "link", "set", f"host{host}", "down")
 
     def mend(self, host):
@@ -77,7 +77,7 @@ class Network:
         _run("ip", "-n", namespace, "link", "set", "lo", "up")
         _run("ip", "-n", namespace, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
         _run("ip", "-n", namespace, "link", "set", "eth0", "up")
-        # The machine's default may be another congestion control than a plain Linux has.
+        # The machine's default congestion control may differ from plain Linux's.
         _run("ip", "-n", namespace, "route", "replace", "10.77.0.0/24", "dev", "eth0", "proto", "kernel", "scope", "link",
              "src", self.address(host), "congctl", "cubic")
         self.limit(host, self._rate)

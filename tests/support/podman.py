@@ -1,10 +1,10 @@
-"""Containers for the tests: a podman whose images, containers, networks and volumes are apart from any others.
+"""Containers for the tests: a podman whose images, containers, networks and volumes are separate from all others.
 
     with Podman(folder) as podman:
         podman.ensure_base_image()
         podman("run", "--rm", BASE_IMAGE, "true")
 
-Everything is below `folder`. What was started is gone at the end, whatever happened; images stay for the next run.
+All data is below `folder`. Started containers are removed at the end, even after a failure; images stay for the next run.
 """
 import hashlib
 import json
@@ -22,7 +22,7 @@ _SOURCES = (pathlib.Path("/etc/apt/sources.list.d/debian.sources"), pathlib.Path
 
 
 def unavailable():
-    """Why no containers can be run on this machine; empty if they can."""
+    """The reason why this machine cannot run containers; empty if it can."""
     if os.geteuid() != 0:
         return "containers of the tests need root"
     missing = [package for program, package in _PROGRAMS.items() if shutil.which(program) is None]
@@ -30,7 +30,7 @@ def unavailable():
 
 
 def debian_mirror():
-    """The first archive that apt uses on this machine."""
+    """The first archive in this machine's apt sources."""
     for path in _SOURCES:
         found = re.search(r"^(?:URIs:|deb(?: \[.*?\])?) *(http\S+)", path.read_text(), re.M) if path.exists() else None
         if found:
@@ -41,7 +41,7 @@ def debian_mirror():
 class Podman:
     def __init__(self, folder):
         self.folder = pathlib.Path(folder).resolve()
-        # Sockets are in it: a Unix socket's path has at most 107 bytes, of which podman uses 80.
+        # The folder holds sockets: a Unix socket's path has at most 107 bytes, of which podman uses 80.
         self._run = pathlib.Path("/run") / ("addend-" + hashlib.sha256(str(self.folder).encode()).hexdigest()[:8])
         self.environment = {**os.environ, "CONTAINERS_CONF": str(self.folder / "containers.conf"),
                             "CONTAINERS_STORAGE_CONF": str(self.folder / "storage.conf")}
@@ -51,8 +51,8 @@ class Podman:
         self._run.mkdir(exist_ok=True)
         (self.folder / "storage.conf").write_text(
             f'[storage]\ndriver = "overlay"\ngraphroot = "{self.folder}/storage"\nrunroot = "{self._run}/storage"\n')
-        # Root may be without the right to raise limits, which podman would do; runc knows control groups of both versions
-        # side by side; and there need not be a systemd.
+        # Root may lack the right to raise limits, which podman would do by default; runc supports control groups of both versions side by
+        # side; and there may be no systemd.
         limits = {name: min(resource.getrlimit(what)[1] % 2**64, 2**15) for name, what in
                   (("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC))}
         (self.folder / "containers.conf").write_text(f"""\
@@ -68,42 +68,42 @@ events_logger = "file"
 lock_type = "file"
 tmp_dir = "{self._run}/tmp"
 """)
-        self.remove_all()  # of a run that was killed
+        self.remove_all()  # leftovers of a run that was killed
         return self
 
     def __exit__(self, *_):
         self.remove_all()
 
     def remove_all(self):
-        """Everything but the images."""
+        """Removes all objects but the images."""
         for arguments in (("pod", "rm", "--all", "--force", "--time=0"), ("rm", "--all", "--force", "--volumes", "--time=0"),
                           ("volume", "rm", "--all", "--force"), ("network", "prune", "--force")):
             self(*arguments)
 
     def run(self, *arguments, timeout=120, **more):
-        """The completed process, whatever its status, with its output as text."""
+        """Returns the completed process, whatever its status, with its output as text."""
         return subprocess.run(["podman", *map(str, arguments)], env=self.environment, capture_output=True, text=True, errors="replace",
                               timeout=timeout, check=False, **more)
 
     def __call__(self, *arguments, timeout=120):
-        """The standard output of 'podman ARGUMENTS'; fails, with what podman says, unless it succeeds."""
+        """Returns the standard output of 'podman ARGUMENTS'; fails with podman's error unless it succeeds."""
         done = self.run(*arguments, timeout=timeout)
         assert done.returncode == 0, f"podman {' '.join(map(str, arguments))}: status {done.returncode}\n{done.stderr[-3000:]}"
         return done.stdout.strip()
 
     def inspect(self, name):
-        """What podman knows of a container, a pod or an image."""
+        """podman's description of a container, a pod or an image."""
         return json.loads(self("inspect", name))[0]
 
     def ensure_base_image(self):
-        """The Debian image by its usual name, made from the archive that apt uses: no registry is asked."""
+        """Makes the Debian image, by its usual name, from the archive that apt uses, without a registry."""
         if self.run("image", "exists", BASE_IMAGE).returncode == 0:
             return
         root = self.folder / "debian"
         shutil.rmtree(root, ignore_errors=True)
         made = subprocess.run(["debootstrap", "--variant=minbase", "bookworm", root, debian_mirror()], capture_output=True, text=True, check=False)
         assert made.returncode == 0, made.stdout[-3000:]
-        # As the official image has it: dpkg need not wait for the disk.
+        # As in the official image: dpkg does not wait for the disk.
         (root / "etc/dpkg/dpkg.cfg.d/unsafe-io").write_text("force-unsafe-io\n")
         with subprocess.Popen(["tar", "-C", root, "--numeric-owner", "--exclude=./var/cache/apt/archives/*.deb", "--exclude=./var/lib/apt/lists/*",
                                "--exclude=./dev/*", "--exclude=./proc/*", "--exclude=./sys/*", "-c", "."], stdout=subprocess.PIPE) as tar:

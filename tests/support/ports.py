@@ -1,13 +1,13 @@
-"""Ports for programs that have to be told one before they start."""
+"""Ports for programs that need to know their port before they start."""
 import socket
 
 _kept = []
 
 
 def free_port():
-    """Of 127.0.0.1; until the tests end the kernel gives it to nobody who asks for any port.
+    """A port of 127.0.0.1 that the kernel gives to no process that asks for any port, until the tests end.
 
-    It stays bound, but nobody listens: a program that sets SO_REUSEADDR, as every server does, can listen on it.
+    The port stays bound, but no process listens: a program that sets SO_REUSEADDR, as every server does, can listen on it.
     """
     kept = socket.socket()
     kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

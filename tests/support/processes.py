@@ -6,14 +6,14 @@ import signal
 import subprocess
 import time
 
-# Not preexec_fn: where that is given Python forks, and runs code in a copy of a process that may have threads.
+# Not preexec_fn: with it Python forks, and runs code in a copy of a process that may have threads.
 DIES_WITH_THE_TEST = ["/usr/bin/setpriv", "--pdeathsig=KILL", "--"]
 
 
 def lowest_priority(pid):
-    """Lets the process `pid`, which leads its session, and all of its threads yield to everything else."""
+    """Gives the process `pid`, which leads its session, and all of its threads the lowest priority."""
     os.setpriority(os.PRIO_PGRP, pid, 19)
-    # Where the kernel groups processes by session that counts only within the session, which has a value of its own.
+    # If the kernel groups processes by session, that value counts only within the session, which has its own value.
     with contextlib.suppress(FileNotFoundError):
         pathlib.Path(f"/proc/{pid}/autogroup").write_text("19")
 
@@ -45,7 +45,7 @@ class Process:
         self._popen.send_signal(number)
 
     def kill(self):
-        """Kills the process and all it has started."""
+        """Kills the process and all processes in its group."""
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -53,7 +53,7 @@ class Process:
         self._popen.wait()
 
     def stop(self, timeout=10):
-        """Asks the program to end; kills it if it does not in time. Returns the exit status."""
+        """Asks the program to end; kills it, and fails, if it does not end in time. Returns the exit status."""
         self.signal(signal.SIGTERM)
         try:
             self.wait(timeout)

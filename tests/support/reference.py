@@ -1,9 +1,8 @@
-"""The sum that Addend promises, in NumPy, written from the specification and from nothing else.
+"""The sum that Addend promises, in NumPy, written from the specification alone.
 
-Within a node by ascending local rank, then over the nodes, ascending; from the first contribution on, not from zero.
-float16 and bfloat16 are added in float32 and rounded once in the node and once in the result. Average divides the
-accumulator by the number of ranks; integers wrap, and divide towards zero. Every NaN of a result is the canonical one.
-bfloat16 values are uint16 arrays of their bits.
+Within a node by ascending local rank, then over the nodes, ascending; starting from the first contribution, not from zero. float16 and
+bfloat16 are added in float32 and rounded once in the node and once in the result. Average divides the accumulator by the number of ranks;
+integers wrap, and divide towards zero. Every NaN of a result is the canonical NaN. bfloat16 values are uint16 arrays of their bits.
 """
 import hashlib
 
@@ -30,7 +29,7 @@ def widen(dtype, values):
 
 
 def narrow(dtype, values):
-    """Rounds an accumulator to `dtype`, ties to even; NaNs become the canonical one."""
+    """Rounds an accumulator to `dtype`, ties to even; NaNs become the canonical NaN."""
     if dtype == "bfloat16":
         bits = values.view(np.uint32)
         rounded = ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
@@ -44,7 +43,7 @@ def narrow(dtype, values):
 
 
 def combine(op, first, second):
-    """The operation on two accumulators, `first` being the earlier one."""
+    """The operation on two accumulators, `first` being the earlier accumulator."""
     if op in ("Sum", "Average"):
         return first + second
     chosen = np.where(second < first if op == "Min" else second > first, second, first)
@@ -64,7 +63,7 @@ def divide(values, divisor):
     if values.dtype.kind == "f":
         return values / values.dtype.type(divisor)
     quotient, rest = np.divmod(values, values.dtype.type(divisor))
-    return quotient + ((rest != 0) & (values < 0)).astype(values.dtype)  # NumPy rounds down, we go towards zero
+    return quotient + ((rest != 0) & (values < 0)).astype(values.dtype)  # NumPy rounds down, Addend towards zero
 
 
 def push_pull(op, dtype, contributions):
@@ -89,7 +88,7 @@ def random_values(dtype, size, seed):
 
 
 def special_values(dtype, size, seed):
-    """Random values among NaNs of both signs and with payloads, infinities, both zeros, denormals and the largest."""
+    """Random values among NaNs of both signs and with payloads, infinities, both zeros, denormals and the largest values."""
     values = random_values(dtype, size, seed)
     if dtype.startswith("int"):
         return values

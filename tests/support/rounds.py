@@ -1,4 +1,6 @@
-"""Ranks that push, and compare every result with the reference, round after round until finish() (trainers/rounds.py, or another that reports as it does)."""
+"""Ranks that push and compare every result with the reference, in a loop until finish() (trainers/rounds.py, or a script that reports in
+the same way).
+"""
 from tests.support.cluster import PATIENCE
 from tests.support.processes import eventually
 
@@ -11,7 +13,7 @@ def running(cluster, script="rounds.py", **parameters):
 
 
 def completed(ranks, of=None):
-    """Rounds that every rank has completed, or each of `of`."""
+    """The number of rounds that every rank, or each rank in `of`, has completed."""
     return min(int((ranks.folder / f"rounds.{rank}").read_text() or 0) for rank in of or ranks.processes)
 
 

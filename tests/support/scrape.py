@@ -1,4 +1,4 @@
-"""What a service exports at /metrics."""
+"""Reads a service's metrics from /metrics."""
 import re
 import subprocess
 import sys
@@ -9,7 +9,7 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 def text_of(process, prefix=()):
-    """What a started service (tests/support/cluster.py) exports; `prefix`: of a command that runs on its host."""
+    """The metrics of a started service (tests/support/cluster.py); `prefix`: of a command that runs on its host."""
     url = f"http://127.0.0.1:{process.ports['http']}/metrics"
     if not prefix:
         return urllib.request.urlopen(url, timeout=10).read().decode()
@@ -28,14 +28,14 @@ def scrape(process, prefix=()):
 
 
 def total(processes, name, **labels):
-    """The sum over processes of all samples of this name that carry these labels."""
+    """The sum over processes of all samples of this name with these labels."""
     wanted = {(label, str(value)) for label, value in labels.items()}
     return sum(value for process in processes for (sample, of_sample), value in scrape(process).items()
                if sample == name and wanted <= of_sample)
 
 
 def value(process, name, prefix=(), **labels):
-    """That of the only sample of this name with these labels."""
+    """The value of the only sample of this name with these labels."""
     wanted = {(label, str(of_label)) for label, of_label in labels.items()}
     found = [one for (sample, of_sample), one in scrape(process, prefix).items() if sample == name and wanted <= of_sample]
     assert len(found) == 1, f"{name} has {len(found)} samples with {labels}"

@@ -1,10 +1,10 @@
-"""What the kernel has counted on the TCP connections of processes."""
+"""The kernel's counts of processes' TCP connections."""
 import re
 import subprocess
 
 
 def connections(pids):
-    """One dictionary per established TCP connection end: pid, local and peer port, bytes sent and received."""
+    """A dictionary per end of an established TCP connection: pid, local and peer port, bytes sent and received."""
     text = subprocess.run(["ss", "-tinHOp", "state", "established"], capture_output=True, text=True, check=True).stdout
     found = []
     for line in text.splitlines():
@@ -20,6 +20,6 @@ def connections(pids):
 
 
 def traffic(pid, ports):
-    """(bytes sent, bytes received) by a process on connections that one of `ports` is an end of."""
+    """(bytes sent, bytes received) by a process on connections with an end on one of `ports`."""
     ends = [c for c in connections({pid}) if c["local"] in ports or c["peer"] in ports]
     return sum(c["sent"] for c in ends), sum(c["received"] for c in ends)

@@ -1,4 +1,4 @@
-"""A scheduler's HTTP port that answers what a test says: the page's own files, and a status that the test makes up."""
+"""A scheduler's HTTP port with answers from a test: the page's own files, and a status made up by the test."""
 import http.server
 import json
 import pathlib
@@ -45,7 +45,7 @@ def event(number, text, kind="joined", about=None):
 
 
 class StatusStub:
-    """`answer`: what /api/status says from now on, with `code`."""
+    """`answer`: the answer of /api/status from now on, with `code`."""
 
     def __init__(self, answer, code=200):
         self.answer, self.code = answer, code

@@ -1,6 +1,6 @@
-"""Sums up the JUnit files and step statuses that scripts/test leaves in one folder, for people and for programs.
+"""Sums up the JUnit files and step statuses that scripts/test leaves in a folder, for people and for programs.
 
-The last line is "N passed, N failed, N skipped". A step that failed without naming a failed test counts as one failure.
+The last line is "N passed, N failed, N skipped". A step that failed without naming a failed test counts as a single failure.
 """
 import collections
 import itertools
@@ -8,7 +8,7 @@ import pathlib
 import sys
 import xml.etree.ElementTree as ElementTree
 
-_SHOWN = 5  # of the tests that are skipped for one reason
+_SHOWN = 5  # of the tests with the same reason to skip
 
 
 def read_cases(path):

@@ -1,4 +1,4 @@
-"""Tokens and the handshake of a link, as docs/wire-format.md has them, for tests that are nodes, or claim to be."""
+"""Tokens and the handshake of a link, as docs/wire-format.md defines them, for tests that act as nodes or claim to be nodes."""
 import hashlib
 import hmac
 import os
@@ -14,7 +14,7 @@ from tests.support import wire
 
 
 def _signed(secret, label, *fields):
-    """Fields are numbers of 64 bits, or bytes."""
+    """Fields are 64-bit numbers, or bytes."""
     text = label + b"\0" + b"".join(field if isinstance(field, bytes) else struct.pack("<Q", field) for field in fields)
     return hmac.digest(secret, text, hashlib.sha256)
 
@@ -24,7 +24,7 @@ def token(key, job, generation, node, expires):
 
 
 def _fields(message):
-    """The fields of a protobuf message that are numbers or bytes: {number: value}, the last one of each."""
+    """The number and bytes fields of a protobuf message: {field number: last value}."""
     found, at = {}, 0
 
     def number():
@@ -52,10 +52,10 @@ def _fields(message):
 
 
 class Job:
-    """What a scheduler with a database knows of a job: `id`, `key`, `generation`."""
+    """A job in a scheduler's database: `id`, `key`, `generation`."""
 
     def __init__(self, database, name="job"):
-        with tempfile.TemporaryDirectory() as copy:  # the scheduler has locked its own
+        with tempfile.TemporaryDirectory() as copy:  # the scheduler has locked the original
             for path in pathlib.Path(database).parent.glob(f"{pathlib.Path(database).name}*"):
                 shutil.copy(path, copy)
             connection = sqlite3.connect(pathlib.Path(copy) / pathlib.Path(database).name)
@@ -66,9 +66,9 @@ class Job:
 
 
 class Link:
-    """A node's end of a link to a summation server's data port: says HELLO, and answers the challenge.
+    """A node's end of a link to a summation server's data port: sends HELLO, and answers the challenge.
 
-    What it claims to be is `job`, `generation`, `node`; what it signs with is `secret`, or the token of all that.
+    It claims `job`, `generation` and `node`; it signs with `secret`, or with the token of its claims.
     """
 
     def __init__(self, port, job, node=0, generation=None, expires=None, secret=None, shard=0, incarnation=77, host="127.0.0.1"):
@@ -102,7 +102,7 @@ class Link:
         return fields, wire.receive_exactly(self.connection, fields["payload_bytes"])
 
     def hello(self):
-        """Returns the server's answer; of a challenge, `server` and `server_nonce` are kept."""
+        """Returns the server's answer; keeps `server` and `server_nonce` of a challenge."""
         self.send(wire.HELLO, struct.pack("<Q", self.expires) + self.nonce)
         fields, payload = self.receive()
         if fields and fields["type"] == wire.CHALLENGE:
@@ -121,8 +121,9 @@ class Link:
         return self.receive()
 
     def open(self, then=b""):
-        """The whole handshake; fails unless the server lets the node in and is the real one. `then`: frames behind the proof, which come
-        before the node's agent can take its place back."""
+        """Does the whole handshake; fails unless the server admits the node and proves its identity. `then`: frames sent right after the
+        proof, before the node's agent can take its link back.
+        """
         fields, payload = self.hello()
         assert fields["type"] == wire.CHALLENGE, (fields, payload)
         self.connection.sendall(self.encode(wire.PROOF, self.proof()) + then)

@@ -1,5 +1,6 @@
-"""Writes tests/data/topology/*.xml: machines as hwloc 2 records them, with their GPUs and NICs and no more than one core for each
-NUMA node. Run it after a change: python3 -m tests.support.topology_fixtures"""
+"""Writes tests/data/topology/*.xml: machines as hwloc 2 records them, reduced to their GPUs and NICs and at most one core per NUMA node.
+Run it after a change: python3 -m tests.support.topology_fixtures
+"""
 import itertools
 import pathlib
 from xml.sax.saxutils import quoteattr
@@ -25,7 +26,7 @@ class Element:
 
 
 class Machine:
-    """Makes the objects of one machine and numbers them as hwloc does (gp_index)."""
+    """Makes a machine's objects and numbers them as hwloc does (gp_index)."""
 
     def __init__(self, speed=GEN3_X16):
         self.speed, self.numbers, self.matrix = speed, itertools.count(1), []
@@ -56,7 +57,7 @@ class Machine:
         return self.object("Bridge", *below, bridge_type="0-1", depth=0, bridge_pci=f"0000:[{first_bus:02x}-{first_bus + 31:02x}]")
 
     def nvlink(self, objects, value):
-        """The matrix of `value(i, j)` between the places i and j of objects."""
+        """Records the matrix of `value(i, j)` for the objects at i and j."""
         names = [f"{o.attributes['type']}:{o.attributes['gp_index']}" for o in objects]
         places = range(len(objects))
         values = [str(value(i, j)) for i, j in itertools.product(places, places)]
@@ -77,7 +78,7 @@ class Machine:
             memory = self.object("NUMANode", os_index=i, local_memory=1 << 36, **sets)
             unit = self.object("PU", os_index=i, **sets)
             packages.append(self.object("Package", memory, unit, *bridges, os_index=i, **sets))
-        # What is not below a PCI device is no NIC: the loopback, a bridge of containers.
+        # A network device that is not below a PCI device is no NIC: the loopback, a bridge of containers.
         virtual = [self.os_device("lo", NETWORK), self.os_device("docker0", NETWORK)]
         machine = self.object("Machine", *packages, *virtual, os_index=0, **self.sets((1 << len(nodes)) - 1, ("", "complete_", "allowed_")))
         lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<!DOCTYPE topology SYSTEM "hwloc2.dtd">',
@@ -90,7 +91,7 @@ class Machine:
 
 
 def paper_pcie():
-    """Fig. 6: two CPUs, a switch with four GPUs at each, no NVLink, the NIC on lanes of its own."""
+    """Fig. 6: two CPUs, each with a switch of four GPUs, no NVLink, the NIC on separate lanes."""
     m = Machine()
     first = m.bridge("0000:16:00.0", *(m.bridge(f"0000:17:0{i}.0", m.gpu(f"0000:{0x18 + i:02x}:00.0")) for i in range(4)))
     nic = m.bridge("0000:3a:00.0", m.nic("0000:3b:00.0", "eth0", "mlx5_0"))
@@ -108,13 +109,13 @@ def paper_nvlink():
         nic = [m.bridge(f"0000:{bus + 1:02x}:08.0", m.nic(f"0000:{bus + 4:02x}:00.0", "eth0", "mlx5_0"))] if not switches else []
         below = [m.bridge(f"0000:{bus + 1:02x}:0{i}.0", gpu) for i, gpu in enumerate(pair)]
         switches.append(m.host_bridge(bus, m.bridge(f"0000:{bus:02x}:00.0", *below, *nic)))
-    # The hybrid cube mesh of eight V100: two squares with their diagonals, and the edges between them.
+    # The hybrid cube mesh of eight V100: two squares with their diagonals, and the edges between the squares.
     m.nvlink(gpus, lambda i, j: 25000 if i != j and (i // 4 == j // 4 or i % 4 == j % 4) else 0)
     return m.write("paper-nvlink", switches[:2], switches[2:])
 
 
 def dgx():
-    """Eight A100, all links of which go to NVSwitches; four switches with two GPUs and two NICs each; in the way hwloc with NVML has them."""
+    """Eight A100 with all links to NVSwitches; four switches with two GPUs and two NICs each; as hwloc with NVML records them."""
     m = Machine(GEN4_X16)
     ends, bridges = [], []
     for bus in (0x00, 0x40, 0x80, 0xc0):
@@ -146,7 +147,7 @@ def one_gpu():
 
 
 def shared_nic():
-    """No NVLink, two switches with two GPUs each, and the NIC below the first one."""
+    """No NVLink, two switches with two GPUs each, and the NIC below the first switch."""
     m = Machine()
     nic = m.bridge("0000:17:08.0", m.nic("0000:1a:00.0", "eth0"))
     first = m.bridge("0000:16:00.0", *(m.bridge(f"0000:17:0{i}.0", m.gpu(f"0000:{0x18 + i:02x}:00.0")) for i in range(2)), nic)

@@ -1,9 +1,10 @@
-"""What tests of addend.torch ask inside of a rank."""
+"""Helpers for tests of addend.torch that run inside of a rank."""
 
 import addend._core
 from addend.torch._gather import gather_async
 
-OWN = "addend.test/"  # the names of what the tests themselves exchange
+# The prefix of the names of the tests' own tensors.
+OWN = "addend.test/"
 
 
 def gathered(tensor):
@@ -12,5 +13,5 @@ def gathered(tensor):
 
 
 def declared():
-    """The names of the declared tensors, without those of the tests themselves."""
+    """The names of the declared tensors, without the tests' own."""
     return sorted(name for name in addend._core.declared_under("") if not name.startswith(OWN))

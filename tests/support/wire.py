@@ -1,4 +1,4 @@
-"""The frame of the data path, as docs/wire-format.md has it, and a proxy that can look into it and change it."""
+"""The data path's frame, as docs/wire-format.md defines it, and a proxy that can inspect and change frames."""
 import socket
 import struct
 import threading
@@ -26,7 +26,7 @@ def decode(header):
 
 
 def encode(**fields):
-    """A header with a right checksum; what is not given is 0, magic and version are ours."""
+    """A header with a correct checksum; missing fields are 0, magic and version are the current values."""
     values = {"magic": MAGIC, "version": VERSION, **fields}
     header = HEADER.pack(*(values.get(name, 0) for name in _FIELDS))
     return header[:-4] + struct.pack("<I", crc32c(header[:-4]))
@@ -47,7 +47,7 @@ def receive_exactly(connection, size):
 
 
 def frames_of(fields, frame):
-    """The frame as (fields, bytes); of a bundle, the frames in it."""
+    """The frame as (fields, bytes); for a bundle, the frames in it."""
     if fields["type"] != BUNDLE:
         return [(fields, frame)]
     frames, end = [], HEADER.size * (1 + fields["detail"])
@@ -60,9 +60,10 @@ def frames_of(fields, frame):
 
 
 class Proxy:
-    """Stands between agents and a summation server: listens on (host, port) and forwards to `target`.
+    """Relays between agents and a summation server: listens on (host, port) and forwards to `target`.
 
-    `rewrite(to_server, fields, frame)` is called for each frame, those of a bundle too, and returns the bytes to pass on instead of `frame`.
+    `rewrite(to_server, fields, frame)` is called for each frame, including the frames of a bundle, and returns the bytes to forward instead
+    of `frame`.
     """
 
     def __init__(self, host, port, target, rewrite):

@@ -1,4 +1,4 @@
-"""The rules of the house that a machine can check: who may include whom, banned words, format, sizes."""
+"""The rules of the tree that a machine can check: includes between folders, banned words, format, sizes."""
 import pathlib
 import re
 import subprocess
@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDERS = ("lib", "services", "tools", "bench", "tests")
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in (".h", ".cc"))
 
-# What a folder may include, besides itself. Edges that are not here do not exist.
+# The folders that a folder may include, besides itself. Edges that are not here do not exist.
 MAY_INCLUDE = {
     "lib/base": set(),
     "lib/options": {"lib/base"},
@@ -36,14 +36,23 @@ MAY_INCLUDE["services/summation"] = MAY_INCLUDE["services/scheduler"]
 # The agent speaks the protocol that the client library defines.
 MAY_INCLUDE["services/worker_agent"] = MAY_INCLUDE["services/scheduler"] | {"lib/client"}
 # addendctl doctor tries the NICs in the way the data path does.
-MAY_INCLUDE["tools/addendctl"] = {"lib/base", "lib/options", "lib/rpc", "lib/memory", "lib/plan", "lib/intranode", "lib/status", "lib/trace", "lib/transport", "proto"}
+MAY_INCLUDE["tools/addendctl"] = {"lib/auth", "lib/base", "lib/options", "lib/rpc", "lib/memory", "lib/plan", "lib/intranode", "lib/status", "lib/trace", "lib/transport", "proto"}
 MAY_INCLUDE["bench"] = {"lib/base", "lib/options", "lib/plan", "lib/reduce", "lib/client"}
 
+# The scheduler's core: services/scheduler/membership.h has the graph of these objects.
+DECIDERS = """
+    admission agreements changes decision declarations departures dispatch event_log fleet frame_ranges handover heartbeats history job
+    lease lifecycle membership node_list partition_ledger placement planner record registration replacement reservations restore roster
+    stale_store status_view stragglers tokens updates
+""".split()
+# A generation of the job on a node: services/worker_agent/node_generation.h has the graph.
+NODE = "admission agent_report contribution_source departures device_ generation_state host_ integrity journal local_ranks node_ plan_follower round_runner server stall_watch staging tensor_".split()
 # Cores that decide: they know no thread, socket, gRPC or clock.
-PURE = ("lib/wire", "lib/plan", "lib/reduce", "lib/intranode/strategy", "lib/intranode/cost_model", "services/scheduler/membership", "services/scheduler/planner", "services/scheduler/event_log", "lib/summation/round")
+PURE = ("lib/wire", "lib/plan", "lib/reduce", "lib/intranode/strategy", "lib/intranode/cost_model", "lib/summation", *(f"services/scheduler/{name}" for name in DECIDERS),
+        *(f"services/worker_agent/{name}" for name in NODE))
 IMPURE_INCLUDE = re.compile(r"<(thread|mutex|condition_variable|chrono|sys/socket\.h|sys/epoll\.h|netinet/\S*|grpcpp/\S*|future)>")
 
-# A word, where it is at home, and what to use instead.
+# A word, its home folders, and its replacement elsewhere.
 BANNED = [
     (r"\bstd::(mutex|lock_guard|unique_lock|condition_variable)\b", ("lib/base/", "lib/client/", "tests/"), "lib/base/mutex.h"),
     (r"\babsl::Mutex\b", (), "lib/base/mutex.h (ThreadSanitizer does not understand the packaged one)"),
@@ -149,6 +158,26 @@ def test_banned_words_stay_at_home(pattern, homes, instead):
     assert not wrong, f"use {instead} instead:\n" + "\n".join(wrong)
 
 
+# Files that may read the time of day, which an administrator may set. All other code takes the time from SteadyNow() of lib/base/clock.h.
+WALL_CLOCK = re.compile(r"\babsl::Now\b|\bsystem_clock\b|\bCLOCK_REALTIME\b|\bgettimeofday\b|\btime\((nullptr|NULL|0)\)|\btime\.time\(|\bdatetime\b")
+MAY_READ_WALL_CLOCK = {
+    "lib/base/clock.cc": "SteadyNow() begins with it",
+    "lib/rpc/tls.cc": "certificates end at a date",
+    "lib/server/caller_deadline.h": "gRPC tells a call's deadline by it, anew at each question",
+    "services/scheduler/status_page.cc": "people read it",
+    "tools/addendctl/cluster_facts.cc": "doctor compares it with the scheduler's",
+    "tools/addendctl/top_command.cc": "people read it",
+}
+
+
+def test_timeouts_are_not_kept_by_wall_clock_time():
+    python = [path for folder in ("python", "tools") for path in (ROOT / folder).rglob("*.py")]
+    programs = [path for path in SOURCES if not relative(path).startswith("tests/")]
+    reads = {relative(path) for path in programs if WALL_CLOCK.search(code_of(path))}
+    reads |= {relative(path) for path in python if WALL_CLOCK.search(path.read_text())}
+    assert reads == set(MAY_READ_WALL_CLOCK), f"take SteadyNow() or time.monotonic(), or give a reason: {reads ^ set(MAY_READ_WALL_CLOCK)}"
+
+
 def test_headers_guard_themselves():
     wrong = [relative(path) for path in SOURCES if path.suffix == ".h" and not path.name.endswith("-inl.h") and "#pragma once" not in path.read_text()
              and not re.search(r"#ifndef (\w+)\n#define \1\n", path.read_text())]
@@ -174,8 +203,28 @@ def test_every_source_is_built():
     assert not wrong, "\n".join(wrong)
 
 
+def test_comments_fit_into_the_lines():
+    """clang-format leaves comments as they are: it would tear lists and diagrams."""
+    wide = [f"{relative(path)}:{number}" for path in SOURCES for number, line in enumerate(path.read_text().splitlines(), 1)
+            if len(line) > 100 and line.lstrip().startswith(("//", "/*", "* "))]
+    assert not wide, "wrap these comments at 100 characters:\n" + "\n".join(wide)
+
+
 def test_format():
     result = subprocess.run(["clang-format-14", "--dry-run", "-Werror", "--ferror-limit=1", *map(str, SOURCES)],
                             capture_output=True, text=True, cwd=ROOT)
     files = sorted({line.split(":")[0].replace(f"{ROOT}/", "") for line in result.stderr.splitlines() if "error:" in line})
     assert result.returncode == 0, "run 'clang-format-14 -i' on:\n" + "\n".join(files)
+
+
+def test_no_two_types_have_the_same_name():
+    """In namespace addend, whichever library or service they belong to: a reader has one meaning for a name, a linker one type."""
+    homes = {}
+    for path in SOURCES:
+        if path.suffix == ".h" and relative(path).startswith(("lib/", "services/")):
+            code = code_of(path)
+            namespace = re.search(r"^namespace ([\w:]+) {", code, re.M)
+            for match in re.finditer(r"^(?:class|struct|enum class) (?:\w+\(\w+\) )?(\w+)\b[^;\n]*\{", code, re.M):
+                homes.setdefault((namespace and namespace[1], match[1]), set()).add(relative(path))
+    twice = [f"{name}: {', '.join(sorted(paths))}" for (_, name), paths in homes.items() if len(paths) > 1]
+    assert len(homes) > 300 and not twice, twice

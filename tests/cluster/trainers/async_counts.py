@@ -1,6 +1,6 @@
 """Every rank adds 1 to its own elements as fast as it can; every answer must have exactly its own count there.
 
-The other ranks' counts never fall, and at the end every rank's count is what it has pushed.
+The counts of other ranks never fall, and at the end every rank's count is the number of its pushes.
 """
 import os
 
@@ -10,7 +10,7 @@ import addend
 from common import RANK, file, finish, gate, outcome, parameters, shared, wants
 
 SIZE = int(os.environ["WORLD_SIZE"])
-# Its size is the last round of the node, whose ranks go through its rounds together.
+# The file's size is the last round of the node, whose ranks go through its rounds together.
 LAST = shared(f"last.{os.environ['GROUP_RANK']}")
 ELEMENTS = parameters().get("elements", {"large": 250_007, "small": 12})
 
@@ -30,7 +30,7 @@ def main():
         addend.init()
         while not (LAST.exists() and LAST.stat().st_size == report["pushed"]):
             if os.environ["LOCAL_RANK"] == "0" and wants("stop"):
-                LAST.write_bytes(bytes(report["pushed"] + 1))  # before that push, so all know when it has ended
+                LAST.write_bytes(bytes(report["pushed"] + 1))  # written before that push, so that all ranks know when it has ended
             handles = {name: addend.push_pull_async(one, name, op=addend.Accumulate) for name, one in mine.items()}
             report["pushed"] += 1
             for name, handle in handles.items():

@@ -1,4 +1,4 @@
-"""Starts up, makes one push-pull as the parameters say, and reports how each of the two ended."""
+"""Starts up, makes a push-pull as the parameters prescribe, and reports the result of both."""
 import numpy as np
 
 import addend
@@ -10,7 +10,7 @@ def main():
     mine = {**p, **p.get("rank", {}).get(str(RANK), {})}
     report = {"init": outcome(addend.init)}
     if report["init"]["error"] is None:
-        if p.get("together"):  # else one rank may have failed before another has begun
+        if p.get("together"):  # otherwise a rank may fail before another rank has begun
             addend.barrier()
         values = np.ones(mine.get("shape", [4]), mine.get("dtype", "float32"))
         op = getattr(addend, mine.get("op", "Sum"))

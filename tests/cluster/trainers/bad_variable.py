@@ -1,4 +1,4 @@
-"""A trainer whose environment holds a number that is none."""
+"""A trainer with an environment variable that should be a number and is not."""
 import os
 
 import addend

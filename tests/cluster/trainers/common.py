@@ -1,4 +1,4 @@
-"""What the trainers of the tests share: their parameters, a way to stop at a gate, and how they hand over a result."""
+"""Common parts of the test trainers: parameters, gates, and the hand-over of results."""
 import json
 import os
 import pathlib
@@ -23,18 +23,18 @@ def shared(name):
 
 
 def gate(name):
-    """Tells the test that this rank is here, and waits until the test opens the gate."""
+    """Reports that this rank has arrived, and waits until the test opens the gate."""
     shared(f"{name}.{RANK}").touch()
     wait_for(shared(f"{name}.open"))
 
 
 def wants(name):
-    """Whether the test has opened the gate, without waiting."""
+    """Returns whether the test has opened the gate, without waiting."""
     return (_FOLDER / f"{name}.open").exists()
 
 
 def file(name):
-    """A path for anything larger than a result."""
+    """A path for data that is larger than a result."""
     return _FOLDER / f"{name}.{RANK}"
 
 
@@ -45,7 +45,7 @@ def finish(result):
 
 
 def outcome(function):
-    """What a call ended in: {"seconds": ..., "error": class name or None, "code": ..., "text": ...}."""
+    """The outcome of a call: {"seconds": ..., "error": class name or None, "code": ..., "text": ...}."""
     import addend
     start = time.monotonic()
     error, code, text = None, 0, ""

@@ -1,4 +1,4 @@
-"""Trains with a torch DataLoader whose workers are forked from the trainer; they report what they inherited."""
+"""Trains with a torch DataLoader whose workers are forked from the trainer; they report the sockets and segments that they inherited."""
 import os
 
 import numpy as np
@@ -10,7 +10,7 @@ from common import finish
 
 
 def inherited():
-    """What of the trainer's connection a forked process still has: mapped segments, sockets, and a working library?"""
+    """The parts of the trainer's connection in a forked process: mapped segments, sockets, and the code of a call."""
     maps = open("/proc/self/maps").read()
     mine = sockets()
     try:

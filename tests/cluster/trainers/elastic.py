@@ -10,7 +10,7 @@ from common import RANK, file, finish, gate, outcome, parameters
 def main():
     p = parameters()
     report = {"began_at": None, "returned": 0}
-    torch.manual_seed(RANK)  # other weights on every rank: the state has to come from one of them
+    torch.manual_seed(RANK)  # different weights on every rank: the state has to come from a single rank
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 

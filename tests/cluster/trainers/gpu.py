@@ -1,4 +1,4 @@
-"""Push-pulls from an emulated GPU, several tensors at a time and for several rounds; whatever the test asks for."""
+"""Push-pulls from an emulated GPU, several tensors at a time and for several rounds, in the scenario that the test names."""
 import os
 
 import numpy as np
@@ -14,7 +14,7 @@ import addend  # noqa: E402
 
 
 def rounds():
-    """Of several tensors at a time; the digests of all results."""
+    """Push-pulls several tensors at a time; returns the digests of all results."""
     digest = []
     for number in range(1, p["rounds"] + 1):
         started, of_host = [], []
@@ -33,13 +33,13 @@ def rounds():
 
 
 def steady():
-    """What the library asks of CUDA in rounds after the first ones."""
+    """Counts the library's CUDA calls in the rounds after the first ones."""
     values = np.ones(p["elements"], dtype=np.float32)
     for _ in range(3):
         gpu.push_pull(values, "t", addend.Sum)
     names = ("synchronisations", "allocations")
     before = [gpu.count(name) for name in names]
-    results = [np.empty_like(values) for _ in range(20)]  # to which the GPU may write until the end
+    results = [np.empty_like(values) for _ in range(20)]  # the GPU may write to them until the end
     for result in results:
         handle, _ = gpu.start(values, "t", addend.Sum, out=result)
         handle.wait()
@@ -50,7 +50,7 @@ def steady():
 
 
 def failing():
-    """The GPU of one rank fails in the middle."""
+    """The GPU of a rank fails in the middle."""
     values = np.ones(2_000_000, dtype=np.float32)
     gpu.push_pull(values, "t", addend.Sum)
     if RANK == p["fails"]:
@@ -59,7 +59,7 @@ def failing():
 
 
 def mixed():
-    """One rank pushes from host memory what the others push from their GPUs."""
+    """A rank pushes from host memory a tensor that the others push from their GPUs."""
     values = np.ones(1000, dtype=np.float32)
     gpu.push_pull(values, "first", addend.Sum)
     if RANK == p["on_host"]:
@@ -68,7 +68,7 @@ def mixed():
 
 
 def one_stays_away():
-    """One rank never pushes from its GPU."""
+    """A rank never pushes from its GPU."""
     values = np.ones(1000, dtype=np.float32)
     if RANK == p["on_host"]:
         return outcome(lambda: addend.push_pull(values, "t", op=addend.Sum))
@@ -76,7 +76,7 @@ def one_stays_away():
 
 
 def both():
-    """The same tensor in turn from the GPU and from host memory; and one that is empty, and one of which a rank adds nothing."""
+    """Pushes the same tensor alternately from the GPU and from host memory; also an empty tensor, and a tensor without this rank's data."""
     values = reference.random_values("float32", 5000, [RANK])
     results = [gpu.push_pull(values, "t", addend.Sum) if turn % 2 else addend.push_pull(values, "t", op=addend.Sum)
                for turn in range(6)]

@@ -1,6 +1,6 @@
-"""PyTorch's tensors pushed from an emulated GPU: tensors of host memory stand for the GPU's, and the stream is emulated.
+"""PyTorch tensors pushed from an emulated GPU: tensors in host memory stand for the GPU's, and the stream is emulated.
 
-The same is done without that first, and every result is handed over: the test compares them.
+The same is done without emulation first, and every result is handed over: the test compares them.
 """
 import hashlib
 import os
@@ -22,11 +22,11 @@ from addend.torch.compression import RandomK, TopK  # noqa: E402
 
 
 class Emulation:
-    """From now on tensors are taken for the GPU's; counts rounds, and lets whoever receives a result wait for it."""
+    """From its creation on, tensors count as the GPU's. Counts rounds, and makes users of a result wait for it."""
 
     def __init__(self):
         self.rounds = 0
-        self.recorded = []  # PyTorch's allocator waits for a stream before memory is used again; the host's does not
+        self.recorded = []  # PyTorch's allocator waits for a stream before it reuses memory; the host's does not
         start, receive = _gpu.start, _gpu.receive
 
         def counting(*arguments):
@@ -63,7 +63,7 @@ DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int
 
 
 def allreduces(prefix):
-    """{what: digest} of single sums, in place and not, of every kind of tensor."""
+    """{name: digest} of single sums, in place and not, of every kind of tensor."""
     found = {}
     for dtype in DTYPES:
         for kind in ("plain", "transposed", "strided", "negative", "empty"):
@@ -151,7 +151,7 @@ def same_bits():
 
 
 def dropped():
-    """Handles that nobody waits for: their memory is let go of once their rounds have ended."""
+    """Abandoned handles: their memory is freed when their rounds have ended."""
     from addend import _core
     ranks = addend.torch.size()
     Emulation()
@@ -164,7 +164,7 @@ def dropped():
 
 
 def another_device():
-    """A rank has one GPU: a tensor of another one is refused, and the job goes on."""
+    """A rank has a single GPU: a tensor of another GPU is refused, and the job goes on."""
     Emulation()
     addend.torch.allreduce(torch.ones(10), name="first")
     _gpu._own = (_gpu._own[0], torch.device("cuda:1"))
@@ -175,7 +175,7 @@ def another_device():
 
 
 def killed():
-    """One rank dies in the middle of the training."""
+    """A rank dies in the middle of the training."""
     Emulation()
     if p["way"] == "hook":
         model = DistributedDataParallel(make(), bucket_cap_mb=0.1)
@@ -203,7 +203,7 @@ def main():
     if p.get("group") and p.get("shutdown", True):
         dist.destroy_process_group()
     if not p.get("shutdown", True):
-        os._exit(0)  # gloo would wait for the rank that is no more
+        os._exit(0)  # gloo would wait for the rank that has died
 
 
 main()

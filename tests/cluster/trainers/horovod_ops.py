@@ -19,7 +19,7 @@ def sizes_change(size):
 
 
 def bits_are_kept(size):
-    """Of a NaN, too, which a sum would not keep."""
+    """Broadcasts a NaN too, whose bits a sum would not keep."""
     nan = torch.tensor([0x7FC12345, -0x3EDCBB], dtype=torch.int32) + RANK
     result = hvd.broadcast(nan.view(torch.float32), size - 1).view(torch.int32)
     assert torch.equal(result, nan - RANK + size - 1)
@@ -53,7 +53,7 @@ def main():
     for what in parameters()["disagree"]:
         result[what] = outcome(lambda what=what: disagree(what))
         if what == "allgather":
-            sizes_change(hvd.size())  # nothing is broken
+            sizes_change(hvd.size())  # the job still works
     hvd.shutdown()
     finish(result)
 

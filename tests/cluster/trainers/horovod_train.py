@@ -43,7 +43,7 @@ def reference(batches):
 
 
 def train(number, batches, compression="none", cross_barrier=False, gates=None):
-    """One training; {"checksum": of the weights, "last": the rank that joined last, if there was need to}."""
+    """Runs a training; {"checksum": of the weights, "last": the rank that joined last, if join was needed}."""
     model = make_model()
     with torch.no_grad():
         for parameter in model.parameters():

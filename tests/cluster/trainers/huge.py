@@ -1,4 +1,4 @@
-"""One very large tensor, checked piece by piece so that no second one is needed."""
+"""A very large tensor, checked piece by piece so that no copy is needed."""
 import numpy as np
 
 import addend

@@ -1,7 +1,6 @@
-"""Pushes random tensors until the gate "stop" is open or the job fails, and tells in which round of each tensor that was.
+"""Pushes random tensors until the gate "stop" is open or the job fails, and reports the last round of each tensor.
 
-Every result is compared with the reference, element by element: the sum of all nodes, or of those that the parameter
-"left" names.
+Every result is compared with the reference, element by element: the sum of all nodes, or of those that the parameter "left" names.
 """
 import hashlib
 import os
@@ -37,7 +36,7 @@ def main():
     right = [[[bits(expected(t, v, nodes)) for nodes in (range(SIZE // LOCAL_SIZE), left)] for v in range(VARIANTS)]
              for t in range(len(TENSORS))]
     mine = [[contribution(t, v, RANK) for v in range(VARIANTS)] for t in range(len(TENSORS))]
-    # Of each tensor: how many rounds ended well, and a digest of all their bits.
+    # By tensor: the number of completed rounds, and a digest of all their bits.
     report = {"rounds": [0] * len(TENSORS), "wrong": [], "without": 0}
     digests = [hashlib.sha256() for _ in TENSORS]
 
@@ -52,7 +51,7 @@ def main():
                     handles[t] = addend.push_pull_async(mine[t][variant], f"tensor{t}", op=getattr(addend, op), priority=t)
                 except addend.Error as error:
                     failed = error
-            for t, handle in handles.items():  # what has begun may have ended well
+            for t, handle in handles.items():  # rounds under way may have completed
                 try:
                     result = bits(addend.synchronize(handle))
                 except addend.Error as error:

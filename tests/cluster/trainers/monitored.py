@@ -1,4 +1,4 @@
-"""Pushes one tensor round after round until the test says stop; at the gate "nan" the last rank's next contribution has a NaN."""
+"""Pushes a tensor round after round until the test says stop; at the gate "nan" the last rank's next contribution has a NaN."""
 import numpy as np
 
 import addend
@@ -18,7 +18,7 @@ def main():
             values[0] = np.nan if nan else 1
             pushed_nan = pushed_nan or nan
             handle = addend.push_pull_async(values, "gradients", op=addend.Sum)
-            stop = addend.push_pull(np.array([wants("stop")], np.int32), "stop", op=addend.Max)[0]  # all in the same round
+            stop = addend.push_pull(np.array([wants("stop")], np.int32), "stop", op=addend.Max)[0]  # all ranks stop in the same round
             addend.synchronize(handle)
             rounds += 1
             file("rounds").write_text(str(rounds))

@@ -1,4 +1,4 @@
-"""Tensors at the edges of what is allowed."""
+"""Tensors at the limits of the supported shapes and names."""
 import numpy as np
 
 import addend

@@ -1,4 +1,4 @@
-"""Computes and communicates as DDP does: after each slice of the backward pass one bucket is pushed.
+"""Computes and communicates as DDP does: it pushes a bucket after each slice of the backward pass.
 
 Reports the seconds of computing alone, communicating alone, and both together.
 """

@@ -1,4 +1,4 @@
-"""Push-pulls one tensor several times, after a time that stands for computing; one rank may take longer."""
+"""Push-pulls a tensor several times, each after a pause that stands for computation; a rank may take longer."""
 import os
 import time
 

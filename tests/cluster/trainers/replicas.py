@@ -24,7 +24,7 @@ def check_types():
 
 
 def check_rounding():
-    """One rounding of the exact mean, of values that a sum in their own type would not hold."""
+    """The exact mean, rounded once, of values whose sum their own type could not hold."""
     mine = range(at.local_rank(), at.size(), at.local_size())
     values = {rank: 60000 + 32 * rank for rank in range(at.size())}
     half = at.allreduce_replicas_(torch.full((9,), float(values[at.rank()]), dtype=torch.float16), "large")
@@ -46,13 +46,13 @@ def check_layouts():
     before = at.statistics()
     at.allreduce_replicas_(torch.zeros(1000), "counted")
     after = at.statistics()
-    # Of the shards of other local ranks nothing is copied.
+    # Shards of other local ranks are not copied.
     assert after["copied_in_bytes"] - before["copied_in_bytes"] == 4000
     assert after["copied_out_bytes"] - before["copied_out_bytes"] == 4000
 
 
 def check_hooks():
-    """What FSDP does with hooks, by hand: equal modules, reduced pieces of changing sizes."""
+    """Does by hand what FSDP does with hooks: equal modules, reduced pieces of changing sizes."""
     mine = range(at.local_rank(), at.size(), at.local_size())
     hooks = [at.replica_hook(torch.nn.Linear(2, 2)) for _ in range(2)] + [at.replica_hook("head")]
     for elements in (4, 6, 4):

@@ -36,7 +36,7 @@ def main():
             variant = report["rounds"] % VARIANTS
             handles = [addend.push_pull_async(mine[t][variant], f"tensor{t}", op=getattr(addend, op), priority=t)
                        for t, (_, op, _) in enumerate(TENSORS)]
-            stop = addend.push_pull(np.array([wants("stop")], np.int32), "stop", op=addend.Max)[0]  # all in the same round
+            stop = addend.push_pull(np.array([wants("stop")], np.int32), "stop", op=addend.Max)[0]  # all ranks stop in the same round
             for t, handle in enumerate(handles):
                 if addend.synchronize(handle).tobytes() != right[t][variant]:
                     report["wrong"].append([report["rounds"], t])

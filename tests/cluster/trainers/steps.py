@@ -1,4 +1,4 @@
-"""Trains, so to speak: several tensors per step until all steps are done or the job fails."""
+"""Pushes several tensors per step, as a training does, until all steps are done or the job fails."""
 import numpy as np
 
 import addend

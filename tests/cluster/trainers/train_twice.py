@@ -1,4 +1,4 @@
-"""Trains the example's model twice in one process, with Addend and with its reference; rank 0 compares the weights."""
+"""Trains the example's model twice in a process, with Addend and with its reference; rank 0 compares the weights."""
 import argparse
 import importlib.util
 import pathlib

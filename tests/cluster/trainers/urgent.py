@@ -1,4 +1,4 @@
-"""Pushes much, then a little that is urgent, and reports when each came back."""
+"""Pushes a large amount, then a small urgent tensor, and reports when each result came."""
 import time
 
 import numpy as np

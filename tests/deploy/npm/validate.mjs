@@ -48,7 +48,7 @@ async function checkWithPackage(index, object) {
          `export const o${index}: T${index} = ${JSON.stringify(object, null, 1)};\n`;
 }
 
-// Compiles one source made of all objects; a diagnostic belongs to the object in whose lines it is.
+// Compiles a single source with all objects; a diagnostic belongs to the object that contains its line.
 function checkUnknownFields(parts) {
   const source = parts.map(([, text]) => text).join('');
   const starts = [];

@@ -1,4 +1,4 @@
-// Memory that may be exported, on the host: of a memfd, whose descriptor stands for a dma-buf.
+// Exportable memory on the host: a memfd, whose descriptor stands for a dma-buf.
 #include <sys/mman.h>
 #include <unistd.h>
 

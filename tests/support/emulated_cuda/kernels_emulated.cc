@@ -1,5 +1,5 @@
-// What kernels.cu runs on the GPU, on the host, with the same arithmetic. `const` copies of what a
-// kernel is given are kept, as a launch keeps them.
+// The kernels of kernels.cu on the host, with the same arithmetic. The arguments are captured by
+// copy, as a kernel launch captures them.
 #include "lib/client/cuda/arithmetic.h"
 #include "lib/client/cuda/kernels.h"
 #include "tests/support/emulated_cuda/emulated.h"
@@ -12,7 +12,7 @@ using client::cuda::SumInputs;
 
 namespace {
 
-// Callers' memory may begin anywhere.
+// Callers' memory may be unaligned.
 template <typename T>
 T At(const void* memory, uint64_t i) {
   T value;

@@ -1,5 +1,5 @@
-// NCCL on the host: ranks of one machine meet in a file of /dev/shm, and everything is sends and
-// receives through it, in the stream's thread.
+// NCCL on the host: ranks of a machine meet in a file of /dev/shm; all calls are sends and receives
+// through that file, in the stream's thread.
 #include <fcntl.h>
 #include <nccl.h>
 #include <sys/mman.h>
@@ -28,7 +28,7 @@ constexpr auto kPatience = std::chrono::seconds(60);
 
 using SteadyClock = std::chrono::steady_clock;
 
-// From one rank to another. A new file is all zeros.
+// Data from a rank to another. A new file is all zeros.
 struct Ring {
   std::atomic<uint64_t> written;
   std::atomic<uint64_t> read;
@@ -43,7 +43,7 @@ void Pause() { std::this_thread::sleep_for(std::chrono::microseconds(20)); }
 
 }  // namespace
 
-// Kept by what is enqueued, also after the communicator was aborted.
+// Kept alive by enqueued work, even after the communicator was aborted.
 struct Session {
   Meeting* meeting = nullptr;
   int rank = 0;
@@ -67,14 +67,14 @@ struct Transfer {
   bool IsDone() const { return moved == bytes; }
 };
 
-// One call of NCCL, as transfers and what follows once they are done.
+// A call of NCCL: its transfers, and the function that runs after them.
 struct Call {
   std::vector<Transfer> transfers;
   std::shared_ptr<std::vector<std::vector<char>>> scratch;
   std::function<void()> finish;
 };
 
-// Whether any byte moved.
+// Returns whether any byte moved.
 bool Move(Session& session, Transfer& transfer) {
   Ring& ring = transfer.is_send ? session.meeting->rings[session.rank][transfer.peer]
                                 : session.meeting->rings[transfer.peer][session.rank];
@@ -97,7 +97,7 @@ bool Move(Session& session, Transfer& transfer) {
   return true;
 }
 
-// One look at all transfers; between two ranks they keep their order.
+// Tries every transfer once; transfers between two ranks keep their order.
 bool MoveAll(Session& session, std::vector<Transfer>& transfers, bool* done) {
   bool moved = false;
   bool busy[2][kMaxRanks] = {};
@@ -186,8 +186,8 @@ ReduceOp ReduceOpOf(ncclRedOp_t op) {
   return op == ncclMin ? ReduceOp::kMin : op == ncclMax ? ReduceOp::kMax : ReduceOp::kSum;
 }
 
-// Receives everybody's and sums them, from the last rank to the first: an order that is not the
-// executor's, so that a test notices which one is used.
+// Receives all ranks' data and sums it from the last rank to the first: the reverse of the
+// executor's order, so that a test notices the order in use.
 void ReceiveAndSum(const Session& session, Call* call, const void* own, void* to, size_t count,
                    ncclDataType_t type, ncclRedOp_t op) {
   const size_t bytes = count * SizeOfType(type);
@@ -226,7 +226,7 @@ ncclResult_t Add(ncclComm_t communicator, cudaStream_t stream, Call call) {
   }
   if (pending.session != nullptr &&
       (pending.session != communicator->session || pending.stream != stream)) {
-    return ncclInvalidUsage;  // the executor has one of each
+    return ncclInvalidUsage;  // the executor has a single communicator and stream
   }
   pending.session = communicator->session;
   pending.stream = stream;
@@ -390,7 +390,7 @@ ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDat
 
 namespace addend::client::cuda {
 
-// In the place of nccl_library.cc.
+// Replaces nccl_library.cc.
 const NcclLibrary* LoadNccl(std::string* why) {
   static const NcclLibrary kNccl = {&ncclGetVersion, &ncclGetUniqueId,    &ncclCommInitRank,
                                     &ncclCommAbort,  &ncclGetErrorString, &ncclGetLastError,

@@ -38,7 +38,7 @@ struct Device {
   std::mutex mu;
   // Guarded by mu.
   std::unordered_set<void*> pinned;
-  std::unordered_map<void*, uint64_t> exported;  // bytes
+  std::unordered_map<void*, uint64_t> exported;  // address -> bytes
 };
 
 Device& The() {
@@ -54,7 +54,7 @@ cudaError_t Remember(cudaError_t status) {
   return status;
 }
 
-// In the stream's thread.
+// Runs in the stream's thread.
 void Copy(void* to, const void* from, size_t bytes) {
   Device& device = The();
   if (device.failed) return;

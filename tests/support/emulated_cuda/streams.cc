@@ -32,7 +32,8 @@ void CUstream_st::Work() {
   for (;;) {
     changed_.wait(lock, [&] { return ending_ || !tasks_.empty(); });
     if (tasks_.empty()) return;
-    std::function<void()>& task = tasks_.front();  // a deque's first stays where it is
+    // References to a deque's first element stay valid.
+    std::function<void()>& task = tasks_.front();
     lock.unlock();
     task();
     lock.lock();

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <thread>
 
-// A thread that works off a queue in order. Destroyed once it has.
+// A thread that works off a queue in order. Destroyed once the queue is empty.
 struct CUstream_st {
  public:
   explicit CUstream_st(int device);
@@ -30,8 +30,8 @@ struct CUstream_st {
   std::thread thread_;
 };
 
-// One record of an event in a stream: who was told to wait for it does so, whatever is recorded
-// with that event later.
+// A record of an event in a stream: a stream that waits for it keeps waiting for it, even if the
+// event is recorded again later.
 class Record {
  public:
   void Reach();
@@ -53,5 +53,5 @@ struct CUevent_st {
 
  private:
   std::mutex mu_;
-  std::shared_ptr<Record> last_;  // guarded by mu_; streams keep it
+  std::shared_ptr<Record> last_;  // guarded by mu_; streams also keep it alive
 };

@@ -19,7 +19,7 @@ constexpr uint64_t kMs = 1'000'000;
 
 // A job of three nodes and two CPU servers, 10 and 11, which have a partition each. Every node
 // calls at 0, is ready 1 ms later, sends for 10 ms, and has the result 10 ms after the last
-// contribution. What is changed in `Times` before a round is added is what that round is slow at.
+// contribution. A test slows a round down by changing `Times` before it adds the round.
 class Scene {
  public:
   struct Times {
@@ -109,7 +109,7 @@ Bottleneck Of(const Scene::Times& slow) {
   return FindBottleneck(scene.trace());
 }
 
-TEST(BottleneckTest, NobodyStandsOutWhereAllTakeAsLong) {
+TEST(BottleneckTest, NoBottleneckIsNamedWhenAllTakeEquallyLong) {
   const Bottleneck b = Of({});
   EXPECT_FALSE(b.found());
   EXPECT_EQ(b.steps, 3u);
@@ -168,7 +168,7 @@ TEST(BottleneckTest, ARoundThatOneNodeLacksDoesNotCount) {
   EXPECT_FALSE(b.found());
 }
 
-TEST(BottleneckTest, OfNothingThereIsNothingToSay) {
+TEST(BottleneckTest, WithoutRoundsNoBottleneckIsNamed) {
   const Bottleneck b = FindBottleneck(JobTrace());
   EXPECT_FALSE(b.found());
   EXPECT_EQ(b.sentence, "no round was recorded on all nodes");
@@ -204,7 +204,7 @@ TEST(TraceEventsTest, OverlappingSpansGetRowsOfTheirOwnAndArrowsHaveBothEnds) {
   }
 }
 
-TEST(TraceSummaryTest, SaysWhereTheTimeGoesAndWhoDidNotAnswer) {
+TEST(TraceSummaryTest, NamesTheTimesAndTheMembersThatDidNotAnswer) {
   Scene scene;
   scene.AddRound({.late = {{2, 50}}});
   scene.trace().silent = {"summation server 12 (cpu12): deadline exceeded"};

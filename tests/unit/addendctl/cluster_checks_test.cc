@@ -38,7 +38,7 @@ TEST(ClusterChecksTest, TwoSchedulersThatBothLeadAreAProblem) {
   EXPECT_EQ(CheckSchedulers({leads, leads}).verdict, Verdict::kProblem);
 }
 
-TEST(ClusterChecksTest, AClockIsJudgedNoFinerThanItIsKnown) {
+TEST(ClusterChecksTest, AClockOffsetWithinItsUncertaintyIsOk) {
   SchedulerFacts facts = Scheduler(absl::OkStatus(), false);
   EXPECT_EQ(CheckClock(facts).verdict, Verdict::kNotApplicable);
   facts.status.set_now_unix_s(1e9);
@@ -59,7 +59,7 @@ TEST(ClusterChecksTest, MembersOfOtherVersionsAreNamed) {
   const Finding finding = CheckVersions("0.1.0", scheduler, members);
   EXPECT_EQ(finding.verdict, Verdict::kWarning);
   EXPECT_THAT(finding.found, HasSubstr("0.0.9: server 2"));
-  // Nothing is known of one that does not answer.
+  // Nothing is known of a scheduler that does not answer.
   members[1].control_error = "refused";
   EXPECT_EQ(CheckVersions("0.1.0", scheduler, members).verdict, Verdict::kOk);
 }
@@ -96,7 +96,7 @@ TEST(ClusterChecksTest, ALinkFarBelowItsDeclarationIsAWarning) {
   EXPECT_EQ(CheckBandwidth(member, true).verdict, Verdict::kNotApplicable);
   member.measured_bps = 0.9e9;
   EXPECT_EQ(CheckBandwidth(member, true).verdict, Verdict::kWarning);
-  // What gRPC itself cannot exceed says nothing against a faster link.
+  // gRPC's own limit says nothing against a faster link.
   member.bandwidth_bps = 100e9;
   member.measured_bps = 8e9;
   EXPECT_EQ(CheckBandwidth(member, true).verdict, Verdict::kOk);

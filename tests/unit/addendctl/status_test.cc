@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/unit/status/example_status.h"
+#include "tools/addendctl/ask.h"
 #include "tools/addendctl/status_table.h"
 
 namespace addend {
@@ -20,10 +21,24 @@ TEST(StatusTableTest, ShowsWhatMatters) {
   EXPECT_THAT(NodesText(ExampleStatus()), HasSubstr("yes"));
 }
 
-TEST(StatusTableTest, SaysThatNothingIsThere) {
+TEST(StatusTableTest, SaysThatTheClusterIsEmpty) {
   EXPECT_EQ(JobsText({}), "No jobs.\n");
   EXPECT_EQ(NodesText({}), "No nodes.\n");
   EXPECT_THAT(StatusText({}, "x:1"), HasSubstr("No summation servers."));
+}
+
+TEST(MakePrintableTest, CoversEveryTextWhateverItIsNestedIn) {
+  v1::GetStatusResponse status;
+  status.set_version("1\n");
+  v1::JobStatus* const job = status.add_jobs();
+  job->set_reason("\x1b[2J");
+  job->mutable_settings()->set_intranode("a\rb");
+  job->add_nodes()->set_hostname("a\nb");
+  MakePrintable(&status);
+  EXPECT_EQ(status.version(), "1\\n");
+  EXPECT_EQ(job->reason(), "\\x1b[2J");
+  EXPECT_EQ(job->settings().intranode(), "a\\rb");
+  EXPECT_EQ(job->nodes(0).hostname(), "a\\nb");
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ v1::NodeStatus* AddNode(v1::JobStatus* job, uint32_t rank, uint64_t sent) {
   return node;
 }
 
-// One job of two nodes, one CPU server and one colocated one, after so many bytes.
+// A job of two nodes, a CPU server and a colocated server, after so many bytes.
 Sample Example(double at_s, uint64_t bytes) {
   Sample sample{.status = {}, .at_s = at_s};
   v1::GetStatusResponse& status = sample.status;
@@ -151,12 +151,12 @@ TEST(TopTextTest, ShowsJobsServersNodesAndWhenTheSchedulerWentAway) {
   EXPECT_THAT(TopText({.scheduler = "s:7070", .away = ""}, &view), Not(HasSubstr("AWAY")));
 }
 
-TEST(TopTextTest, AClusterThatHasNeverAnsweredIsOnlyAway) {
+TEST(TopTextTest, AClusterThatHasNeverAnsweredIsShownAsAway) {
   EXPECT_EQ(TopText({.scheduler = "s:7070", .away = "refused", .away_s = 2}, nullptr),
             "Scheduler s:7070\nAWAY since 2 s, asking again: refused\n");
 }
 
-TEST(TopJsonTest, IsOneLineWithNullForWhatIsNotKnown) {
+TEST(TopJsonTest, IsOneLineWithNullForUnknownValues) {
   const TopView view = MakeTopView(nullptr, Example(10, 1000));
   const std::string text = TopJson({.scheduler = "s:7070", .away = "", .unix_s = 5}, &view);
   EXPECT_EQ(text.find('\n'), text.size() - 1);
@@ -169,7 +169,7 @@ TEST(TopJsonTest, IsOneLineWithNullForWhatIsNotKnown) {
   EXPECT_EQ(away["away_s"], 4.0);
 }
 
-TEST(FitScreenTest, CutsLinesByCharactersAndDropsWhatIsBelow) {
+TEST(FitScreenTest, CutsLinesByCharactersAndDropsLinesBelowTheScreen) {
   EXPECT_EQ(FitScreen("\u00e4\u00e4\u00e4x\nabcdef\nthird\n", 3, 2), "\u00e4\u00e4\u00e4\nabc\n");
   EXPECT_EQ(FitScreen("long line\n", 0, 0), "long line\n");
 }

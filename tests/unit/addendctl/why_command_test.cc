@@ -36,12 +36,12 @@ v1::OpenTensor* Open(RollCall* call, uint32_t node, double open_s, bool planned 
   return open;
 }
 
-TEST(WhyTest, NoOpenRoundMeansNobody) {
+TEST(WhyTest, WithoutAnOpenRoundNobodyIsAwaited) {
   const Waiting waiting = Explain(Job());
   EXPECT_EQ(waiting.sentence, "job 'lm' waits for nobody: no round is open");
 }
 
-TEST(WhyTest, AFormingJobSaysWhatTheSchedulerSays) {
+TEST(WhyTest, AFormingJobHasTheSchedulersReason) {
   RollCall call = Job();
   call.job.set_state(v1::FORMING);
   call.job.set_reason("waiting for node 2 of 3");
@@ -81,7 +81,7 @@ TEST(WhyTest, NamesTheRankThatItsAgentMisses) {
   EXPECT_THAT(waiting.sentence, HasSubstr("waits for rank 3 (local rank 1 of node 1): round 8"));
 }
 
-TEST(WhyTest, ATensorWithoutAPlanWaitsForThoseWhoHaveNotDeclaredIt) {
+TEST(WhyTest, AnUnplannedTensorWaitsForTheNodesThatHaveNotDeclaredIt) {
   RollCall call = Job();
   Open(&call, 0, 3, /*planned=*/false);
   call.agents.erase(2);  // does not answer

@@ -22,7 +22,7 @@ TEST(YamlTextTest, DocumentsAreSplitWithTheirLines) {
   EXPECT_EQ(documents[2].line, 8);
 }
 
-TEST(YamlTextTest, WhatWasQuotedStaysQuoted) {
+TEST(YamlTextTest, QuotedTextsStayQuoted) {
   EXPECT_EQ(Rewritten("a: \"0\"\nb: 0\nc: 'yes'\nd: yes\ne: ''\nf: ~\n"),
             "a: \"0\"\nb: 0\nc: \"yes\"\nd: yes\ne: \"\"\nf: null\n");
 }
@@ -39,7 +39,7 @@ TEST(YamlTextTest, CollectionsOfEveryKindAreWrittenInBlocks) {
             "a: []\nb: {}\nc:\n- d: 1\n  e:\n  - 2\n-\n  - 3\n");
 }
 
-TEST(YamlTextTest, TextsThatAreNoPlainYamlSurvive) {
+TEST(YamlTextTest, TextsThatNeedQuotesSurvive) {
   const std::string text = R"(a: "tab\there, \"quotes\", \\ and \u00e4"
 b: "- no list"
 "c: d": 1
@@ -54,7 +54,7 @@ TEST(YamlTextTest, AnchorsAreWrittenOut) {
   EXPECT_EQ(Rewritten("a: &x {b: 1}\nc: *x\n"), "a:\n  b: 1\nc:\n  b: 1\n");
 }
 
-TEST(YamlTextTest, WhatIsNoObjectIsRefused) {
+TEST(YamlTextTest, DocumentsThatAreNotObjectsAreRefused) {
   EXPECT_FALSE(WriteYaml(YAML::Load("[1, 2]")).ok());
   EXPECT_FALSE(WriteYaml(YAML::Load("? [a]\n: 1\n")).ok());
 }

@@ -16,5 +16,16 @@ TEST(LinePaceTest, LetsOneLineASecondThroughAndCountsTheOthers) {
   EXPECT_EQ(pace.Next(start + absl::Seconds(2)), "");
 }
 
+TEST(LinePaceTest, LetsTheGivenNumberOfLinesThrough) {
+  LinePace pace(2);
+  const absl::Time start = absl::FromUnixSeconds(1'700'000'000);
+  EXPECT_EQ(pace.Next(start), "");
+  EXPECT_EQ(pace.Next(start), "");
+  EXPECT_EQ(pace.Next(start), std::nullopt);
+  EXPECT_EQ(pace.Next(start + absl::Seconds(1)), " (and 1 others since the last line)");
+  EXPECT_EQ(pace.Next(start + absl::Seconds(1)), "");
+  EXPECT_EQ(pace.Next(start + absl::Seconds(1)), std::nullopt);
+}
+
 }  // namespace
 }  // namespace addend

@@ -43,6 +43,18 @@ TEST_F(LogTest, TextNamesTheProcessItsNodeAndItsJob) {
                                    HasSubstr(" warning [scheduler] another")));
 }
 
+TEST_F(LogTest, TextIsOneLinePerEventForAnyMessage) {
+  ASSERT_TRUE(InitLogging({.process = "agent", .job = "a\nb", .node = 0}).ok());
+  spdlog::info("reason\n2026-01-01T00:00:00.000 info [agent] forged \x1b[2J");
+  PrintLine("agent", spdlog::level::critical, "gone\nforged");
+  EXPECT_THAT(
+      Lines(),
+      ElementsAre(
+          HasSubstr("[agent 0 of a\\nb] reason\\n2026-01-01T00:00:00.000 info [agent] forged "
+                    "\\x1b[2J"),
+          "agent: gone\\nforged"));
+}
+
 TEST_F(LogTest, JsonIsOneObjectPerLine) {
   ASSERT_TRUE(InitLogging({.process = "agent", .job = "bert", .node = 0, .format = "json"}).ok());
   spdlog::info("a line");
@@ -65,7 +77,7 @@ TEST_F(LogTest, JsonHasNullWhereThereIsNoJob) {
   EXPECT_TRUE(line["node"].is_null());
 }
 
-TEST_F(LogTest, WhateverAMessageHoldsIsOneLineOfJson) {
+TEST_F(LogTest, AnyMessageIsOneLineOfJson) {
   const std::string message = "quote \" backslash \\ newline \n tab \t bell \a umlaut \xc3\xbc";
   ASSERT_TRUE(InitLogging({.process = "x", .job = "\"\n", .format = "json"}).ok());
   spdlog::info("{}", message);
@@ -77,7 +89,7 @@ TEST_F(LogTest, WhateverAMessageHoldsIsOneLineOfJson) {
   EXPECT_THAT(Json::parse(lines[1])["message"].get<std::string>(), HasSubstr("no UTF-8: "));
 }
 
-TEST_F(LogTest, LastWordsAreSaidAtEveryLevel) {
+TEST_F(LogTest, TheFinalErrorIsLoggedAtEveryLevel) {
   ASSERT_TRUE(InitLogging({.process = "agent", .level = "off", .format = "json"}).ok());
   spdlog::error("not seen");
   PrintLine("addend-agent", spdlog::level::critical, "Nobody is there.");

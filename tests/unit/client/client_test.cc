@@ -1,4 +1,4 @@
-// What works: rounds of push-pull through the C ABI against the fake agent.
+// Rounds of push-pull through the C ABI, against the fake agent.
 #include <cstring>
 #include <set>
 
@@ -159,7 +159,7 @@ TEST_F(ClientTest, UndeclaredNameMayComeBackWithAnotherShape) {
   EXPECT_TRUE(Eventually([](const auto& counts) { return counts.tensors == 0; }));
 }
 
-TEST_F(ClientTest, PollAndTimeoutTellThatItGoesOn) {
+TEST_F(ClientTest, PollAndTimeoutReportAnOperationUnderWay) {
   Start(1);
   agent_->HoldResults(true);
   addend_tensor* const tensor = Declare(0, "t", {1});
@@ -276,7 +276,7 @@ TEST_F(ClientTest, LargeTensorArrivesWhole) {
   });
 }
 
-TEST_F(ClientTest, EndsAreCleanOrNoticed) {
+TEST_F(ClientTest, ShutdownIsACleanEndForTheAgent) {
   Start(2);
   addend_shutdown(contexts_[0]);
   EXPECT_TRUE(Eventually([](const auto& c) { return c.shut_down == 1 && c.connected == 1; }));

@@ -1,4 +1,4 @@
-// What fails, with which code and sentence: bad arguments, refusals, lost agents, ended contexts.
+// Failures, each with its code and sentence: bad arguments, refusals, lost agents, ended contexts.
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -288,7 +288,7 @@ TEST_F(ErrorsTest, EveryCallAfterShutdownIsAStateError) {
   addend_shutdown(contexts_[0]);
 }
 
-TEST_F(ErrorsTest, ShutdownWakesThoseWhoWait) {
+TEST_F(ErrorsTest, ShutdownWakesWaitingCalls) {
   Start(1);
   agent_->HoldResults(true);
   float value = 1;

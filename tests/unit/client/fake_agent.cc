@@ -57,7 +57,7 @@ struct FakeAgent::Peer {
   ipc::Message init;
 };
 
-// One declared tensor: a contribution per rank, one result for all.
+// A declared tensor: a contribution of each rank, and the result.
 struct FakeAgent::Tensor {
   struct Rank {
     Peer* peer = nullptr;

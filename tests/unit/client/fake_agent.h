@@ -1,9 +1,9 @@
 // An agent in miniature for tests of the client: speaks lib/client/ipc.h to all ranks of a job over
 // one socket and sums their contributions in rank order, without scheduler, servers and network.
-// It sums for real (lib/reduce), so what a test receives is what a one-level sum gives.
+// It sums for real (lib/reduce), so a test receives the bits of a sum at a single level.
 //
 // Owned by the test; one thread of its own answers. Methods may be called from any other thread and
-// have taken effect when they return. Aborts on what a correct client never does.
+// have taken effect when they return. Aborts if the client breaks the protocol.
 #pragma once
 
 #include <condition_variable>

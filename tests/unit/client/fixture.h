@@ -1,4 +1,4 @@
-// What the tests of the client share: a fake agent at a fresh path, and ranks that join it.
+// The fixture of the client's tests: a fake agent at a fresh path, and ranks that join it.
 #pragma once
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-// The executor over the emulation: what it brings to host memory, and what it brings back.
+// The executor over the emulation: the contributions that it brings to host memory, and the results
+// that it brings back.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -41,7 +42,7 @@ class DeviceExecutorTest : public ::testing::Test {
     }
   }
 
-  // Some members, at least one.
+  // A random, non-empty set of members.
   uint64_t SomeOf(const Ranks& ranks) {
     return 1 + random_() % ((uint64_t{1} << ranks.size()) - 1);
   }
@@ -122,7 +123,7 @@ TEST_F(DeviceExecutorTest, SumsWithNcclWhereOrderDoesNotMatter) {
 }
 
 // The emulated NCCL adds from the last rank on, so a sum in its order differs from the host's.
-TEST_F(DeviceExecutorTest, OrderedIsAskedForAndNotTheDefaultOfNccl) {
+TEST_F(DeviceExecutorTest, OrderedSumsHaveToBeRequestedWithNccl) {
   Case c;
   c.elements = 10'000;
   for (const bool ordered : {true, false}) {
@@ -138,7 +139,7 @@ TEST_F(DeviceExecutorTest, OrderedIsAskedForAndNotTheDefaultOfNccl) {
   }
 }
 
-TEST_F(DeviceExecutorTest, BroadcastBringsTheBytesOfTheOneThatHasThem) {
+TEST_F(DeviceExecutorTest, BroadcastBringsTheBytesOfTheMemberWithData) {
   ForAllGroups(true, [&](Ranks& ranks) {
     for (const uint64_t elements : {uint64_t{1}, uint64_t{777}, LargeSize(DType::kFloat32)}) {
       Case c;
@@ -165,7 +166,7 @@ TEST_F(DeviceExecutorTest, TwoContributionsToABroadcastAreRefused) {
 
 TEST_F(DeviceExecutorTest, ConvertsOnTheDevice) {
   ForAllGroups(true, [&](Ranks& ranks) {
-    const uint64_t large = random_() % 2;  // one of the types
+    const uint64_t large = random_() % 2;  // a random type
     for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
       const bool is_large = (dtype == DType::kFloat16) == (large == 0);
       for (const uint64_t elements :
@@ -196,7 +197,7 @@ TEST_F(DeviceExecutorTest, OtherConversionsAreRefused) {
   EXPECT_THAT(ranks[0]->executor->Error(), ::testing::HasSubstr("but not float16 as float32"));
 }
 
-TEST_F(DeviceExecutorTest, AMemberAndItsAgentAgreeOnWhoHasData) {
+TEST_F(DeviceExecutorTest, AMemberAndItsAgentAgreeOnTheMembersWithData) {
   Ranks ranks = MakeRanks({"scattered", true, {}}, 2, true);
   Case c;
   c.elements = 10;
@@ -207,7 +208,7 @@ TEST_F(DeviceExecutorTest, AMemberAndItsAgentAgreeOnWhoHasData) {
   push_pull.End(ranks);
 }
 
-TEST_F(DeviceExecutorTest, NobodyWithDataStagesAllTheSame) {
+TEST_F(DeviceExecutorTest, AGroupWithoutDataStagesToo) {
   ForAllGroups(true, [&](Ranks& ranks) {
     Case c;
     c.elements = ipc::ChunkElements(4) + 1;
@@ -216,7 +217,7 @@ TEST_F(DeviceExecutorTest, NobodyWithDataStagesAllTheSame) {
   });
 }
 
-TEST_F(DeviceExecutorTest, StagedIsToldForEveryChunkInOrder) {
+TEST_F(DeviceExecutorTest, StagedIsReportedForEveryChunkInOrder) {
   ForAllGroups(true, [&](Ranks& ranks) {
     Case c;
     c.elements = 2 * ipc::ChunkElements(4) + 5;
@@ -233,7 +234,7 @@ TEST_F(DeviceExecutorTest, StagedIsToldForEveryChunkInOrder) {
   });
 }
 
-TEST_F(DeviceExecutorTest, NothingIsReadBeforeTheCallersStreamIsThere) {
+TEST_F(DeviceExecutorTest, NothingIsReadBeforeTheCallersStreamIsReady) {
   ForAllGroups(true, [&](Ranks& ranks) {
     Case c;
     c.elements = 1000;
@@ -300,7 +301,7 @@ TEST_F(DeviceExecutorTest, SeveralTensorsAreInFlight) {
 }
 
 // Where a NIC reads contributions from the GPU of the root.
-TEST_F(DeviceExecutorTest, WhatGoesDirectLiesInExportedMemoryAndIsFetchedOnDemand) {
+TEST_F(DeviceExecutorTest, DirectContributionsAreInExportedMemoryAndFetchedOnDemand) {
   for (uint32_t members = 1; members <= 3; members += 2) {
     SCOPED_TRACE(members);
     Ranks ranks = MakeRanks({"one root", false, {members - 1}}, members, true);
@@ -350,7 +351,7 @@ TEST_F(DeviceExecutorTest, WhatGoesDirectLiesInExportedMemoryAndIsFetchedOnDeman
   }
 }
 
-TEST_F(DeviceExecutorTest, ADeviceThatExportsNothingWorksOn) {
+TEST_F(DeviceExecutorTest, ADeviceWithoutExportedMemoryWorks) {
   Ranks ranks = MakeRanks({"one root", false, {0}}, 1, true);
   emulated_cuda_set("export_fails", 1);
   std::byte* memory = nullptr;
@@ -364,7 +365,7 @@ TEST_F(DeviceExecutorTest, ADeviceThatExportsNothingWorksOn) {
 }
 
 // The result slot of round r is free when round r+1 is told as staged.
-TEST_F(DeviceExecutorTest, StagedSaysThatTheFormerResultWasTaken) {
+TEST_F(DeviceExecutorTest, StagedReportsThatTheFormerResultWasTaken) {
   Ranks ranks = MakeRanks({"scattered", true, {}}, 1, true);
   Case c;
   c.elements = 1000;
@@ -409,7 +410,7 @@ TEST_F(DeviceExecutorTest, TheSteadyStateNeitherWaitsNorAllocates) {
   }
 }
 
-TEST_F(DeviceExecutorTest, ResultsThatCannotBeAreRefused) {
+TEST_F(DeviceExecutorTest, InvalidResultsAreRefused) {
   Ranks ranks = MakeRanks({"scattered", true, {}}, 1, true);
   Case c;
   c.elements = 100;

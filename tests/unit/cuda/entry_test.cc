@@ -1,4 +1,4 @@
-// The entry of libaddend_cuda.so: an executor, or why there is none.
+// The entry of libaddend_cuda.so: an executor, or the reason for its absence.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 

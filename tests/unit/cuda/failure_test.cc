@@ -23,7 +23,7 @@ class DeviceFailureTest : public ::testing::Test {
   std::mt19937_64 random_{Seed()};
 };
 
-TEST_F(DeviceFailureTest, ADeviceThatFailsIsToldOnceWithItsPlaceAndTheErrorsName) {
+TEST_F(DeviceFailureTest, AFailingDeviceIsReportedOnceWithItsPlaceAndTheErrorsName) {
   for (uint32_t members = 1; members <= 2; ++members) {
     auto ranks = MakeRanks({"scattered", true, {}}, members, true);
     Case c;
@@ -56,7 +56,7 @@ TEST_F(DeviceFailureTest, ADeviceThatFailsIsToldOnceWithItsPlaceAndTheErrorsName
   }
 }
 
-TEST_F(DeviceFailureTest, WhoWaitsForAMemberThatDoesNotComeEnds) {
+TEST_F(DeviceFailureTest, WaitingForAMissingMemberEnds) {
   auto ranks = MakeRanks({"scattered", true, {}}, 2, true);
   Case c;
   c.elements = 5000;
@@ -69,7 +69,7 @@ TEST_F(DeviceFailureTest, WhoWaitsForAMemberThatDoesNotComeEnds) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
 
-TEST_F(DeviceFailureTest, MemoryThatCannotBePinnedWorksAndIsSaidOnce) {
+TEST_F(DeviceFailureTest, MemoryThatCannotBePinnedWorksAndIsReportedOnce) {
   auto ranks = MakeRanks({"scattered", true, {}}, 1, true);
   Bytes memory[2] = {Bytes(4096), Bytes(4096)};
   emulated_cuda_set("register_fails", 1);
@@ -97,7 +97,7 @@ TEST_F(DeviceFailureTest, MemoryIsPinnedUntilItIsUnmappedOrTheExecutorEnds) {
   EXPECT_EQ(emulated_cuda_count("pinned"), before);
 }
 
-TEST_F(DeviceFailureTest, AGroupThatIsNoneIsRefused) {
+TEST_F(DeviceFailureTest, AnInvalidGroupIsRefused) {
   Rank rank(0);
   char id[kDeviceIdBytes] = {};
   EXPECT_FALSE(rank.Join({"", false, {}}, 2, id, true));

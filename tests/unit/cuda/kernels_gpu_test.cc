@@ -1,4 +1,4 @@
-// The kernels on a GPU against the host's sums, bit for bit. Skipped without one.
+// The kernels on a GPU against the host's sums, bit for bit. Skipped on machines without a GPU.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 

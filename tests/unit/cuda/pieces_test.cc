@@ -1,5 +1,5 @@
-// lib/client/pieces.h as a specification: agent and library compute it alike, so what it says must
-// make sense.
+// lib/client/pieces.h as a specification: agent and library compute the pieces alike, so the pieces
+// must be valid.
 #include "lib/client/pieces.h"
 
 #include <gmock/gmock.h>

@@ -19,7 +19,7 @@ constexpr uint32_t kMembers = 3;
 constexpr uint64_t kElements = 2 * (ipc::kChunkBytes / 4) + 77;
 constexpr uint64_t kRounds = 3;
 
-// What the agent's shared memory is to real ranks. A new mapping is all zeros.
+// The agent's shared memory for real ranks. A new mapping is all zeros.
 struct Shared {
   char id[kDeviceIdBytes];
   std::atomic<uint32_t> has_id;
@@ -60,7 +60,7 @@ bool RunRound(Rank& rank, Shared* shared, uint64_t number) {
   if (!AwaitAtLeast(shared->staged, static_cast<uint32_t>(2 * number - 1) * kMembers)) {
     return false;
   }
-  // What the servers would do: the result is twice what the node contributed.
+  // Stands for the servers: the result is twice the node's contribution.
   if (rank.member == 0) {
     for (uint64_t i = 0; i < kElements; ++i) {
       uint32_t sum = 0;

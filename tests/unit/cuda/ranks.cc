@@ -17,7 +17,7 @@ namespace addend::client {
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds(30);
-// Never to be read: what no rank wrote.
+// The content of unwritten memory, which must never be read.
 constexpr std::byte kUntouched{0xa5};
 
 // Bits of all kinds: denormals, infinities, NaNs with payloads. Or small integers.

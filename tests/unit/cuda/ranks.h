@@ -1,5 +1,5 @@
-// Ranks of one node, each with an executor over the emulation, and the host memory between them:
-// the part of libaddend and the agent in the tests of the executor.
+// Ranks of a node, each with an executor over the emulation, and the host memory between them: they
+// stand for libaddend and the agent in the tests of the executor.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -27,7 +27,7 @@ using Bytes = std::vector<std::byte>;
 // The seed of this process's tests: printed, and ADDEND_TEST_SEED sets it.
 uint64_t Seed();
 
-// Hears what an executor says.
+// Records an executor's callbacks.
 class Ear : public DeviceSink {
  public:
   void Staged(uint64_t round, uint64_t bytes) override;
@@ -36,7 +36,7 @@ class Ear : public DeviceSink {
 
   // False after 30 s, or when the device has failed meanwhile.
   bool AwaitStaged(uint64_t round, uint64_t bytes);
-  // What was told of a fetch from this offset: tensor, number and bytes. All 0 after 30 s.
+  // The reported fetch from this offset: tensor, number and bytes. All 0 after 30 s.
   std::array<uint64_t, 3> AwaitFetched(uint64_t offset);
   // Empty after 30 s.
   std::string AwaitFailure();
@@ -57,7 +57,7 @@ struct Layout {
   std::vector<uint32_t> roots;
 };
 ipc::Group GroupOf(const Layout& layout, uint32_t members, uint32_t member);
-// Scattered, one root, all members roots in turn.
+// Layouts: scattered, a single root, all members roots in turn.
 std::vector<Layout> LayoutsOf(uint32_t members);
 
 // A rank: an executor on a device of its own, and the caller's stream there.
@@ -77,7 +77,7 @@ struct Rank {
 // All ranks of a group, joined.
 std::vector<std::unique_ptr<Rank>> MakeRanks(const Layout& layout, uint32_t members, bool ordered);
 
-// What a push-pull is about.
+// The parameters of a push-pull.
 struct Case {
   uint64_t elements = 0;
   DType dtype = DType::kFloat32;
@@ -90,18 +90,18 @@ struct Case {
 };
 std::string Describe(const Case& c);
 
-// One push-pull of all ranks: its memory, what the ranks contribute, and what must come of it.
+// A push-pull of all ranks: its memory, the ranks' contributions, and the expected results.
 class PushPull {
  public:
   PushPull(const Case& c, uint32_t members, std::mt19937_64& random);
   ~PushPull();
 
-  // Of one rank; false: its Error() says why.
+  // The step of a single rank; false: its Error() has the reason.
   bool Begin(Rank& rank);
   bool Contribute(Rank& rank);
   bool WaitOn(Rank& rank);
 
-  // What the host must hold once all have staged, and what it does hold.
+  // The expected contents of host memory once all have staged, and the actual contents.
   const Bytes& expected() const { return expected_; }
   const Bytes& contribution() const { return contribution_; }
   uint64_t bytes() const { return contribution_.size(); }
@@ -126,14 +126,14 @@ class PushPull {
   const uint64_t id_;
   const uint64_t with_data_;
   std::vector<Side> sides_;
-  std::vector<Bytes> narrowed_;  // what the ranks contribute, in the type of host memory
+  std::vector<Bytes> narrowed_;  // the ranks' contributions, in the type of host memory
   Bytes contribution_;
   Bytes result_;
   Bytes expected_;
   Bytes wanted_;  // `result_` in the callers' type
 };
 
-// Runs a push-pull from beginning to end and expects what is right of it.
+// Runs a push-pull from beginning to end and checks its results.
 void RunOnce(std::vector<std::unique_ptr<Rank>>& ranks, const Case& c, std::mt19937_64& random);
 
 }  // namespace addend::client

@@ -24,7 +24,7 @@ PcieTree PaperTree() {
           .switch_cpu_bps = 13.1e9 * 8};
 }
 
-TEST(CostModelTest, LinksCarryWhatEquations8And9Say) {
+TEST(CostModelTest, LinkLoadsFollowEquations8And9) {
   const LinkTraffic assisted = TrafficOf(PaperTree(), 0);
   EXPECT_DOUBLE_EQ(assisted.switch_cpu, 1);
   EXPECT_DOUBLE_EQ(assisted.gpu_switch, 7.0 / 4);
@@ -100,7 +100,7 @@ TEST(CostModelTest, LinksOfUnknownSpeedHaveThePapers) {
   EXPECT_DOUBLE_EQ(tree.switch_cpu_bps, 104.8 * kGbps);
 }
 
-// What the GPUs put on the link of every switch that has some.
+// The GPUs' traffic on the link of every switch with GPUs.
 std::vector<double> GpuLoads(const std::string& name, Strategy strategy) {
   const Topology machine = Machine(name);
   const auto layout = ChooseLayout(machine, AllGpus(machine), strategy);
@@ -137,7 +137,7 @@ TEST(SwitchLoadTest, OverNvlinkReduceAndBroadcastLeavesTheNicItsLink) {
   EXPECT_THAT(GpuLoads("paper-nvlink", Strategy::kReduceScatter),
               ElementsAre(0.25, 0.25, 0.25, 0.25));
   EXPECT_DOUBLE_EQ(NicShare("paper-nvlink", Strategy::kReduceScatter, 0), 0.8);
-  EXPECT_DOUBLE_EQ(NicShare("paper-nvlink", Strategy::kReduceScatter, 1), 0);  // there is none
+  EXPECT_DOUBLE_EQ(NicShare("paper-nvlink", Strategy::kReduceScatter, 1), 0);  // there is no NIC
 }
 
 TEST(SwitchLoadTest, SeveralNicsDivideTheTraffic) {

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Pair = std::pair<uint32_t, uint32_t>;
 
-// hwloc takes a machine of tests/data/topology for the one it runs on.
+// Makes hwloc use a machine of tests/data/topology as the present machine.
 class NvmlTest : public ::testing::Test {
  protected:
   NvmlTest() {
@@ -50,7 +50,7 @@ TEST_F(NvmlTest, LinksToNvswitchesJoinAllThatHaveSome) {
   EXPECT_FALSE(machine.NvlinkJoinsAll());
 }
 
-TEST_F(NvmlTest, LinksThatAreDownJoinNobody) {
+TEST_F(NvmlTest, LinksThatAreDownJoinNoGpus) {
   TheFakeNvml().links = {{0, 1}, {2, 3}};
   TheFakeNvml().down = {1};
   EXPECT_THAT(Read().nvlinks, ElementsAre(Pair(0, 1)));
@@ -68,7 +68,7 @@ TEST_F(NvmlTest, ADriverThatDoesNotAnswerLeavesANote) {
   EXPECT_THAT(Read().notes, ElementsAre(HasSubstr("NVIDIA's driver does not answer")));
 }
 
-TEST_F(NvmlTest, ARecordHasWhatNvmlTold) {
+TEST_F(NvmlTest, ARecordContainsTheAnswersOfNvml) {
   TheFakeNvml().links = {{0, 2}, {1, 3}};
   const std::string file = testing::TempDir() + "/with-nvlink.xml";
   ASSERT_TRUE(ExportTopology(file).ok());

@@ -141,7 +141,7 @@ TEST(DemandedTest, CpuAssistedWithHiddenSwitchesGroupsByNumaNode) {
   EXPECT_TRUE(layout.scatter);
 }
 
-TEST(DemandedTest, IsDoneWithTheRulesChoiceBeside) {
+TEST(DemandedTest, IsUsedAndTheRulesChoiceIsNamed) {
   const Layout layout = Choose("dgx", Strategy::kCpuAssisted);
   EXPECT_EQ(layout.groups.size(), 4u);
   EXPECT_THAT(Why(layout),
@@ -149,7 +149,7 @@ TEST(DemandedTest, IsDoneWithTheRulesChoiceBeside) {
   EXPECT_EQ(Choose("dgx", Strategy::kCopy).groups.size(), 8u);
 }
 
-TEST(DemandedTest, WhatTheRuleChoosesIsJustThat) {
+TEST(DemandedTest, WithoutADifferenceTheRulesReasonIsGiven) {
   EXPECT_EQ(Choose("dgx", Strategy::kReduceScatter).why, Choose("dgx").why);
 }
 
@@ -165,7 +165,7 @@ TEST(DemandedTest, AGroupOfOneRankScattersNothing) {
   EXPECT_FALSE(Choose("one-gpu", Strategy::kReduceScatter).scatter);
 }
 
-TEST(DemandedTest, WhatNeedsAGpuForEveryRankIsRefusedWhereRanksShareOne) {
+TEST(DemandedTest, StrategiesThatNeedAGpuPerRankAreRefusedForSharedGpus) {
   const Topology machine = Machine("one-gpu");
   const std::vector<std::string> ranks(2, machine.gpus[0].bus_id);
   EXPECT_EQ(Choose(machine, ranks, Strategy::kCopy).groups.size(), 2u);
@@ -200,7 +200,7 @@ TEST(DirectTest, OneGpuHasAllOfItsContribution) {
   EXPECT_FALSE(ChooseDirectRank(dgx, third, {"mlx5_2:1", "mlx5_0:1"}, layout).ok());
 }
 
-TEST(DirectTest, PartsOnSeveralGpusAreNot) {
+TEST(DirectTest, PartsOnSeveralGpusAreNotRead) {
   for (const char* const machine : {"paper-pcie", "dgx"}) {
     const absl::Status status = Direct(machine, {"mlx5_0:1"}).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
@@ -208,7 +208,7 @@ TEST(DirectTest, PartsOnSeveralGpusAreNot) {
   }
 }
 
-TEST(DirectTest, WithoutRdmaNobodyReads) {
+TEST(DirectTest, WithoutRdmaNoGpuIsRead) {
   EXPECT_EQ(Message(Direct("paper-nvlink", {}).status()), "there is no RDMA device to read GPUs");
 }
 

@@ -76,12 +76,12 @@ TEST(TopologyTest, AVirtualMachineMayHideItsSwitches) {
   const Topology machine = Machine("vm");
   EXPECT_TRUE(machine.HidesSwitches());
   EXPECT_EQ(machine.gpus.size(), 8u);
-  EXPECT_EQ(GpusBySwitch(machine).size(), 8u);  // each has a link of its own, as far as one sees
+  EXPECT_EQ(GpusBySwitch(machine).size(), 8u);  // as far as visible, each has a link of its own
   EXPECT_TRUE(machine.switches[1].on_host_bridge);
   EXPECT_EQ(machine.switches[1].bus_id, machine.gpus[0].bus_id);
 }
 
-TEST(TopologyTest, OneGpuHidesNothingAndIsJoinedToNobody) {
+TEST(TopologyTest, OneGpuHidesNothingAndIsJoinedToNoOther) {
   const Topology machine = Machine("one-gpu");
   EXPECT_EQ(machine.gpus.size(), 1u);
   EXPECT_FALSE(machine.NvlinkJoinsAll());
@@ -112,7 +112,7 @@ TEST(TopologyTest, AFileThatIsMissingIsNamed) {
   EXPECT_EQ(Message(status), "'/nowhere/machine.xml' cannot be read: No such file or directory");
 }
 
-TEST(TopologyTest, AFileThatIsNoTopologyIsRefused) {
+TEST(TopologyTest, AFileWithoutATopologyIsRefused) {
   const std::string file = testing::TempDir() + "/not.xml";
   for (const char* text : {"", "switches: 4", "<topology version=\"2.0\"></topology>", "<a/>"}) {
     std::ofstream(file) << text;
@@ -154,7 +154,7 @@ TEST(RestrictTest, KeepsTheGpusThatAreUsedAndAllNics) {
   EXPECT_EQ(some->nics[0].pcie_switch, 0u);
 }
 
-TEST(RestrictTest, GpusThatAreNotUsedJoinNobody) {
+TEST(RestrictTest, UnusedGpusJoinNoOthers) {
   const Topology machine = Machine("paper-nvlink");
   const auto joined = [&](std::vector<size_t> gpus) {
     std::vector<std::string> ids;
@@ -177,7 +177,7 @@ TEST(RestrictTest, BusIdsMayBeWrittenAsNvmlAndCudaDo) {
   EXPECT_EQ(NormalBusId("3b:00.0"), "0000:3b:00.0");
 }
 
-TEST(RestrictTest, ABusIdThatIsNoGpuIsRefused) {
+TEST(RestrictTest, ABusIdWithoutAGpuIsRefused) {
   const absl::Status status = Restrict(Machine("one-gpu"), {"0000:05:00.0"}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Message(status), "the machine has no NVIDIA GPU with the PCI bus id '0000:05:00.0'");

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "lib/base/status_macros.h"
+#include "lib/rpc/request_bounds.h"
 #include "lib/rpc/status.h"
 
 namespace addend {
@@ -17,7 +18,10 @@ constexpr std::chrono::milliseconds kGlance(20);
 }  // namespace
 
 void FakeScheduler::Start() {
-  auto server = RpcServer::Start({.listen = {"127.0.0.1", port_}}, {this});
+  auto server = RpcServer::Start({.listen = {"127.0.0.1", port_},
+                                  .max_request_bytes = kMaxRequestBytes,
+                                  .max_answer_bytes = kMaxUpdateBytes},
+                                 {this});
   ADDEND_CHECK(server.ok(), "the loopback has a free port");
   server_ = *std::move(server);
   // Written once: later a member may be asking for the address from another thread.
@@ -185,7 +189,8 @@ grpc::Status FakeScheduler::Watch(const std::string& method, grpc::ServerContext
                                   grpc::ServerWriter<Update>* writer,
                                   const std::vector<Update>& updates) {
   mu_.Lock();
-  const int breaks = breaks_;  // before the call counts: who has seen it counted can break it
+  const int breaks = breaks_;  // read before the call counts: a test that has seen it counted can
+                               // break it
   mu_.Unlock();
   const absl::Status answer = Count(method);
   if (!answer.ok()) return ToGrpc(answer);

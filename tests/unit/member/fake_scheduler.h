@@ -1,4 +1,4 @@
-// A scheduler that does what a test says, and remembers what it was told.
+// A scheduler that a test controls, and that records its calls.
 #pragma once
 
 #include <deque>
@@ -15,8 +15,8 @@
 
 namespace addend {
 
-// Listens on one port of the loopback, also after Stop and Start. All methods may be called from
-// any thread.
+// Listens on the same port of the loopback after every Start. All methods may be called from any
+// thread.
 class FakeScheduler : public v1::Scheduler::Service {
  public:
   FakeScheduler() { Start(); }
@@ -26,9 +26,9 @@ class FakeScheduler : public v1::Scheduler::Service {
   void Stop();
   std::string address() const;
 
-  // What the methods answer; OK unless set.
+  // Sets the answer of a method; OK unless set.
   void Answer(const std::string& method, absl::Status status);
-  // The next answers of a method, before the one of Answer.
+  // The next answers of a method, before that of Answer.
   void AnswerOnce(const std::string& method, absl::Status status);
   void SetLease(double seconds);
   void SetServerId(uint32_t server_id);
@@ -43,8 +43,8 @@ class FakeScheduler : public v1::Scheduler::Service {
   // Waits until `method` has been called that often, at most 10 s; false if it was not.
   bool WaitForCalls(const std::string& method, int count);
   int calls(const std::string& method);
-  // "Declare a b", "Undeclare c", "ReportTrainers 2", "ReportIdle", "ReportFailure reason kind
-  // exit_code": what nodes reported and got OK for.
+  // The nodes' reports that were answered with OK: "Declare a b", "Undeclare c", "ReportTrainers
+  // 2", "ReportIdle", "ReportFailure reason kind exit_code".
   std::vector<std::string> reports();
   bool WaitForReports(size_t count);
   v1::HeartbeatRequest last_heartbeat();

@@ -124,11 +124,11 @@ TEST_F(NodeMemberTest, ASchedulerThatLostTheJobIsFatal) {
   auto fatal = fatal_.get_future();
   ASSERT_EQ(fatal.wait_for(kPatience), std::future_status::ready);
   const absl::Status status = fatal.get();
-  EXPECT_THAT(Message(status), HasSubstr("job 'train' is another one"));
+  EXPECT_THAT(Message(status), HasSubstr("job 'train' as job 10, not as 9 as before"));
   EXPECT_EQ(ExitCodeOf(status), kExitTemporary);
 }
 
-TEST_F(NodeMemberTest, LeavingWithReportsThatNobodyTakesIsQuick) {
+TEST_F(NodeMemberTest, LeavingWithUndeliverableReportsIsQuick) {
   scheduler_.Answer("Declare", absl::UnavailableError("busy"));
   Declare("a");
   ASSERT_TRUE(scheduler_.WaitForCalls("Declare", 1));

@@ -51,7 +51,7 @@ TEST(ReportQueueTest, IsEmptyOnlyWhenTheLastReportIsDone) {
   EXPECT_TRUE(queue.WaitUntilEmpty(now));
 }
 
-TEST(ReportQueueTest, ClosingEndsTheTaking) {
+TEST(ReportQueueTest, CloseEndsTake) {
   ReportQueue queue;
   queue.Add(Declare(1, "a"));
   queue.Close();

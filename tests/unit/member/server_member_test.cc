@@ -71,7 +71,7 @@ TEST_F(ServerMemberTest, JoinsAndKeepsItsLease) {
   EXPECT_EQ(beat.activity(), "summing");
 }
 
-TEST_F(ServerMemberTest, TellsAnIncidentAgainUntilAHeartbeatIsAnswered) {
+TEST_F(ServerMemberTest, RepeatsAnIncidentUntilAHeartbeatIsAnswered) {
   scheduler_.AnswerOnce("Heartbeat", absl::UnavailableError("not now"));
   incident_ = true;
   JoinWell();
@@ -97,7 +97,18 @@ TEST_F(ServerMemberTest, AnswersEveryUpdate) {
   EXPECT_EQ(ack.member().server_id(), 5u);
 }
 
-TEST_F(ServerMemberTest, AnAnswerThatIsLostComesWithTheNextWatch) {
+// A server's update has its partitions of all jobs.
+TEST_F(ServerMemberTest, AnUpdateMayBeLargerThanOtherAnswers) {
+  JoinWell();
+  v1::ServerUpdate update;
+  update.set_update_id(42);
+  update.add_jobs()->set_job_name(std::string(kMaxAnswerBytes + 1, 'j'));
+  scheduler_.Push(update);
+  ASSERT_TRUE(scheduler_.WaitForCalls("AckReservation", 1));
+  EXPECT_EQ(scheduler_.calls("WatchServer"), 1);
+}
+
+TEST_F(ServerMemberTest, ALostAcknowledgementIsRepeatedWithTheNextWatch) {
   scheduler_.AnswerOnce("AckReservation", absl::UnavailableError("lost"));
   JoinWell();
   scheduler_.Push(v1::ServerUpdate());
@@ -153,7 +164,7 @@ TEST_F(ServerMemberTest, AColocatedServerCannotComeBackAsAnother) {
   EXPECT_EQ(ExitCodeOf(Fatal()), kExitTemporary);
 }
 
-TEST_F(ServerMemberTest, ARestartOfTheSchedulerIsLivedThrough) {
+TEST_F(ServerMemberTest, AMemberSurvivesARestartOfTheScheduler) {
   JoinWell();
   ASSERT_TRUE(scheduler_.WaitForCalls("WatchServer", 1));
   scheduler_.Stop();
@@ -193,7 +204,7 @@ TEST_F(ServerMemberTest, ARefusedJoinReturnsAtOnce) {
   EXPECT_THAT(Message(Join().status()), HasSubstr("is not an Addend scheduler"));
 }
 
-TEST_F(ServerMemberTest, LeavingTellsTheSchedulerOnce) {
+TEST_F(ServerMemberTest, LeavingNotifiesTheSchedulerOnce) {
   JoinWell();
   member_->Leave();
   member_->Leave();
@@ -201,7 +212,7 @@ TEST_F(ServerMemberTest, LeavingTellsTheSchedulerOnce) {
   EXPECT_EQ(scheduler_.left().server_id(), 5u);
 }
 
-TEST_F(ServerMemberTest, TheDestructorDoesNotSayGoodBye) {
+TEST_F(ServerMemberTest, TheDestructorDoesNotNotifyTheScheduler) {
   JoinWell();
   member_.reset();
   EXPECT_EQ(scheduler_.calls("Leave"), 0);

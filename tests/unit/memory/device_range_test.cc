@@ -34,7 +34,7 @@ TEST(DeviceRangeTest, ArenasHaveNone) {
   EXPECT_EQ(found.dmabuf, -1);
 }
 
-TEST(DeviceRangeTest, WhoseEndIsToldToThoseWhoRegisteredIt) {
+TEST(DeviceRangeTest, ItsUnmappingIsReportedToObservers) {
   struct Observer : UnmapObserver {
     void BeforeUnmap(Bytes mapping) override { seen = mapping; }
     Bytes seen;
@@ -49,7 +49,7 @@ TEST(DeviceRangeTest, WhoseEndIsToldToThoseWhoRegisteredIt) {
   EXPECT_TRUE(FindMapping(memory).memory.empty());
 }
 
-TEST(DeviceRangeTest, NoProcessorReadsIt) {
+TEST(DeviceRangeTest, ProcessorsCannotReadIt) {
   const auto range = *DeviceRange::Reserve(Stand(), kBytes);
   // write() reads it, and the kernel says so instead of a signal.
   const UniqueFd file = Stand();

@@ -140,7 +140,7 @@ TEST_F(OptionsTest, PositionalArgumentsNeedAPlace) {
   EXPECT_THAT(positional, ElementsAre("plan", "--shards"));
 }
 
-TEST_F(OptionsTest, MisspeltVariablesAreWarnedOf) {
+TEST_F(OptionsTest, MisspeltVariablesCauseAWarning) {
   SetVariable("ADDEND_MEMORY_LIMITT", "1GB");
   SetVariable("ADDEND_SERVICE_HOST", "10.0.0.1");  // Kubernetes' own
   ::testing::internal::CaptureStderr();
@@ -150,7 +150,7 @@ TEST_F(OptionsTest, MisspeltVariablesAreWarnedOf) {
             "mean ADDEND_MEMORY_LIMIT?\n");
 }
 
-TEST_F(OptionsTest, HelpShowsOurFlagsWhateverElseIsThere) {
+TEST_F(OptionsTest, HelpShowsOnlyTheProgramsFlagsEvenWithUnknownFlags) {
   ::testing::internal::CaptureStdout();
   EXPECT_EQ(*Parse({"--help", "--nonsense"}), Parsed::kExit);
   const std::string text = ::testing::internal::GetCapturedStdout();

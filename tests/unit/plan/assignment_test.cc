@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 
+#include "lib/base/limits.h"
 #include "lib/base/strings.h"
 #include "lib/plan/models.h"
 #include "lib/plan/shares.h"
@@ -43,7 +44,8 @@ std::vector<TensorSize> Model(std::string_view name) {
   return tensors;
 }
 
-// Every byte assigned once, the books right, and no server more than one partition above its share.
+// Checks that every byte is assigned once, that the loads are right, and that no server is more
+// than a partition above its share.
 void ExpectBalanced(const std::vector<TensorSize>& tensors,
                     const std::vector<TensorAssignment>& assignments,
                     const std::vector<ServerLoad>& servers) {
@@ -116,6 +118,8 @@ TEST(AssignmentTest, LargeTensorsHaveLargerPartitionsOnFastLinks) {
   EXPECT_EQ(PartitionSize::Auto(10e9, 16).ForTensor(64 << 20), 128u << 10);
   EXPECT_EQ(PartitionSize::Auto(400e6, 6).ForTensor(64 << 20), 64u << 10);
   EXPECT_EQ(PartitionSize(1000).ForTensor(64 << 20), 1000u) << "as given";
+  EXPECT_EQ(PartitionSize::Auto(0, 1).ForTensor(8 << 20), 256u << 10) << "24 for one server";
+  EXPECT_EQ(PartitionSize::Auto(0, 0).ForTensor(8 << 20), 256u << 10) << "before any is there";
 }
 
 TEST(AssignmentTest, RealModelsExceedNoShareByMoreThanOnePartition) {
@@ -269,7 +273,7 @@ TEST(AssignmentTest, WhenNoServerHasRoomTheErrorHasTheNumbersAndNothingChanges) 
   const absl::Status status = Assign({&tensor, 1}, 256, &servers).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(Message(status), HasSubstr("needs 512 bytes"));
-  EXPECT_THAT(Message(status), HasSubstr("more than 488 bytes free"));
+  EXPECT_THAT(Message(status), HasSubstr("at most 488 bytes free"));
   EXPECT_EQ(servers[0].free_bytes, 1000u);
   EXPECT_EQ(servers[0].load_bytes, 0u);
 }
@@ -285,6 +289,19 @@ TEST(AssignmentTest, BadInputIsRefused) {
   EXPECT_EQ(Assign({&tensor, 1}, 256, &negative).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Assign({&tensor, 1}, 256, &shardless).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(AssignmentTest, TheLargestTensorIsAssignedAndALargerOneIsRefused) {
+  constexpr uint64_t kOnePartition = 4 * (kMaxElements + 64);
+  std::vector<ServerLoad> servers = Servers({1});
+  TensorSize tensor = {kMaxElements, DType::kFloat32};
+  const auto most = Assign({&tensor, 1}, kOnePartition, &servers);
+  ASSERT_TRUE(most.ok()) << Message(most.status());
+  EXPECT_THAT(most->front().servers, ElementsAre(0));
+  EXPECT_EQ(servers[0].load_bytes, 4 * kMaxElements);
+  ++tensor.elements;
+  EXPECT_EQ(Assign({&tensor, 1}, kOnePartition, &servers).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 

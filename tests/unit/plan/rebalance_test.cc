@@ -9,8 +9,8 @@ namespace {
 
 constexpr uint64_t kBytes = 100;
 
-// `counts[i]` partitions of equal size at server i; the last of `counts` at one to be emptied, if
-// there are more counts than shares.
+// `counts[i]` partitions of equal size at server i. With more counts than shares, the last of
+// `counts` is at a server that is being emptied.
 struct Cluster {
   Cluster(std::vector<int> counts, std::vector<double> shares) : servers(shares.size()) {
     for (size_t i = 0; i < shares.size(); ++i) servers[i].share = shares[i];
@@ -51,7 +51,7 @@ TEST(RebalanceTest, AServerThatJoinsGetsItsShareFromAllAndNothingElseMoves) {
   for (const Move& move : moves) EXPECT_EQ(move.server, 2u);
 }
 
-TEST(RebalanceTest, WhatMovesIsSpreadAlongTheTensors) {
+TEST(RebalanceTest, MovesAreSpreadAlongTheTensors) {
   Cluster cluster({40, 0}, {0.75, 0.25});
   auto moves = cluster.Run();
   ASSERT_EQ(moves.size(), 10u);
@@ -69,12 +69,28 @@ TEST(RebalanceTest, AServerThatIsToBeEmptiedLosesAllAndOthersKeepTheirs) {
   EXPECT_EQ(cluster.After(moves), (std::vector<int>{20, 20, 0}));
 }
 
+TEST(RebalanceTest, TheBytesOfAnEmptiedServerBelongToTheSharesOfTheOthers) {
+  Cluster cluster({10, 10, 20}, {3, 1});
+  const auto moves = cluster.Run();
+  EXPECT_EQ(moves.size(), 20u) << "the second server has its quarter of 40 already";
+  EXPECT_EQ(cluster.After(moves), (std::vector<int>{30, 10, 0}));
+}
+
+TEST(RebalanceTest, TheLargestPartitionMovesFirstAndEqualPartitionsInTheOrderOfTheTensors) {
+  Cluster cluster({0, 6}, {1});
+  cluster.partitions[2].bytes = 3 * kBytes;
+  cluster.partitions[4].bytes = 2 * kBytes;
+  std::vector<size_t> order;
+  for (const Move& move : cluster.Run()) order.push_back(move.partition);
+  EXPECT_EQ(order, (std::vector<size_t>{2, 4, 0, 1, 3, 5}));
+}
+
 TEST(RebalanceTest, SharesThatHaveChangedAreFollowed) {
   Cluster cluster({20, 20, 20}, {0.5, 0.25, 0.25});
   EXPECT_EQ(cluster.After(cluster.Run()), (std::vector<int>{30, 15, 15, 0}));
 }
 
-TEST(RebalanceTest, WithoutRoomThingsStayWhereTheyAre) {
+TEST(RebalanceTest, WithoutFreeMemoryPartitionsStay) {
   Cluster cluster({4, 0, 3}, {1, 1});
   cluster.servers[0].free_bytes = 0;
   cluster.servers[1].free_bytes = 2 * 2 * kBytes;  // two partitions

@@ -16,7 +16,7 @@ size_t Recommend(std::vector<double> gpu_bps, std::vector<double> cpu_bps = {},
 
 double TimeOf(size_t n, size_t k) { return *MakePlan(HomogeneousInput(n, k, 1, kGbps))->t_opt_s; }
 
-TEST(RecommendTest, TwoMachinesNeedNobodyElse) {
+TEST(RecommendTest, TwoMachinesNeedNoCpuServers) {
   EXPECT_EQ(Recommend({}), 0u);
   EXPECT_EQ(Recommend({kGbps}), 0u);
   EXPECT_EQ(Recommend({kGbps, kGbps}), 0u);
@@ -46,20 +46,25 @@ TEST(RecommendTest, FastServersReplaceSeveral) {
   EXPECT_EQ(Recommend(gpu, {kGbps, kGbps, 100 * kGbps}), 1u);
 }
 
-TEST(RecommendTest, FurtherServersCountAsTheMeanOfThoseThatAreThere) {
+TEST(RecommendTest, FurtherServersCountAsTheMeanOfTheAvailableServers) {
   const std::vector<double> gpu(8, 10 * kGbps);
   EXPECT_EQ(Recommend(gpu, {5 * kGbps}), Recommend(gpu, std::vector<double>(8, 5 * kGbps)));
   EXPECT_EQ(Recommend(gpu), Recommend(gpu, std::vector<double>(8, 10 * kGbps)));
+  // A mean of the GPU machines, or half of the server's bandwidth, would give more servers.
+  const size_t fast = Recommend(gpu, std::vector<double>(8, 20 * kGbps));
+  ASSERT_EQ(fast, 4u);
+  EXPECT_EQ(Recommend(gpu, {20 * kGbps}), fast);
+  EXPECT_EQ(Recommend(gpu, {20 * kGbps, 0}), fast) << "an unknown bandwidth is not in the mean";
 }
 
 TEST(RecommendTest, ASlowGpuMachineNeedsFewerServers) {
   std::vector<double> gpu(8, 10 * kGbps);
   const size_t alike = Recommend(gpu);
-  gpu[0] = kGbps;  // its own gradients take ten times as long, whoever sums
+  gpu[0] = kGbps;  // its own gradients take ten times as long, with any servers
   EXPECT_LT(Recommend(gpu), alike);
 }
 
-TEST(RecommendTest, WithoutColocatedServersSomebodyHasToSum) {
+TEST(RecommendTest, WithoutColocatedServersAtLeastOneCpuServerIsNeeded) {
   EXPECT_EQ(Recommend({kGbps}, {}, {false}), 1u);
   EXPECT_EQ(Recommend({kGbps, kGbps}, {}, {false, false}), 2u);
   EXPECT_EQ(Recommend({kGbps, kGbps}, {2 * kGbps}, {false, false}), 1u);

@@ -31,7 +31,7 @@ double Sum(const Plan& plan) {
          std::accumulate(plan.cpu_shares.begin(), plan.cpu_shares.end(), 0.0);
 }
 
-// The time of the busiest link, from what each machine carries.
+// The time of the busiest link, from the bytes that each machine carries.
 double TimeOf(const PlanInput& input, const std::vector<double>& gpu,
               const std::vector<double>& cpu) {
   const double n = static_cast<double>(gpu.size());
@@ -60,7 +60,7 @@ TEST(SharesTest, EightGpuMachinesFollowEquations1And2And6) {
   }
 }
 
-TEST(SharesTest, TheEndsAreAllReduceAndParameterServer) {
+TEST(SharesTest, WithoutCpuMachinesItIsAllReduceAndWithNAParameterServer) {
   const Plan ring = Homogeneous(8, 0);
   EXPECT_DOUBLE_EQ(*ring.t_opt_s, *ring.t_allreduce_s);
   EXPECT_DOUBLE_EQ(*ring.speedup_vs_allreduce, 1);
@@ -150,7 +150,7 @@ TEST(SharesTest, TwoUnequalGpuMachinesTakeTheSlowersTime) {
 }
 
 // No assignment of shares is faster than the plan: the largest sum of shares that fits into a
-// little less time is below 1, and the best of many random ones is slower.
+// little less time is below 1, and the best of many random assignments is slower.
 TEST(SharesTest, NoOtherSharesAreFaster) {
   const uint32_t seed = std::random_device{}();
   SCOPED_TRACE(seed);
@@ -239,7 +239,18 @@ TEST(SharesTest, ALimitedServersRestGoesToTheOthers) {
   EXPECT_NEAR(TimeOf(input, plan.gpu_shares, plan.cpu_shares), *plan.t_opt_s, 1e-12);
 }
 
-TEST(SharesTest, TooLittleMemoryEverywhereIsSaidWithNumbers) {
+TEST(SharesTest, AServerWithALimitOfZeroBytesGetsNothing) {
+  PlanInput input = HomogeneousInput(4, 2, kBytes, kBps);
+  input.limit_bytes.assign(6, std::numeric_limits<double>::infinity());
+  input.limit_bytes[4] = 0;
+  const Plan plan = MustPlan(input);
+  EXPECT_EQ(plan.cpu_shares[0], 0);
+  EXPECT_NEAR(plan.cpu_shares[1], Homogeneous(4, 1).cpu_shares[0], 1e-12);
+  input.limit_bytes[4] = -1;
+  EXPECT_EQ(MakePlan(input).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(SharesTest, TooLittleMemoryIsAnErrorWithNumbers) {
   PlanInput input = HomogeneousInput(2, 1, 1000, kBps);
   input.limit_bytes = {100, 200, 300};
   const absl::Status status = MakePlan(input).status();

@@ -39,6 +39,8 @@ TEST(SimulationTest, APipelineOfLargePartitionsIsNeverFull) {
   const Simulation small = Simulate(4, 2, OneTensor(64'000'000), kPartition);
   const Simulation large = Simulate(4, 2, OneTensor(64'000'000), 4 << 20);
   EXPECT_NEAR(small.fill_s, 5.0 * kPartition * 8 / kBps, 1e-9) << "one for each other server";
+  const Simulation ring = Simulate(4, 0, OneTensor(64'000'000), kPartition);
+  EXPECT_NEAR(ring.fill_s, 3.0 * kPartition * 8 / kBps, 1e-9) << "its own contribution is there";
   const Simulation servers = Simulate(4, 4, OneTensor(64'000'000), kPartition);
   EXPECT_NEAR(servers.fill_s, 4.0 * kPartition * 8 / kBps, 1e-9) << "n over a server's link";
   EXPECT_GT(large.t_s / large.t_opt_s, 1.15);
@@ -47,7 +49,7 @@ TEST(SimulationTest, APipelineOfLargePartitionsIsNeverFull) {
 TEST(SimulationTest, TheBusiestLinkSetsThePace) {
   PlanInput machines = HomogeneousInput(4, 2, 0, kBps);
   machines.cpu_bps[1] = kBps / 10;
-  // One partition cannot be divided: who has it carries it n times, whatever the shares are.
+  // A single partition cannot be divided: its server carries it n times, for any shares.
   const Simulation one =
       SimulateRound(machines, OneTensor(1'024'000), 1'024'000, AssignmentKind::kBalanced).value();
   EXPECT_EQ(one.partitions, 1u);
@@ -84,7 +86,7 @@ TEST(HashAssignmentTest, IsTheSameOnEveryMachine) {
   for (size_t i = 0; i < once.size(); ++i) EXPECT_EQ(once[i].servers, again[i].servers);
 }
 
-TEST(HashAssignmentTest, RefusesWhatTheFormulaDoesNotKnow) {
+TEST(HashAssignmentTest, RefusesInputOutsideTheFormula) {
   EXPECT_FALSE(AssignByHash(OneTensor(4), kPartition, 0, 0).ok());
   EXPECT_FALSE(AssignByHash(OneTensor(4), kPartition, 2, 3).ok());
   EXPECT_FALSE(AssignByHash(OneTensor(4), 0, 2, 1).ok());

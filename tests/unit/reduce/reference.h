@@ -1,4 +1,4 @@
-// An independent, slow and obvious statement of the numerics, one element at a time. It shares no
+// An independent, slow and simple formulation of the numerics, element by element. It shares no
 // code with lib/reduce.
 #pragma once
 
@@ -93,7 +93,7 @@ void ReduceAs(ReduceOp op, const std::vector<std::vector<uint8_t>>& inputs, size
   }
 }
 
-// The result of one push-pull of `inputs`, as bytes.
+// The result of a push-pull of `inputs`, as bytes.
 inline std::vector<uint8_t> Reduce(DType dtype, ReduceOp op,
                                    const std::vector<std::vector<uint8_t>>& inputs, size_t elements,
                                    uint32_t divisor) {

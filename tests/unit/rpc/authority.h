@@ -7,7 +7,7 @@
 
 namespace addend {
 
-// A folder with an authority, and what it has signed.
+// A folder with an authority, and the certificates that it has signed.
 class Authority {
  public:
   // `folder` exists; `name`: of the authority, unique in it.

@@ -75,7 +75,7 @@ int Health(uint16_t port, const std::string& service) {
   return answer.size() == 2 ? answer[1] : 0;
 }
 
-TEST(ReservedAddressTest, OnlyTheServerItIsForCanListen) {
+TEST(ReservedAddressTest, OnlyItsServerCanListen) {
   AgentService service;
   uint16_t port = 0;
   {
@@ -139,7 +139,7 @@ TEST(RpcServerTest, ReflectionIsThere) {
   const auto server = RpcServer::Start({.listen = kAnyPort, .health_listen = {}}, {&service});
   ASSERT_TRUE(server.ok());
   grpc::Status status;
-  // A streaming method called as a unary one: field 7 asks for the list of services.
+  // A streaming method called as a unary method: field 7 asks for the list of services.
   const std::string answer =
       CallRaw((*server)->port(), "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
               std::string("\x3a\x01*", 3), &status);
@@ -172,7 +172,7 @@ TEST(RpcServerTest, AMessageMayHaveManyMegabytes) {
   EXPECT_EQ(response.job().size(), service.job_bytes);
 }
 
-TEST(RpcClientTest, NobodyThereIsUnavailableAtOnce) {
+TEST(RpcClientTest, AMissingServerIsUnavailableAtOnce) {
   uint16_t port = 0;
   {
     AgentService service;

@@ -5,8 +5,12 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <memory>
+#include <set>
 #include <string>
+#include <system_error>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "lib/base/exit_codes.h"
@@ -40,10 +44,16 @@ class TlsTest : public testing::Test {
   }
   ~TlsTest() override {
     server_.reset();
+    identities_.clear();
     std::filesystem::remove_all(folder_);
   }
 
-  static std::unique_ptr<TlsIdentity> Identity(const TlsFiles& files) {
+  // The identity lives as long as the fixture, because it must outlive the server.
+  std::shared_ptr<TlsIdentity> Identity(const TlsFiles& files) {
+    identities_.push_back(Load(files));
+    return identities_.back();
+  }
+  static std::unique_ptr<TlsIdentity> Load(const TlsFiles& files) {
     auto identity = TlsIdentity::Load(files);
     EXPECT_TRUE(identity.ok()) << identity.status();
     return *std::move(identity);
@@ -65,7 +75,7 @@ class TlsTest : public testing::Test {
     v1::GetAgentResponse response;
     return FromGrpc(v1::Agent::NewStub(channel)->GetAgent(&context, {}, &response));
   }
-  // Waits until a new connection does what is wanted.
+  // Waits until a new connection has the wanted outcome.
   template <typename Condition>
   bool Eventually(const Condition& condition) {
     for (int i = 0; i < 200; ++i) {
@@ -77,8 +87,20 @@ class TlsTest : public testing::Test {
 
   const std::string folder_ = absl::StrFormat("%s/tls_test.%d", testing::TempDir(), ::getpid());
   AgentService service_;
+  std::vector<std::shared_ptr<TlsIdentity>> identities_;
   std::unique_ptr<RpcServer> server_;
 };
+
+// The descriptors of this process that are memory of the name addend-tls.
+std::set<std::string> DescriptorsOfCopies() {
+  std::set<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;  // the iterator's own descriptor
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (target.find("memfd:addend-tls") != std::string::npos) found.insert(entry.path());
+  }
+  return found;
+}
 
 TEST_F(TlsTest, BothEndsOfOneAuthorityTalk) {
   const Authority authority(folder_, "authority");
@@ -100,7 +122,7 @@ TEST_F(TlsTest, TheHealthPortStaysPlainText) {
 
 TEST_F(TlsTest, TheProcessIdentityIsUsedUntilItIsDestroyed) {
   const Authority authority(folder_, "authority");
-  auto both = Identity(authority.Sign("both", kHere));
+  auto both = Load(authority.Sign("both", kHere));
   SetProcessIdentity(both.get());
   server_ = *RpcServer::Start({.listen = {"127.0.0.1", 0}, .health_listen = {}}, {&service_});
   EXPECT_TRUE(CallOver(Dial(Target())).ok());
@@ -110,7 +132,7 @@ TEST_F(TlsTest, TheProcessIdentityIsUsedUntilItIsDestroyed) {
   EXPECT_EQ(ProcessIdentity(), nullptr);
 }
 
-TEST_F(TlsTest, AnUnknownAuthorityIsRefusedAndTheSentenceSaysWhose) {
+TEST_F(TlsTest, AnUnknownAuthorityIsRefusedAndNamed) {
   const Authority authority(folder_, "authority");
   const Authority other(folder_, "other");
   const auto server = Identity(authority.Sign("server", kHere));
@@ -160,13 +182,13 @@ TEST_F(TlsTest, AServersCertificateMustBeForTheHostThatIsDialled) {
   EXPECT_EQ(internal::WhyTlsFails(Target(), knowing.get()), "");
 }
 
-TEST_F(TlsTest, WithoutACertificateNobodyIsServed) {
+TEST_F(TlsTest, AClientWithoutACertificateIsRefused) {
   const Authority authority(folder_, "authority");
   const auto server = Identity(authority.Sign("server", kHere));
   Serve(server.get());
   EXPECT_TRUE(absl::IsUnavailable(Call(Target(), nullptr)));
   EXPECT_THAT(internal::WhyTlsFails(Target(), nullptr), HasSubstr("it speaks TLS"));
-  // TLS, but anonymous: what openssl's client gets is an alert.
+  // An anonymous TLS client: openssl's client gets an alert.
   Shell(
       absl::StrFormat("! openssl s_client -connect %s -CAfile %s -alpn h2 -verify_return_error "
                       "-ign_eof </dev/null",
@@ -209,6 +231,18 @@ TEST_F(TlsTest, NewFilesAreUsedWithinSecondsAndTheOldAuthorityIsForgotten) {
   EXPECT_TRUE(Call(Target(), mounted.get()).ok()) << "the same identity as a client";
 }
 
+TEST_F(TlsTest, TheDescriptorsThatGrpcReadsKeepTheirNumbersAfterTheIdentityIsDestroyed) {
+  const Authority authority(folder_, "authority");
+  const TlsFiles files = authority.Sign("client", kHere);
+  const std::set<std::string> before = DescriptorsOfCopies();
+  auto identity = Load(files);
+  const std::set<std::string> during = DescriptorsOfCopies();
+  ASSERT_EQ(during.size(), before.size() + 2)
+      << "the key with its certificate, and the authorities";
+  identity.reset();
+  EXPECT_EQ(DescriptorsOfCopies(), during);
+}
+
 TEST_F(TlsTest, ABrokenFileLeavesTheFormerCertificateInUse) {
   const Authority authority(folder_, "authority");
   const TlsFiles files = authority.Sign("server", kHere);
@@ -228,7 +262,7 @@ TEST_F(TlsTest, ABrokenFileLeavesTheFormerCertificateInUse) {
   EXPECT_THAT(log, HasSubstr("the former certificate stays in use"));
 }
 
-TEST_F(TlsTest, WhatCannotBeUsedIsNamed) {
+TEST_F(TlsTest, UnusableFilesAreNamed) {
   const Authority authority(folder_, "authority");
   const TlsFiles good = authority.Sign("good", kHere);
   const TlsFiles other = authority.Sign("other", kHere);
@@ -256,7 +290,7 @@ TEST_F(TlsTest, WhatCannotBeUsedIsNamed) {
   files = good;
   files.ca = folder_ + "/bundle";
   WriteFile(files.ca, ReadFile(good.ca) + ReadFile(good.cert).substr(0, 200));
-  EXPECT_THAT(complaint(files), HasSubstr("holds a certificate that is broken"));
+  EXPECT_THAT(complaint(files), HasSubstr("holds a broken certificate"));
   files = good;
   files.key = folder_ + "/locked";
   Shell(absl::StrFormat("openssl pkey -aes128 -passout pass:secret -in %s -out %s", good.key,

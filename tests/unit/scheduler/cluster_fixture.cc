@@ -3,6 +3,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/version.h"
+#include "lib/summation/table_bytes.h"
+#include "services/scheduler/planner.h"
 
 namespace addend {
 
@@ -13,7 +15,8 @@ uint64_t FakeServer::held_bytes() const {
       for (const uint32_t partition : tensor.partitions()) {
         bytes += AccumulatorBytes(DTypeOf(tensor.tensor()),
                                   ElementsOfPartition(ElementsOf(tensor.tensor()),
-                                                      tensor.partition_elements(), partition));
+                                                      tensor.partition_elements(), partition)) +
+                 PartitionTableBytes(job.num_nodes);
       }
     }
   }
@@ -24,6 +27,7 @@ v1::MemberId FakeServer::member() const {
   v1::MemberId member;
   member.set_server_id(id);
   member.set_incarnation(info.incarnation());
+  member.set_key(info.member_key());
   return member;
 }
 
@@ -70,11 +74,13 @@ bool Contains(const google::protobuf::RepeatedField<uint32_t>& list, uint32_t va
 }  // namespace
 
 v1::AckReservationRequest FakeServer::Take(const v1::ServerUpdate& update) {
+  announced.Note(update);
   drained = drained || update.drained();
   if (update.full()) {
     std::map<uint64_t, HeldJob> kept;
     for (const v1::JobReservation& job : update.jobs()) {
       HeldJob held = std::move(jobs[job.job_id()]);
+      if (held.generation > job.generation()) held = HeldJob();  // an old store
       std::erase_if(held.tensors, [&job](const auto& tensor) {
         for (const auto& reserve : job.reserve()) {
           if (reserve.tensor_id() == tensor.first) return false;
@@ -97,6 +103,7 @@ v1::AckReservationRequest FakeServer::Take(const v1::ServerUpdate& update) {
     }
     EXPECT_EQ(job.key().size(), 32u);
     HeldJob& held = jobs[job.job_id()];
+    held.num_nodes = job.num_nodes();
     held.failed = job.failed();
     held.lost_nodes.assign(job.lost_nodes().begin(), job.lost_nodes().end());
     EXPECT_GE(job.generation(), held.generation);
@@ -140,11 +147,13 @@ v1::MemberId FakeNode::member() const {
   member.set_job_id(job_id);
   member.set_node_rank(info.node_rank());
   member.set_incarnation(info.incarnation());
+  member.set_key(info.member_key());
   return member;
 }
 
 void FakeNode::Take(const v1::NodeUpdate& update) {
   updates.push_back(update);
+  announced.Note(update);
   EXPECT_GE(update.generation(), generation);
   EXPECT_GE(update.plan_version(), plan_version);
   if (update.full()) trainers_said = false;
@@ -185,7 +194,7 @@ void ClusterTest::Start() {
   options.version = "test";
   options.store = "memory";
   options.make_key = [] { return std::string(32, 't'); };
-  options.wall_clock = [this] { return now_; };
+  options.token_clock = [this] { return now_; };
   options.servers_digest = servers_digest_;
   membership_ = std::make_unique<Membership>(options, now_);
 }
@@ -211,8 +220,8 @@ void ClusterTest::ReportTrainers(const FakeNode& node) {
   *request.mutable_member() = node.member();
   request.set_generation(node.generation);
   request.set_initialised(node.trainers);
-  Decision decision;
-  ASSERT_TRUE(membership_->ReportTrainers(now_, request, &decision).ok());
+  auto [status, decision] = membership_->ReportTrainers(now_, request);
+  ASSERT_TRUE(status.ok());
   Apply(std::move(decision));
 }
 
@@ -265,16 +274,15 @@ void ClusterTest::AckChange(const FakeNode& node, bool following) {
   request.set_generation(node.generation);
   request.set_change(node.change);
   request.set_following(following);
-  Decision decision;
-  ASSERT_TRUE(membership_->AckChange(now_, request, &decision).ok());
+  auto [status, decision] = membership_->AckChange(now_, request);
+  ASSERT_TRUE(status.ok());
   Apply(std::move(decision));
 }
 
 absl::Status ClusterTest::Drain(const FakeServer& server) {
   v1::DrainRequest request;
   request.set_server_id(server.id);
-  Decision decision;
-  const absl::Status status = membership_->Drain(now_, request, &decision);
+  auto [status, decision] = membership_->Drain(now_, request);
   Apply(std::move(decision));
   return status;
 }
@@ -307,8 +315,8 @@ void ClusterTest::Deliver(const Decision& decision) {
 void ClusterTest::Answer(FakeServer* server) {
   v1::AckReservationRequest answer = server->Take(server->updates.back());
   *answer.mutable_member() = server->member();
-  Decision decision;
-  ASSERT_TRUE(membership_->AckReservation(now_, answer, &decision).ok());
+  auto [status, decision] = membership_->AckReservation(now_, answer);
+  ASSERT_TRUE(status.ok());
   Apply(std::move(decision));
 }
 
@@ -318,6 +326,8 @@ FakeServer& ClusterTest::AddCpuServer(uint64_t memory_limit, double bandwidth_bp
   FakeServer* added = server.get();
   added->info.set_incarnation(next_++);
   added->info.set_protocol_version(kProtocolVersion);
+  added->info.set_member_key(kKey);
+  if (speaks_.has_frame()) *added->info.mutable_protocols() = speaks_;
   added->info.set_shards(2);
   added->info.set_hostname(absl::StrFormat("cpu%d", servers_.size()));
   added->info.set_control_address(absl::StrFormat("cpu%d:7071", servers_.size()));
@@ -336,6 +346,7 @@ v1::RegisterNodeRequest ClusterTest::NodeRequest(const std::string& job, uint32_
                                                  uint32_t num_nodes) {
   v1::RegisterNodeRequest request;
   request.set_protocol_version(kProtocolVersion);
+  request.set_member_key(kKey);
   request.set_incarnation(next_++);
   request.set_job(job);
   request.set_node_rank(rank);
@@ -357,6 +368,7 @@ FakeNode& ClusterTest::AddNode(const std::string& job, uint32_t rank, uint32_t n
     FakeServer* own = server.get();
     own->info.set_incarnation(added->info.incarnation());
     own->info.set_protocol_version(kProtocolVersion);
+    own->info.set_member_key(kKey);
     own->info.set_shards(1);
     own->info.set_hostname(added->info.hostname());
     own->info.set_colocated_job(job);
@@ -384,32 +396,36 @@ std::vector<FakeNode*> ClusterTest::AddJob(const std::string& job, uint32_t num_
 }
 
 absl::Status ClusterTest::Register(FakeNode* node) {
-  Decision decision;
-  const auto response = membership_->RegisterNode(now_, node->info, &decision);
+  auto [response, decision] = membership_->RegisterNode(now_, node->info);
   Apply(std::move(decision));
   if (response.ok()) node->job_id = response->job_id();
   return response.status();
 }
 
 absl::Status ClusterTest::Register(FakeServer* server) {
-  Decision decision;
-  const auto response = membership_->RegisterServer(now_, server->info, &decision);
+  auto [response, decision] = membership_->RegisterServer(now_, server->info);
   Apply(std::move(decision));
   if (response.ok()) server->id = response->server_id();
   return response.status();
 }
 
 void ClusterTest::Watch(FakeNode* node) {
-  Decision decision;
   node->watch = next_++;
-  ASSERT_TRUE(membership_->WatchNode(now_, node->member(), node->watch, &decision).ok());
+  v1::WatchRequest request;
+  *request.mutable_member() = node->member();
+  node->announced.AddTo(&request);
+  auto [status, decision] = membership_->WatchNode(now_, request, node->watch);
+  ASSERT_TRUE(status.ok());
   Apply(std::move(decision));
 }
 
 void ClusterTest::Watch(FakeServer* server) {
-  Decision decision;
   server->watch = next_++;
-  ASSERT_TRUE(membership_->WatchServer(now_, server->member(), server->watch, &decision).ok());
+  v1::WatchRequest request;
+  *request.mutable_member() = server->member();
+  server->announced.AddTo(&request);
+  auto [status, decision] = membership_->WatchServer(now_, request, server->watch);
+  ASSERT_TRUE(status.ok());
   Apply(std::move(decision));
 }
 
@@ -434,8 +450,8 @@ void ClusterTest::Declare(const FakeNode& node, const std::vector<v1::TensorDesc
   *request.mutable_member() = node.member();
   request.set_generation(node.generation);
   for (const auto& tensor : tensors) *request.add_tensors() = tensor;
-  Decision decision;
-  ASSERT_TRUE(membership_->Declare(now_, request, &decision).ok());
+  auto [status, decision] = membership_->Declare(now_, request);
+  ASSERT_TRUE(status.ok());
   Apply(std::move(decision));
 }
 
@@ -444,8 +460,8 @@ void ClusterTest::Undeclare(const FakeNode& node, const std::string& name) {
   *request.mutable_member() = node.member();
   request.set_generation(node.generation);
   request.add_names(name);
-  Decision decision;
-  ASSERT_TRUE(membership_->Undeclare(now_, request, &decision).ok());
+  auto [status, decision] = membership_->Undeclare(now_, request);
+  ASSERT_TRUE(status.ok());
   Apply(std::move(decision));
 }
 
@@ -453,8 +469,8 @@ void ClusterTest::Idle(const FakeNode& node) {
   v1::ReportIdleRequest request;
   *request.mutable_member() = node.member();
   request.set_generation(node.generation);
-  Decision decision;
-  ASSERT_TRUE(membership_->ReportIdle(now_, request, &decision).ok());
+  auto [status, decision] = membership_->ReportIdle(now_, request);
+  ASSERT_TRUE(status.ok());
   Apply(std::move(decision));
 }
 
@@ -464,22 +480,22 @@ void ClusterTest::Fail(const FakeNode& node, const std::string& reason, const st
   request.set_generation(node.generation);
   request.set_reason(reason);
   request.set_kind(kind);
-  Decision decision;
-  ASSERT_TRUE(membership_->ReportFailure(now_, request, &decision).ok());
+  auto [status, decision] = membership_->ReportFailure(now_, request);
+  ASSERT_TRUE(status.ok());
   Apply(std::move(decision));
 }
 
 void ClusterTest::Leave(FakeNode* node) {
-  Decision decision;
   node->silent = true;
-  ASSERT_TRUE(membership_->Leave(now_, node->member(), &decision).ok());
+  auto [status, decision] = membership_->Leave(now_, node->member());
+  ASSERT_TRUE(status.ok());
   Apply(std::move(decision));
 }
 
 void ClusterTest::Leave(FakeServer* server) {
-  Decision decision;
   server->silent = true;
-  ASSERT_TRUE(membership_->Leave(now_, server->member(), &decision).ok());
+  auto [status, decision] = membership_->Leave(now_, server->member());
+  ASSERT_TRUE(status.ok());
   Apply(std::move(decision));
 }
 
@@ -498,13 +514,12 @@ void ClusterTest::Kill(FakeServer* server) {
 
 void ClusterTest::Pass(absl::Duration duration) {
   const absl::Time end = now_ + duration;
-  Decision said;
   while (now_ < end) {
     now_ = std::min(end, now_ + absl::Milliseconds(500));
     v1::HeartbeatRequest beat;
     for (const auto& server : servers_) {
       *beat.mutable_member() = server->member();
-      if (!server->silent) membership_->Heartbeat(now_, beat, &said).IgnoreError();
+      if (!server->silent) membership_->Heartbeat(now_, beat).answer.IgnoreError();
     }
     for (const auto& node : nodes_) {
       *beat.mutable_member() = node->member();
@@ -517,10 +532,10 @@ void ClusterTest::Pass(absl::Duration duration) {
         pace.set_services(pace.services() + 5);
         *beat.add_paces() = pace;
       }
-      if (!node->silent) membership_->Heartbeat(now_, beat, &said).IgnoreError();
+      if (!node->silent) membership_->Heartbeat(now_, beat).answer.IgnoreError();
     }
-    Decision decision;
-    EXPECT_GT(membership_->Tick(now_, &decision), now_);
+    auto [next, decision] = membership_->Tick(now_);
+    EXPECT_GT(next, now_);
     Apply(std::move(decision));
   }
 }
@@ -536,8 +551,8 @@ void ClusterTest::ReportLost(const FakeNode& node, const FakeServer& server) {
   request.set_generation(node.generation);
   request.set_server_id(server.id);
   request.set_reason("connection refused");
-  Decision decision;
-  ASSERT_TRUE(membership_->ReportServerLost(now_, request, &decision).ok());
+  auto [status, decision] = membership_->ReportServerLost(now_, request);
+  ASSERT_TRUE(status.ok());
   Apply(std::move(decision));
 }
 

@@ -1,5 +1,5 @@
-// A cluster that exists in a Membership only: members that keep their leases, take in updates as
-// the real ones do, and answer reservations. Time passes only by Pass().
+// A cluster that exists in a Membership only: members that keep their leases, take in updates like
+// real members, and answer reservations. Time passes only by Pass().
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,10 +10,14 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "lib/member/announced.h"
 #include "services/scheduler/membership.h"
 #include "services/scheduler/store/memory_store.h"
 
 namespace addend {
+
+// Of every member of the tests.
+inline const std::string kKey(32, 'k');
 
 class FakeServer {
  public:
@@ -22,10 +26,11 @@ class FakeServer {
   WatchId watch = 0;                 // 0: not connected
   bool silent = false;               // sends no heartbeats
   bool answers = true;               // acknowledges reservations at once
-  uint64_t capacity = ~uint64_t{0};  // what it really has, whatever it has told the scheduler
+  uint64_t capacity = ~uint64_t{0};  // its real memory, whatever it has told the scheduler
 
   struct HeldJob {
     uint32_t generation = 0;
+    uint32_t num_nodes = 0;
     std::map<uint32_t, v1::TensorReservation> tensors;
     bool failed = false;
     std::vector<uint32_t> lost_nodes;
@@ -34,11 +39,12 @@ class FakeServer {
   // Plan versions under which it has handed over: (tensor, partition) -> version.
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> handed_over;
   bool drained = false;
+  internal::ServerAnnounced announced;
   std::vector<v1::ServerUpdate> updates;
 
   uint64_t held_bytes() const;
   v1::MemberId member() const;
-  // As a summation server does it; the answer still lacks who answers.
+  // Like a summation server; the answer still lacks the member's id.
   v1::AckReservationRequest Take(const v1::ServerUpdate& update);
 };
 
@@ -51,7 +57,7 @@ class FakeNode {
   uint32_t trainers = 1;  // that wait as soon as a generation forms
   bool trainers_said = false;
   std::map<uint32_t, double> busy;  // by server: the part of the time in which it is at work
-  std::map<uint32_t, v1::ServerPace> paces;  // what has become of that
+  std::map<uint32_t, v1::ServerPace> paces;  // the times that follow from `busy`
   bool acks = true;  // says that it is connected to owners to be, and that it follows them
 
   // From the updates.
@@ -68,6 +74,7 @@ class FakeNode {
   std::map<std::string, v1::TensorPlan> plans;
   std::map<std::string, v1::TensorError> errors;
   std::vector<v1::NodeUpdate> updates;
+  internal::NodeAnnounced announced;
 
   v1::MemberId member() const;
   void Take(const v1::NodeUpdate& update);
@@ -110,7 +117,7 @@ class ClusterTest : public testing::Test {
   void ReportTrainers(const FakeNode& node);
   void AckChange(const FakeNode& node, bool following);
   absl::Status Drain(const FakeServer& server);
-  // Nodes do what is theirs in a planned change until nothing changes any more.
+  // Nodes do their steps of a planned change until nothing changes any more.
   void SayTrainers();
   void FollowMoves();
 
@@ -136,7 +143,8 @@ class ClusterTest : public testing::Test {
   uint64_t partition_bytes_ = 4096;
   std::string on_node_loss_ = "fail";
   std::string servers_digest_;
-  uint64_t next_ = 1;  // watches and incarnations
+  v1::Protocols speaks_;  // of CPU servers; empty: they name no versions
+  uint64_t next_ = 1;     // watches and incarnations
   void Start();
 
  private:

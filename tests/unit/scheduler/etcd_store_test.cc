@@ -111,7 +111,7 @@ TEST_F(EtcdStoreTest, KeepsWhatWasWritten) {
   EXPECT_THAT(*store->Load(), ElementsAre(Pair("a", bytes), Pair("c", ""), Pair("d", "4")));
 }
 
-TEST_F(EtcdStoreTest, ABatchOfAnySizeIsOneBatch) {
+TEST_F(EtcdStoreTest, BatchOfAnySizeIsAtomic) {
   auto store = Open();
   ASSERT_TRUE(Lead(store.get(), "a").ok());
   std::vector<StoreWrite> writes;
@@ -125,21 +125,37 @@ TEST_F(EtcdStoreTest, ABatchOfAnySizeIsOneBatch) {
   EXPECT_TRUE(store->Load()->empty());
 }
 
-TEST_F(EtcdStoreTest, OneLeadsAndTheOtherStandsByUntilTheLeaseEnds) {
+TEST_F(EtcdStoreTest, ValueMayBeLargerThanEtcdTakes) {
+  auto store = Open();
+  ASSERT_TRUE(Lead(store.get(), "a").ok());
+  const std::string large(5'000'000, 'v');
+  const std::vector<StoreWrite> first = {{"a", "1"}, {"b", large}, {"b1", "2"}, {"c", large + "c"}};
+  ASSERT_TRUE(store->Apply(first).ok());
+  store.reset();
+  store = Open();
+  ASSERT_TRUE(Lead(store.get(), "b").ok());
+  EXPECT_THAT(*store->Load(), ElementsAre(Pair("a", "1"), Pair("b", large), Pair("b1", "2"),
+                                          Pair("c", large + "c")));
+  const std::vector<StoreWrite> then = {{"b", "small"}, {"c", std::nullopt}};
+  ASSERT_TRUE(store->Apply(then).ok());
+  EXPECT_THAT(*store->Load(), ElementsAre(Pair("a", "1"), Pair("b", "small"), Pair("b1", "2")));
+}
+
+TEST_F(EtcdStoreTest, SecondSchedulerStandsByUntilTheLeaseEnds) {
   auto first = Open();
   ASSERT_TRUE(Lead(first.get(), "first").ok());
   auto second = Open();
   std::atomic<bool> stop{false};
   absl::Status status;
   std::thread standby([&] { status = Lead(second.get(), "second", [&] { return stop.load(); }); });
-  absl::SleepFor(absl::Seconds(4));  // longer than the lease, which the first one keeps
+  absl::SleepFor(absl::Seconds(4));  // longer than the lease, which the first scheduler keeps
   stop = true;
   standby.join();
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
   EXPECT_TRUE(first->Apply(std::vector<StoreWrite>{{"a", "1"}}).ok());
 }
 
-TEST_F(EtcdStoreTest, ADeposedLeaderWritesNothing) {
+TEST_F(EtcdStoreTest, DeposedLeaderWritesNothing) {
   auto first = Open();
   ASSERT_TRUE(Lead(first.get(), "first").ok());
   ASSERT_TRUE(first->Apply(std::vector<StoreWrite>{{"a", "1"}}).ok());
@@ -156,7 +172,7 @@ TEST_F(EtcdStoreTest, ADeposedLeaderWritesNothing) {
   EXPECT_THAT(*second->Load(), ElementsAre(Pair("a", "1")));
 }
 
-TEST_F(EtcdStoreTest, ACompleteJournalIsCarriedOutAndAnIncompleteOneForgotten) {
+TEST_F(EtcdStoreTest, CompleteJournalIsCarriedOutAndIncompleteJournalForgotten) {
   for (const bool complete : {true, false}) {
     SCOPED_TRACE(complete);
     EtcdClient client({absl::StrFormat("127.0.0.1:%d", port_)});
@@ -178,7 +194,7 @@ TEST_F(EtcdStoreTest, ACompleteJournalIsCarriedOutAndAnIncompleteOneForgotten) {
   }
 }
 
-TEST_F(EtcdStoreTest, WithoutEtcdALeaderStepsDownWithinItsLease) {
+TEST_F(EtcdStoreTest, LeaderWithoutEtcdStepsDownWithinItsLease) {
   absl::Status lost;
   Mutex mu;
   CondVar told;

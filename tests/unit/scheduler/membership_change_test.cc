@@ -40,7 +40,7 @@ class ChangeTest : public ClusterTest {
   std::vector<FakeNode*> nodes_of_;
 };
 
-TEST_F(ChangeTest, AServerThatJoinsGetsItsShareAndNothingElseMoves) {
+TEST_F(ChangeTest, JoiningServerGetsItsShareAndNothingElseMoves) {
   Begin();
   const v1::TensorPlan before = plan();
   FakeServer& joined = AddCpuServer();
@@ -96,7 +96,7 @@ TEST_F(ChangeTest, NodesAreToldWhenTheNewOwnerHasAnswered) {
   EXPECT_TRUE(joined.drained);
 }
 
-TEST_F(ChangeTest, ADrainedServerLosesAllAndIsToldSo) {
+TEST_F(ChangeTest, DrainedServerGivesUpItsPartitionsAndIsTold) {
   FakeServer& first = AddCpuServer();
   AddCpuServer();
   Begin();
@@ -113,13 +113,13 @@ TEST_F(ChangeTest, ADrainedServerLosesAllAndIsToldSo) {
   EXPECT_EQ(nodes_of_[0]->state, v1::READY);
 }
 
-TEST_F(ChangeTest, AServerWithoutPartitionsIsDrainedAtOnce) {
+TEST_F(ChangeTest, ServerWithoutPartitionsIsDrainedAtOnce) {
   FakeServer& server = AddCpuServer();
   ASSERT_TRUE(Drain(server).ok());
   EXPECT_TRUE(server.drained);
 }
 
-TEST_F(ChangeTest, DrainingTheWrongServerSaysWhy) {
+TEST_F(ChangeTest, DrainOfAnUnknownOrColocatedServerIsRefused) {
   Begin();
   FakeServer nobody;
   nobody.id = 99;
@@ -139,7 +139,7 @@ TEST_F(ChangeTest, ServersThatJoinDuringAChangeGetTheirShareAfterwards) {
   EXPECT_GT(PartitionsOf(plan(), second), 0);
 }
 
-TEST_F(ChangeTest, ARestartedSchedulerRepeatsTheChangeThatItWasIn) {
+TEST_F(ChangeTest, RestartedSchedulerRepeatsItsChange) {
   for (const int stage : {0, 1, 2}) {
     SCOPED_TRACE(stage);
     if (stage == 0) Begin();
@@ -157,7 +157,7 @@ TEST_F(ChangeTest, ARestartedSchedulerRepeatsTheChangeThatItWasIn) {
   }
 }
 
-TEST_F(ChangeTest, AnOwnerToBeThatIsLostLeavesItsPartsToTheirOwners) {
+TEST_F(ChangeTest, LostOwnerToBeLeavesPartitionsAtTheirOwners) {
   Begin();
   const v1::TensorPlan before = plan();
   Hold(false);
@@ -173,7 +173,7 @@ TEST_F(ChangeTest, AnOwnerToBeThatIsLostLeavesItsPartsToTheirOwners) {
   })) << "they recover: some nodes may have followed the one that was lost";
 }
 
-TEST_F(ChangeTest, AnOwnerThatIsLostLeavesWhatWasMovingToTheOwnersToBe) {
+TEST_F(ChangeTest, LostOwnerLeavesMovingPartitionsToTheOwnersToBe) {
   FakeServer& owner = AddCpuServer();
   Begin();
   Hold(false);
@@ -192,7 +192,7 @@ TEST_F(ChangeTest, AnOwnerThatIsLostLeavesWhatWasMovingToTheOwnersToBe) {
   for (const uint32_t index : moving) EXPECT_EQ(plan().servers(static_cast<int>(index)), joined.id);
 }
 
-TEST_F(ChangeTest, AnOwnerToBeWithoutRoomGetsNothing) {
+TEST_F(ChangeTest, OwnerToBeWithoutRoomGetsNoPartitions) {
   Begin();
   const v1::TensorPlan before = plan();
   FakeServer& joined = AddCpuServer(/*memory_limit=*/1 << 30);
@@ -208,7 +208,26 @@ TEST_F(ChangeTest, AnOwnerToBeWithoutRoomGetsNothing) {
   EXPECT_EQ(nodes_of_[0]->state, v1::READY);
 }
 
-TEST_F(ChangeTest, ATensorThatIsGivenUpDuringAChangeLeavesNothingBehind) {
+TEST_F(ChangeTest, RestoredChangeEndsAlthoughItsOwnerToBeRefuses) {
+  Begin();
+  const v1::TensorPlan before = plan();
+  Hold(false);
+  FakeServer& joined = AddCpuServer(/*memory_limit=*/1 << 30);
+  for (const FakeNode* node : nodes_of_) AckChange(*node, /*following=*/false);
+  joined.answers = false;
+  joined.jobs.clear();  // it has lost its reservation
+  joined.capacity = 0;
+  Restart();
+  ASSERT_GT(plan().moves_size(), 0) << "the nodes know the moves from the former scheduler";
+  Answer(&joined);
+  EXPECT_THAT(Reasons(), HasSubstr("refused tensor 'w'"));
+  EXPECT_TRUE(plan().moves().empty()) << "the nodes are told that the moves are given up";
+  Hold(true);
+  ExpectInForce();
+  for (int i = 0; i < before.servers_size(); ++i) EXPECT_EQ(plan().servers(i), before.servers(i));
+}
+
+TEST_F(ChangeTest, TensorUndeclaredDuringAChangeLeavesNothingBehind) {
   Begin();
   Hold(false);
   AddCpuServer();
@@ -219,11 +238,32 @@ TEST_F(ChangeTest, ATensorThatIsGivenUpDuringAChangeLeavesNothingBehind) {
   EXPECT_EQ(nodes_of_[0]->change, 0u);
 }
 
-TEST_F(ChangeTest, AServerThatIsAtWorkLongerThanTheOthersGetsLess) {
+TEST_F(ChangeTest, MeasurementsOfAJobDoNotAffectOtherJobs) {
   FakeServer& slow = AddCpuServer();
   FakeServer& other = AddCpuServer();
   Begin();
-  // Another job, so small that only the slow one of the CPU servers has a part of it, or none has.
+  const std::vector<FakeNode*> others = AddJob("b", 2);
+  DeclareAll(others, {Tensor("w", {1 << 20})});
+  const auto version = [&](const std::string& name) {
+    const auto status = Status();
+    for (const auto& job : status.jobs()) {
+      if (job.name() == name) return job.plan_version();
+    }
+    return uint64_t{0};
+  };
+  const uint64_t first_of_b = version("b");
+  const uint64_t first_of_a = version("a");
+  for (FakeNode* node : nodes_of_) node->busy = {{slow.id, 0.9}, {other.id, 0.3}};
+  for (int i = 0; i < 40; ++i) Pass(absl::Milliseconds(500));
+  EXPECT_GT(version("a"), first_of_a);
+  EXPECT_EQ(version("b"), first_of_b);
+}
+
+TEST_F(ChangeTest, SlowServerGetsLess) {
+  FakeServer& slow = AddCpuServer();
+  FakeServer& other = AddCpuServer();
+  Begin();
+  // Another job, so small that at most the slow CPU server has a part of it.
   DeclareAll(AddJob("small", 2), {Tensor("s", {10})});
   const int before = PartitionsOf(plan(), slow);
   for (FakeNode* node : nodes_of_) node->busy = {{slow.id, 0.9}, {other.id, 0.3}};
@@ -251,6 +291,17 @@ TEST_F(ChangeTest, AServerThatIsAtWorkLongerThanTheOthersGetsLess) {
   Pass(absl::Seconds(10));
   EXPECT_EQ(speeds()[slow.id], 1) << "the fastest that is left";
   ExpectInForce();
+}
+
+TEST_F(ChangeTest, TimesOfServersThatTheJobDoesNotUseAreNotKept) {
+  FakeServer& slow = AddCpuServer();
+  FakeServer& other = AddCpuServer();
+  Begin();
+  const uint64_t version = Status().jobs(0).plan_version();
+  // The job uses its servers so little that their times do not matter.
+  for (FakeNode* node : nodes_of_) node->busy = {{slow.id, 0.06}, {other.id, 0.02}, {999, 0.9}};
+  for (int i = 0; i < 40; ++i) Pass(absl::Milliseconds(500));
+  EXPECT_EQ(Status().jobs(0).plan_version(), version);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// What people and programs are told beside the plan: events, incidents, the optimum, the counts.
+// The information for people and programs beside the plan: events, incidents, the optimum, the
+// counts.
 #include <gmock/gmock.h>
 
 #include <limits>
@@ -38,11 +39,11 @@ class EventsTest : public ClusterTest {
     incident->set_kind(kind);
     incident->set_text(text);
     incident->set_age_s(age_s);
-    Decision decision;
-    ASSERT_TRUE(membership_->Heartbeat(now_, beat, &decision).ok());
+    const auto [status, decision] = membership_->Heartbeat(now_, beat);
+    ASSERT_TRUE(status.ok());
     EXPECT_THAT(decision.reasons, testing::ElementsAre(HasSubstr(text.substr(0, 100))));
   }
-  // A job whose machines and one CPU server are connected with 10 Gbit/s.
+  // A job whose machines and CPU server are connected with 10 Gbit/s.
   std::vector<FakeNode*> JobWithBandwidth() {
     AddCpuServer(0, 10e9);
     std::vector<FakeNode*> nodes = AddJob("a", 3);
@@ -74,7 +75,7 @@ TEST_F(EventsTest, MembersComeAndGoWithReasons) {
   EXPECT_EQ(summary.events.at("lost"), 1u);
 }
 
-TEST_F(EventsTest, AColocatedServerIsNoNewsOfItsOwn) {
+TEST_F(EventsTest, ColocatedServerHasNoEventOfItsOwn) {
   const auto nodes = AddJob("a", 2);
   EXPECT_THAT(Events(), Not(Contains(HasSubstr("server"))));
   Kill(nodes[1]);
@@ -86,7 +87,7 @@ TEST_F(EventsTest, AColocatedServerIsNoNewsOfItsOwn) {
   EXPECT_EQ(summary.lost.colocated_servers, 1u);
 }
 
-TEST_F(EventsTest, PlansSayWhatMadeThemNecessary) {
+TEST_F(EventsTest, PlansGiveTheirReason) {
   const auto nodes = AddJob("a", 2);
   DeclareAll(nodes, {Tensor("w", {100'000})});
   FakeServer& joined = AddCpuServer();
@@ -116,15 +117,15 @@ TEST_F(EventsTest, GenerationsBeginAndEnd) {
   EXPECT_THAT(Events(), Contains("left a: job 'a' has ended"));
 }
 
-TEST_F(EventsTest, OnlyTheLastOnesAreKeptUnderTheirNumbers) {
+TEST_F(EventsTest, LastEventsAreKeptUnderTheirNumbers) {
   EventLog log;
-  for (size_t i = 1; i <= EventLog::kKept + 7; ++i) {
+  for (size_t i = 1; i <= EventLog::kLastEvents + 7; ++i) {
     log.Add(now_ + absl::Seconds(i), event_kind::kJoined, "", "text");
   }
-  ASSERT_EQ(log.events().size(), EventLog::kKept);
+  ASSERT_EQ(log.events().size(), EventLog::kLastEvents);
   EXPECT_EQ(log.events().front().number(), 8u);
-  EXPECT_EQ(log.events().back().number(), EventLog::kKept + 7);
-  EXPECT_EQ(log.counts().at("joined"), EventLog::kKept + 7);
+  EXPECT_EQ(log.events().back().number(), EventLog::kLastEvents + 7);
+  EXPECT_EQ(log.counts().at("joined"), EventLog::kLastEvents + 7);
   EXPECT_DOUBLE_EQ(log.events().front().unix_s(), absl::ToUnixSeconds(now_) + 8.0);
 }
 
@@ -141,7 +142,7 @@ TEST_F(EventsTest, LongTextsAreCutBetweenCharacters) {
   EXPECT_EQ(kept.size() % 2, 0u) << "x, pairs of bytes, three dots";
 }
 
-TEST_F(EventsTest, AKindThatIsNotKnownCountsAsIncident) {
+TEST_F(EventsTest, UnknownKindCountsAsIncident) {
   EventLog log;
   v1::Incident incident;
   incident.set_kind("joined");
@@ -152,7 +153,7 @@ TEST_F(EventsTest, AKindThatIsNotKnownCountsAsIncident) {
   EXPECT_EQ(log.events()[1].kind(), "stall");
 }
 
-TEST_F(EventsTest, AJobSeesItsOwnEventsAndThoseOfNone) {
+TEST_F(EventsTest, JobSeesItsOwnEventsAndThoseOfTheCluster) {
   AddCpuServer();
   AddJob("a", 1);
   AddJob("b", 1);
@@ -161,7 +162,7 @@ TEST_F(EventsTest, AJobSeesItsOwnEventsAndThoseOfNone) {
   EXPECT_THAT(Events("a"), Not(Contains(HasSubstr("joined b"))));
 }
 
-TEST_F(EventsTest, TheFirstNonfiniteIsTheEarliestOfThisGeneration) {
+TEST_F(EventsTest, FirstNonfiniteIsTheEarliestOfItsGeneration) {
   const auto nodes = AddJob("a", 2);
   EXPECT_EQ(Status().jobs(0).first_nonfinite(), "");
   Tell(*nodes[0], "nonfinite", "a former generation's", 9, 0);
@@ -177,7 +178,7 @@ TEST_F(EventsTest, TheFirstNonfiniteIsTheEarliestOfThisGeneration) {
   EXPECT_EQ(Status().jobs(0).first_nonfinite(), "") << "the next generation";
 }
 
-TEST_F(EventsTest, AnAgeThatIsNoNumberIsNone) {
+TEST_F(EventsTest, InvalidAgeOfAnIncidentCountsAsZero) {
   const auto nodes = AddJob("a", 2);
   Tell(*nodes[0], "stall", "nan", std::numeric_limits<double>::quiet_NaN(), 1);
   Tell(*nodes[0], "stall", "infinite", std::numeric_limits<double>::infinity(), 1);
@@ -187,14 +188,13 @@ TEST_F(EventsTest, AnAgeThatIsNoNumberIsNone) {
   EXPECT_DOUBLE_EQ(status.events(last).unix_s(), status.now_unix_s() - 86'400);
 }
 
-TEST_F(EventsTest, RoundTimesAreThoseOfTheGeneration) {
+TEST_F(EventsTest, RoundTimesAreShownForTheirGenerationOnly) {
   const auto nodes = AddJob("a", 1);
   v1::HeartbeatRequest beat;
   *beat.mutable_member() = nodes[0]->member();
   beat.mutable_rounds()->set_rounds(7);
-  Decision decision;
   beat.set_generation(1);
-  ASSERT_TRUE(membership_->Heartbeat(now_, beat, &decision).ok());
+  ASSERT_TRUE(membership_->Heartbeat(now_, beat).answer.ok());
   EXPECT_EQ(Status().jobs(0).nodes(0).rounds().rounds(), 7u);
   Idle(*nodes[0]);
   EXPECT_EQ(Status().jobs(0).nodes(0).rounds().rounds(), 0u);
@@ -220,7 +220,7 @@ TEST_F(EventsTest, NodesAreToldTheOptimumOfThePlanInForce) {
   EXPECT_EQ(OptimumToldTo(*nodes[0]), with_two);
 }
 
-TEST_F(EventsTest, WhileAChangeIsUnderWayTheFormerOptimumHolds) {
+TEST_F(EventsTest, FormerOptimumHoldsDuringAChange) {
   const auto nodes = JobWithBandwidth();
   DeclareAll(nodes, {Tensor("w", {100'000})});
   const double before = OptimumToldTo(*nodes[0]);
@@ -233,7 +233,7 @@ TEST_F(EventsTest, WhileAChangeIsUnderWayTheFormerOptimumHolds) {
   EXPECT_LT(OptimumToldTo(*nodes[0]), before);
 }
 
-TEST_F(EventsTest, WithoutABandwidthTheOptimumIsUnknown) {
+TEST_F(EventsTest, OptimumIsUnknownWithoutBandwidths) {
   AddCpuServer();
   const auto nodes = AddJob("a", 3);
   DeclareAll(nodes, {Tensor("w", {100'000})});
@@ -247,7 +247,7 @@ TEST_F(EventsTest, ServersAreToldTheNameOfAJob) {
   EXPECT_EQ(server.updates.back().jobs(0).job_name(), "a");
 }
 
-TEST_F(EventsTest, AuditsMustAgree) {
+TEST_F(EventsTest, AuditRatesMustAgree) {
   AddNode("a", 0, 2);
   FakeNode node;
   node.info = NodeRequest("a", 1, 2);
@@ -270,7 +270,7 @@ TEST_F(EventsTest, RecommendedServersAreThoseOfAllJobsThatHaveNotFailed) {
   EXPECT_EQ(Status().recommended_servers(), 3u);
 }
 
-TEST_F(EventsTest, TheSummaryHasEveryJobAndEveryCpuServer) {
+TEST_F(EventsTest, SummaryHasEveryJobAndEveryCpuServer) {
   const auto nodes = JobWithBandwidth();
   AddNode("late", 0, 2);
   DeclareAll(nodes, {Tensor("w", {100'000})});
@@ -284,6 +284,43 @@ TEST_F(EventsTest, TheSummaryHasEveryJobAndEveryCpuServer) {
   EXPECT_EQ(summary.by_job[1].nodes_expected, 2u);
   ASSERT_EQ(summary.cpu_speeds.size(), 1u);
   EXPECT_EQ(summary.cpu_speeds[0].speed, 1);
+}
+
+TEST_F(EventsTest, StatusShowsTheBeginningOfActivityAndLinks) {
+  const auto nodes = AddJob("a", 1);
+  v1::HeartbeatRequest beat;
+  beat.set_activity("\xc3\xa4" + std::string(4000, 'a'));
+  beat.set_links(std::string(4000, 'l'));
+  for (const v1::MemberId& member : {nodes[0]->member(), ServerOf(*nodes[0])->member()}) {
+    *beat.mutable_member() = member;
+    ASSERT_TRUE(membership_->Heartbeat(now_, beat).answer.ok());
+  }
+  const v1::GetStatusResponse status = Status();
+  EXPECT_EQ(status.servers(0).activity().size(), 1000u);
+  EXPECT_EQ(status.jobs(0).nodes(0).activity().size(), 1000u);
+  EXPECT_EQ(status.jobs(0).nodes(0).links().size(), 1000u);
+  EXPECT_THAT(status.jobs(0).nodes(0).activity(), testing::StartsWith("\xc3\xa4"
+                                                                      "aaa"));
+}
+
+// A view of the plan takes as long as the job says that it has nodes.
+TEST_F(EventsTest, OptimumIsComputedWhenAllNodesHaveRegistered) {
+  AddCpuServer(0, 10e9);
+  auto node = NodeRequest("a", 0, 3);
+  node.set_bandwidth_bps(10e9);
+  v1::WatchRequest watch;
+  watch.mutable_member()->set_job_id(membership_->RegisterNode(now_, node).answer->job_id());
+  watch.mutable_member()->set_incarnation(node.incarnation());
+  watch.mutable_member()->set_key(kKey);
+  v1::Announced* const told = watch.add_announced();
+  told->set_job_id(watch.member().job_id());
+  told->set_generation(5);  // of which the store knows nothing: the plan version changes
+  told->set_plan_version(7);
+  const auto [status, decision] = membership_->WatchNode(now_, watch, 900);
+  ASSERT_TRUE(status.ok());
+  ASSERT_EQ(decision.to_nodes.size(), 1u);
+  EXPECT_EQ(decision.to_nodes[0].update->plan_version(), 7u);
+  EXPECT_EQ(decision.to_nodes[0].update->optimal_s_per_byte(), 0);
 }
 
 }  // namespace

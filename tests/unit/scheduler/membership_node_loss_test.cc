@@ -27,7 +27,7 @@ class NodeLossTest : public ClusterTest {
   std::vector<FakeNode*> nodes_of_;
 };
 
-TEST_F(NodeLossTest, TheServersOfAFailedGenerationSealNothingAndTheNodesHearFromAllOwners) {
+TEST_F(NodeLossTest, FailedGenerationStillGetsNewOwnersAndItsServersSealNothing) {
   FakeServer& server = AddCpuServer();
   Begin("fail");
   FakeServer* const dead = ServerOf(*nodes_of_[1]);
@@ -40,7 +40,7 @@ TEST_F(NodeLossTest, TheServersOfAFailedGenerationSealNothingAndTheNodesHearFrom
   ExpectHeld(plan(), nodes_of_[0]->job_id);
 }
 
-TEST_F(NodeLossTest, WithShrinkTheOthersGoOn) {
+TEST_F(NodeLossTest, ShrinkingJobGoesOnWithoutALostNode) {
   FakeServer& server = AddCpuServer();
   Begin("shrink");
   FakeServer* const dead = ServerOf(*nodes_of_[1]);
@@ -57,7 +57,7 @@ TEST_F(NodeLossTest, WithShrinkTheOthersGoOn) {
   ExpectHeld(plan(), nodes_of_[0]->job_id);
 }
 
-TEST_F(NodeLossTest, WhatOnlyTheLostNodeHadYetToDoIsNotWaitedFor) {
+TEST_F(NodeLossTest, LostNodeIsNotWaitedForInDeclarations) {
   Begin("shrink");
   for (const int left : {0, 2}) {
     Declare(*nodes_of_[left], {Tensor("late", {10})});
@@ -71,7 +71,7 @@ TEST_F(NodeLossTest, WhatOnlyTheLostNodeHadYetToDoIsNotWaitedFor) {
   EXPECT_FALSE(nodes_of_[0]->plans.contains("w"));
 }
 
-TEST_F(NodeLossTest, ServersStillComeAndGo) {
+TEST_F(NodeLossTest, ServersJoinAfterTheLossOfANode) {
   Begin("shrink");
   Kill(nodes_of_[1]);
   Pass(absl::Seconds(6));
@@ -81,7 +81,7 @@ TEST_F(NodeLossTest, ServersStillComeAndGo) {
   ExpectHeld(plan(), nodes_of_[0]->job_id);
 }
 
-TEST_F(NodeLossTest, ANodeThatAnotherCannotReachIsLostWhenItsConnectionBreaks) {
+TEST_F(NodeLossTest, AccusedNodeIsLostWhenItsConnectionBreaks) {
   Begin("shrink");
   ReportLost(*nodes_of_[0], *ServerOf(*nodes_of_[1]));
   EXPECT_EQ(LostIn(*nodes_of_[0]).size(), 0u) << "it is connected";
@@ -92,7 +92,19 @@ TEST_F(NodeLossTest, ANodeThatAnotherCannotReachIsLostWhenItsConnectionBreaks) {
               HasSubstr("node 1 (on gpu1, rank 1) was lost: node 0 (on gpu0) cannot reach it"));
 }
 
-TEST_F(NodeLossTest, TwoNodesThatCannotReachEachOtherDoNotBothStay) {
+TEST_F(NodeLossTest, RepeatedAccusationsGiveANodeNoNewLease) {
+  Begin("shrink");
+  for (int i = 0; i < 4; ++i) {
+    ReportLost(*nodes_of_[0], *ServerOf(*nodes_of_[1]));
+    Pass(absl::Seconds(1));
+  }
+  EXPECT_EQ(LostIn(*nodes_of_[0]).size(), 0u) << "it is connected, and has a lease's time";
+  ReportLost(*nodes_of_[0], *ServerOf(*nodes_of_[1]));
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(LostIn(*nodes_of_[0]), ElementsAre(1));
+}
+
+TEST_F(NodeLossTest, NodesThatCannotReachEachOtherDoNotBothStay) {
   Begin("fail");
   ReportLost(*nodes_of_[0], *ServerOf(*nodes_of_[1]));
   ReportLost(*nodes_of_[1], *ServerOf(*nodes_of_[0]));
@@ -102,7 +114,7 @@ TEST_F(NodeLossTest, TwoNodesThatCannotReachEachOtherDoNotBothStay) {
   EXPECT_EQ(nodes_of_[2]->state, v1::FAILED);
 }
 
-TEST_F(NodeLossTest, ANodeWhoseTrainerWasLostLeavesTheOthersAndWaitsForTheNextGeneration) {
+TEST_F(NodeLossTest, NodeWithALostTrainerWaitsForTheNextGeneration) {
   Begin("shrink");
   Fail(*nodes_of_[1], "rank 1 ended without shutdown", "peer_lost");
   EXPECT_EQ(nodes_of_[1]->state, v1::FAILED);
@@ -129,7 +141,7 @@ TEST_F(NodeLossTest, ANodeWhoseTrainerWasLostLeavesTheOthersAndWaitsForTheNextGe
   }
 }
 
-TEST_F(NodeLossTest, ARestartedNodeWaitsWhileTheOthersGoOn) {
+TEST_F(NodeLossTest, RestartedNodeWaitsWhileTheOthersGoOn) {
   Begin("shrink");
   Kill(nodes_of_[1]);
   FakeNode& again = AddNode("a", 1, 3);
@@ -143,7 +155,7 @@ TEST_F(NodeLossTest, ARestartedNodeWaitsWhileTheOthersGoOn) {
   EXPECT_EQ(again.generation, 2u);
 }
 
-TEST_F(NodeLossTest, ARestartedSchedulerKnowsWhoIsGone) {
+TEST_F(NodeLossTest, RestartedSchedulerKnowsTheGoneNodes) {
   Begin("shrink");
   Kill(nodes_of_[1]);
   Pass(absl::Seconds(6));
@@ -154,7 +166,7 @@ TEST_F(NodeLossTest, ARestartedSchedulerKnowsWhoIsGone) {
   EXPECT_TRUE(nodes_of_[2]->plans.contains("late"));
 }
 
-TEST_F(NodeLossTest, WhereAllFailANodeWhoseTrainerWasLostStillTakesPartInWhatIsOpen) {
+TEST_F(NodeLossTest, NodeWithALostTrainerStaysInOpenRoundsOfAFailedGeneration) {
   FakeServer& server = AddCpuServer();
   Begin("fail");
   Fail(*nodes_of_[1], "rank 1 ended without shutdown", "peer_lost");
@@ -163,7 +175,7 @@ TEST_F(NodeLossTest, WhereAllFailANodeWhoseTrainerWasLostStillTakesPartInWhatIsO
   EXPECT_TRUE(JobAt(server).lost_nodes.empty());
 }
 
-TEST_F(NodeLossTest, TheLastNodeDoesNotGoOnAlone) {
+TEST_F(NodeLossTest, GenerationFailsWhenItsLastNodeIsLost) {
   Begin("shrink", 2);
   Kill(nodes_of_[1]);
   Pass(absl::Seconds(6));
@@ -172,9 +184,9 @@ TEST_F(NodeLossTest, TheLastNodeDoesNotGoOnAlone) {
   EXPECT_EQ(nodes_of_[0]->state, v1::FAILED);
 }
 
-TEST_F(NodeLossTest, AServerThatComesBackBeforeItsNodeIsLostTakesTheNodeWithIt) {
+TEST_F(NodeLossTest, RestartedColocatedServerEndsItsFormerNode) {
   Begin("shrink");
-  // What the others have undeclared goes with the node.
+  // Tensors that the other nodes have undeclared end with the node.
   for (const int left : {0, 2}) Undeclare(*nodes_of_[left], "w");
   DeclareAll(nodes_of_, {Tensor("v", {100000})});
   Kill(nodes_of_[1]);
@@ -185,7 +197,7 @@ TEST_F(NodeLossTest, AServerThatComesBackBeforeItsNodeIsLostTakesTheNodeWithIt) 
   ExpectHeld(nodes_of_[0]->plans.at("v"), nodes_of_[0]->job_id);
 }
 
-TEST_F(NodeLossTest, TheOneThatMostOthersCannotReachGoesAndItsOwnWordCountsNoMore) {
+TEST_F(NodeLossTest, NodeThatMostOthersCannotReachIsLostAndItsAccusationsEnd) {
   Begin("shrink");
   for (const int other : {0, 2}) {
     ReportLost(*nodes_of_[1], *ServerOf(*nodes_of_[other]));
@@ -198,7 +210,7 @@ TEST_F(NodeLossTest, TheOneThatMostOthersCannotReachGoesAndItsOwnWordCountsNoMor
   }
 }
 
-TEST_F(NodeLossTest, AnIdleNodeHearsOfNewOwnersSinceItMayHoldWhatOthersLack) {
+TEST_F(NodeLossTest, IdleNodeIsToldOfNewOwners) {
   Begin("fail");
   FakeServer* const dead = ServerOf(*nodes_of_[1]);
   Fail(*nodes_of_[2], "it stalls", "stalled");
@@ -212,7 +224,7 @@ TEST_F(NodeLossTest, AnIdleNodeHearsOfNewOwnersSinceItMayHoldWhatOthersLack) {
   }
 }
 
-TEST_F(NodeLossTest, ANodeThatWaitedAndIsGoneAgainIsNotLetIn) {
+TEST_F(NodeLossTest, NodeThatLeftWhileWaitingIsNotCounted) {
   Begin("shrink");
   Kill(nodes_of_[1]);
   FakeNode& again = AddNode("a", 1, 3);

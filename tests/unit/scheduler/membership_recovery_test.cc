@@ -12,13 +12,13 @@ using testing::HasSubstr;
 
 class RecoveryTest : public ClusterTest {
  protected:
-  // A job of two nodes that has planned one tensor.
+  // A job of two nodes that has planned a tensor.
   const v1::TensorPlan& Begin() {
     nodes_of_ = AddJob("a", 2);
     DeclareAll(nodes_of_, {Tensor("w", {100000})});
     return plan();
   }
-  // Begins, and loses the server; one of the new owners, node 1's, does not answer.
+  // Begins, and loses the server; the new owner beside node 1 does not answer.
   FakeServer& LoseWithASlowHeir(FakeServer* lost) {
     Begin();
     FakeServer& slow = *ServerOf(*nodes_of_[1]);
@@ -68,7 +68,7 @@ TEST_F(RecoveryTest, NodesAreToldWhenEveryNewOwnerHasAnswered) {
   EXPECT_EQ(PartitionsOf(plan(), lost.id), 0);
 }
 
-TEST_F(RecoveryTest, AnswerToAnEarlierRecoveryIsNotTheAnswerToALaterOne) {
+TEST_F(RecoveryTest, AnswerToAnEarlierRecoveryDoesNotEndALaterRecovery) {
   FakeServer& first = AddCpuServer();
   FakeServer& second = AddCpuServer();
   Begin();
@@ -82,8 +82,8 @@ TEST_F(RecoveryTest, AnswerToAnEarlierRecoveryIsNotTheAnswerToALaterOne) {
     EXPECT_GT(PartitionsOf(plan(), second.id), 0) << "told before update " << i << " was answered";
     v1::AckReservationRequest answer = heir.Take(heir.updates[i]);
     *answer.mutable_member() = heir.member();
-    Decision decision;
-    ASSERT_TRUE(membership_->AckReservation(now_, answer, &decision).ok());
+    auto [status, decision] = membership_->AckReservation(now_, answer);
+    ASSERT_TRUE(status.ok());
     Apply(std::move(decision));
   }
   EXPECT_EQ(PartitionsOf(plan(), first.id) + PartitionsOf(plan(), second.id), 0);
@@ -105,7 +105,7 @@ TEST_F(RecoveryTest, NewOwnerThatIsLostBeforeItAnswersIsReplaced) {
   ExpectHeld(plan(), nodes_of_[0]->job_id);
 }
 
-TEST_F(RecoveryTest, RestartedSchedulerRepeatsTheRecoveryThatItWasIn) {
+TEST_F(RecoveryTest, RestartedSchedulerRepeatsItsRecovery) {
   FakeServer& lost = AddCpuServer();
   FakeServer& slow = LoseWithASlowHeir(&lost);
   slow.answers = true;
@@ -167,6 +167,60 @@ TEST_F(RecoveryTest, LoadsFollowThePartitions) {
       EXPECT_EQ(server->held_bytes(), 0u);
     }
   }
+}
+
+// The watch breaks, but the server lives.
+void BreakWatch(Membership* membership, absl::Time now, FakeServer* server) {
+  membership->WatchBroke(now, server->watch);
+  server->watch = 0;
+}
+
+TEST_F(RecoveryTest, ServerAccusedBeforeItsWatchBreaksIsLostAtOnce) {
+  FakeServer& server = AddCpuServer();
+  Begin();
+  const int servers = Status().servers_size();
+  ReportLost(*nodes_of_[1], server);
+  now_ += absl::Milliseconds(300);
+  BreakWatch(membership_.get(), now_, &server);
+  Pass(absl::Milliseconds(500));
+  EXPECT_EQ(Status().servers_size(), servers - 1);
+}
+
+TEST_F(RecoveryTest, ServerAccusedAfterItsWatchBrokeIsLostAtOnce) {
+  FakeServer& server = AddCpuServer();
+  Begin();
+  const int servers = Status().servers_size();
+  BreakWatch(membership_.get(), now_, &server);
+  Pass(absl::Seconds(3));
+  EXPECT_EQ(Status().servers_size(), servers);
+  ReportLost(*nodes_of_[1], server);
+  EXPECT_EQ(Status().servers_size(), servers - 1);
+}
+
+TEST_F(RecoveryTest, OldAccusationDoesNotShortenALease) {
+  FakeServer& server = AddCpuServer();
+  Begin();
+  const int servers = Status().servers_size();
+  ReportLost(*nodes_of_[1], server);
+  Pass(absl::Seconds(2));
+  BreakWatch(membership_.get(), now_, &server);
+  Pass(absl::Seconds(3));
+  EXPECT_EQ(Status().servers_size(), servers);
+  Watch(&server);
+  Pass(absl::Seconds(6));
+  EXPECT_EQ(Status().servers_size(), servers);
+}
+
+TEST_F(RecoveryTest, AccusedServerIsAvoidedInTheNextGenerationToo) {
+  FakeServer& server = AddCpuServer();
+  Begin();
+  ReportLost(*nodes_of_[1], server);
+  for (const FakeNode* node : nodes_of_) Idle(*node);
+  ASSERT_EQ(nodes_of_[0]->generation, 2u);
+  DeclareAll(nodes_of_, {Tensor("w", {100000})});
+  EXPECT_EQ(PartitionsOf(plan(), server.id), 0);
+  Pass(absl::Minutes(10));
+  EXPECT_GT(PartitionsOf(plan(), server.id), 0);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // A scheduler that is killed and started anew on its store.
 #include <gmock/gmock.h>
 
+#include "lib/summation/table_bytes.h"
 #include "services/scheduler/records.h"
 #include "tests/unit/scheduler/cluster_fixture.h"
 
@@ -34,7 +35,7 @@ TEST_F(RestoreTest, RestartKeepsPlanVersionPlansAndIds) {
   EXPECT_EQ(AddCpuServer().id, 4u);
 }
 
-TEST_F(RestoreTest, ServersKeepWhatTheyHold) {
+TEST_F(RestoreTest, ServersKeepTheirReservations) {
   FakeServer& server = AddCpuServer();
   const auto nodes = AddJob("a", 2);
   DeclareAll(nodes, {Tensor("w", {100000})});
@@ -110,7 +111,7 @@ TEST_F(RestoreTest, FormingJobContinuesForming) {
 }
 
 TEST_F(RestoreTest, MemoryIsCountedAgain) {
-  AddCpuServer(16384);
+  AddCpuServer(16384 + 2 * PartitionTableBytes(1));
   const auto nodes = AddJob("a", 1, /*colocated=*/false);
   Declare(*nodes[0], {Tensor("u", {2048})});
   ASSERT_TRUE(nodes[0]->plans.contains("u"));
@@ -121,6 +122,185 @@ TEST_F(RestoreTest, MemoryIsCountedAgain) {
   Undeclare(*nodes[0], "w");
   Declare(*nodes[0], {Tensor("w", {2048})});
   EXPECT_TRUE(nodes[0]->plans.contains("w"));
+}
+
+// Anybody may say that a former scheduler has taken it in: the status shows the job's number.
+TEST_F(RestoreTest, RestoredMemberKeepsItsRankUntilItsLeaseEnds) {
+  const auto nodes = AddJob("a", 2);
+  FakeServer& server = *ServerOf(*nodes[1]);
+  nodes[1]->silent = server.silent = true;
+  Restart();
+  v1::RegisterNodeRequest node = nodes[1]->info;
+  node.set_incarnation(991);
+  node.set_former_job_id(nodes[1]->job_id);
+  v1::RegisterServerRequest beside = server.info;
+  beside.set_incarnation(991);
+  beside.set_former_server_id(server.id);
+  EXPECT_TRUE(absl::IsUnavailable(membership_->RegisterNode(now_, node).answer.status()));
+  EXPECT_TRUE(absl::IsUnavailable(membership_->RegisterServer(now_, beside).answer.status()));
+  Watch(&server);
+  Watch(nodes[1]);
+  EXPECT_EQ(nodes[1]->state, v1::READY);
+  EXPECT_TRUE(absl::IsAlreadyExists(membership_->RegisterNode(now_, node).answer.status()));
+  EXPECT_TRUE(absl::IsAlreadyExists(membership_->RegisterServer(now_, beside).answer.status()));
+}
+
+TEST_F(RestoreTest, ForgottenMemberGetsItsRankBackWhenTheHoldersLeaseEnds) {
+  const auto nodes = AddJob("a", 2);
+  nodes[1]->silent = ServerOf(*nodes[1])->silent = true;
+  Restart();
+  v1::RegisterNodeRequest node = nodes[1]->info;
+  node.set_incarnation(991);
+  node.set_former_job_id(nodes[1]->job_id);
+  Pass(absl::Seconds(10));
+  EXPECT_TRUE(membership_->RegisterNode(now_, node).answer.ok());
+}
+
+// A scheduler that begins with a copy of the store that lacks the last writes.
+class OldStoreTest : public RestoreTest {
+ protected:
+  void Copy() { copy_ = *store_.Load(); }
+  void RestartOnCopy() {
+    const auto lost = store_.Load();
+    for (const auto& [key, value] : *lost) {
+      const StoreWrite gone{key, std::nullopt};
+      ASSERT_TRUE(store_.Apply({&gone, 1}).ok());
+    }
+    for (const auto& [key, value] : copy_) {
+      const StoreWrite back{key, value};
+      ASSERT_TRUE(store_.Apply({&back, 1}).ok());
+    }
+    Restart();
+  }
+  std::vector<StoreEntry> copy_;
+};
+
+TEST_F(OldStoreTest, EveryPartitionIsRecoveredAboveTheVersionsThatMembersKnow) {
+  FakeServer& server = AddCpuServer();
+  const auto nodes = AddJob("a", 2);
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  Copy();
+  ASSERT_TRUE(Drain(server).ok());
+  Pass(absl::Seconds(1));
+  const uint64_t known = nodes[0]->plan_version;
+  RestartOnCopy();
+  const v1::TensorPlan& plan = nodes[0]->plans.at("w");
+  EXPECT_EQ(nodes[0]->state, v1::READY);
+  ASSERT_EQ(plan.versions_size(), plan.servers_size());
+  for (const uint64_t version : plan.versions()) EXPECT_GT(version, known);
+  EXPECT_EQ(plan.SerializeAsString(), nodes[1]->plans.at("w").SerializeAsString());
+  ExpectHeld(plan, nodes[0]->job_id);
+  EXPECT_THAT(Reasons(), HasSubstr("it is an old copy or has lost its last writes"));
+}
+
+TEST_F(OldStoreTest, NodesWaitUntilColocatedServersHaveDroppedForeignPartitions) {
+  AddCpuServer();
+  const auto nodes = AddJob("a", 2);
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  Copy();
+  ASSERT_TRUE(Drain(*servers_[0]).ok());
+  FakeServer& slow = *ServerOf(*nodes[1]);
+  slow.answers = false;
+  RestartOnCopy();
+  EXPECT_FALSE(nodes[0]->plans.contains("w"));
+  slow.answers = true;
+  Answer(&slow);
+  EXPECT_TRUE(nodes[0]->plans.contains("w"));
+}
+
+TEST_F(OldStoreTest, ForgottenTensorFailsTheGenerationWithTheReason) {
+  const auto nodes = AddJob("a", 2);
+  DeclareAll(nodes, {Tensor("w", {1000})});
+  Copy();
+  DeclareAll(nodes, {Tensor("u", {1000})});
+  RestartOnCopy();
+  for (const FakeNode* node : nodes) {
+    EXPECT_EQ(node->state, v1::FAILED);
+    EXPECT_THAT(node->reason, HasSubstr("the store of the scheduler is older than that"));
+    EXPECT_EQ(node->exit_code, 75u);
+  }
+  Idle(*nodes[0]);
+  Idle(*nodes[1]);
+  EXPECT_EQ(nodes[0]->state, v1::READY);
+  EXPECT_EQ(nodes[0]->generation, 2u);
+}
+
+TEST_F(OldStoreTest, ForgottenGenerationFailsAndItsNumberIsNotGivenAgain) {
+  const auto nodes = AddJob("a", 2);
+  Copy();
+  for (const FakeNode* node : nodes) Idle(*node);
+  ASSERT_EQ(nodes[0]->generation, 2u);
+  RestartOnCopy();
+  EXPECT_EQ(nodes[0]->state, v1::FAILED);
+  EXPECT_EQ(nodes[0]->generation, 2u);
+  for (const FakeNode* node : nodes) Idle(*node);
+  EXPECT_EQ(nodes[0]->generation, 3u);
+}
+
+TEST_F(OldStoreTest, ForgottenServerGetsItsNumberBack) {
+  AddCpuServer();
+  Copy();
+  FakeServer& late = AddCpuServer();
+  const uint32_t number = late.id;
+  servers_.pop_back();
+  auto info = v1::RegisterServerRequest(servers_[0]->info);
+  RestartOnCopy();
+  info.set_incarnation(991);
+  info.set_control_address("cpu1:7071");
+  info.set_former_server_id(number);
+  EXPECT_EQ(membership_->RegisterServer(now_, info).answer->server_id(), number);
+  info.set_incarnation(992);
+  info.set_control_address("cpu2:7071");
+  EXPECT_GT(membership_->RegisterServer(now_, info).answer->server_id(), number);
+}
+
+TEST_F(OldStoreTest, ImplausibleNumbersAreNotTakenOver) {
+  FakeServer& server = AddCpuServer();
+  const auto nodes = AddJob("a", 2);
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  const uint64_t version = nodes[0]->plan_version;
+  v1::WatchRequest watch;
+  *watch.mutable_member() = nodes[0]->member();
+  v1::Announced* const told = watch.add_announced();
+  told->set_job_id(nodes[0]->job_id);
+  told->set_generation(1);
+  told->set_plan_version(uint64_t{1} << 61);
+  ASSERT_TRUE(membership_->WatchNode(now_, watch, 901).answer.ok());
+  told->set_generation(uint32_t{1} << 30);
+  ASSERT_TRUE(membership_->WatchNode(now_, watch, 902).answer.ok());
+  EXPECT_EQ(Status().jobs(0).plan_version(), version);
+  EXPECT_EQ(Status().jobs(0).generation(), 1u);
+  *watch.mutable_member() = server.member();
+  for (int i = 0; i < 1 << 15; ++i) watch.add_announced();
+  EXPECT_TRUE(absl::IsInvalidArgument(membership_->WatchServer(now_, watch, 903).answer));
+}
+
+TEST_F(OldStoreTest, FormingJobTakesNoPlanVersionFromItsNodes) {
+  AddNode("a", 0, 2);
+  const uint64_t version = Status().jobs(0).plan_version();
+  v1::WatchRequest watch;
+  *watch.mutable_member() = nodes_[0]->member();
+  v1::Announced* const told = watch.add_announced();
+  told->set_job_id(nodes_[0]->job_id);
+  told->set_generation(1);
+  for (const uint64_t claimed : {1, 2, 3}) {
+    told->set_plan_version(version + claimed);
+    const auto [status, decision] = membership_->WatchNode(now_, watch, 900 + claimed);
+    ASSERT_TRUE(status.ok());
+    EXPECT_TRUE(decision.writes.empty());
+  }
+  EXPECT_EQ(Status().jobs(0).plan_version(), version);
+}
+
+TEST_F(OldStoreTest, ForgottenJobGetsAnotherNumber) {
+  Copy();
+  AddJob("a", 1);
+  v1::RegisterNodeRequest request = nodes_[0]->info;
+  request.set_former_job_id(nodes_[0]->job_id);
+  nodes_.clear();
+  servers_.clear();
+  RestartOnCopy();
+  EXPECT_GT(membership_->RegisterNode(now_, request).answer->job_id(), request.former_job_id());
 }
 
 TEST_F(RestoreTest, DamagedRecordIsNamed) {

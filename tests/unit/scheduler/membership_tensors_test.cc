@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_format.h"
 #include "lib/base/exit_codes.h"
+#include "lib/base/limits.h"
+#include "lib/summation/table_bytes.h"
 #include "tests/unit/scheduler/cluster_fixture.h"
 
 namespace addend {
@@ -73,7 +75,7 @@ TEST_F(TensorsTest, MismatchNamesBothNodesAndShapes) {
   }
 }
 
-TEST_F(TensorsTest, LaterDeclarerOfARefusedTensorGetsTheErrorToo) {
+TEST_F(TensorsTest, LateDeclarationOfARefusedTensorGetsTheErrorToo) {
   const auto nodes = AddJob("a", 3);
   Declare(*nodes[0], {Tensor("w", {3})});
   Declare(*nodes[1], {Tensor("w", {3}, v1::FLOAT64)});
@@ -105,7 +107,7 @@ TEST_F(TensorsTest, NameOfARefusedTensorIsFreeAfterAllHaveUndeclaredIt) {
   EXPECT_TRUE(nodes[0]->plans.contains("w"));
 }
 
-TEST_F(TensorsTest, WhatCannotBeSummedIsRefusedForItsNode) {
+TEST_F(TensorsTest, UnsummableTensorIsRefusedForItsNode) {
   const auto nodes = AddJob("a", 2);
   Declare(*nodes[0], {Tensor("w", {3, -1}), Tensor("huge", {1ll << 40, 1ll << 40})});
   EXPECT_THAT(nodes[0]->errors.at("w").message(), HasSubstr("[3,-1]"));
@@ -124,7 +126,7 @@ TEST_F(TensorsTest, RepeatedDeclarationIsAnsweredForThatNodeOnly) {
   EXPECT_EQ(nodes[1]->updates.size(), updates);
 }
 
-TEST_F(TensorsTest, NoServerAtAllIsSaid) {
+TEST_F(TensorsTest, TensorWithoutAnyServerIsRefusedWithTheReason) {
   const auto nodes = AddJob("a", 2, /*colocated=*/false);
   DeclareAll(nodes, {Tensor("w", {1000})});
   EXPECT_EQ(nodes[0]->errors.at("w").kind(), "resources");
@@ -211,7 +213,7 @@ TEST_F(TensorsTest, ServerThatRefusesEverythingIsLeftOut) {
   for (const uint32_t id : nodes[0]->plans.at("w").servers()) EXPECT_NE(id, none.id);
 }
 
-TEST_F(TensorsTest, NoRoomAnywhereNamesNeedAndWhatEveryServerHas) {
+TEST_F(TensorsTest, RefusalForRoomNamesTheNeedAndTheRoomOfEveryServer) {
   AddCpuServer(16384);
   const auto nodes = AddJob("a", 2, /*colocated=*/false);
   DeclareAll(nodes, {Tensor("fits", {1024}), Tensor("w", {100000})});
@@ -224,15 +226,16 @@ TEST_F(TensorsTest, NoRoomAnywhereNamesNeedAndWhatEveryServerHas) {
                     HasSubstr("--memory-limit")));
 }
 
-TEST_F(TensorsTest, AJobGetsNoMoreThanItsLimitOfAServerAndAnotherOneTheRest) {
-  AddCpuServer(1 << 20, /*bandwidth_bps=*/0, /*job_memory_limit=*/16384);
+TEST_F(TensorsTest, JobStaysWithinItsLimitOfAServerAndAnotherJobGetsTheRest) {
+  AddCpuServer(1 << 20, /*bandwidth_bps=*/0,
+               /*job_memory_limit=*/16384 + 2 * PartitionTableBytes(2));
   const auto greedy = AddJob("greedy", 2, /*colocated=*/false);
   DeclareAll(greedy, {Tensor("fits", {1024}), Tensor("w", {100000})});
   EXPECT_TRUE(greedy[0]->plans.contains("fits")) << Reasons();
   ASSERT_TRUE(greedy[1]->errors.contains("w"));
   EXPECT_EQ(greedy[1]->errors.at("w").kind(), "resources");
   EXPECT_THAT(greedy[1]->errors.at("w").message(),
-              AllOf(HasSubstr("'w'"), HasSubstr("has 8KiB left for this job"),
+              AllOf(HasSubstr("'w'"), HasSubstr("has 9.296KB left for this job"),
                     HasSubstr("raise --job-memory-limit")));
   const auto modest = AddJob("modest", 2, /*colocated=*/false);
   DeclareAll(modest, {Tensor("w", {2048})});
@@ -243,7 +246,7 @@ TEST_F(TensorsTest, AJobGetsNoMoreThanItsLimitOfAServerAndAnotherOneTheRest) {
   EXPECT_TRUE(greedy[0]->plans.contains("instead")) << Reasons();
 }
 
-TEST_F(TensorsTest, AJobHasSoManyTensorsAndNoMore) {
+TEST_F(TensorsTest, NumberOfTensorsOfAJobIsLimited) {
   const auto nodes = AddJob("a", 1);
   std::vector<v1::TensorDescriptor> tensors;
   for (int i = 0; i <= 100'000; ++i) tensors.push_back(Tensor(absl::StrFormat("w%d", i), {0}));
@@ -257,7 +260,7 @@ TEST_F(TensorsTest, AJobHasSoManyTensorsAndNoMore) {
 }
 
 TEST_F(TensorsTest, MemoryOfUndeclaredTensorsIsUsedAgain) {
-  AddCpuServer(16384);
+  AddCpuServer(16384 + 2 * PartitionTableBytes(1));
   const auto nodes = AddJob("a", 1, /*colocated=*/false);
   for (int i = 0; i < 5; ++i) {
     Declare(*nodes[0], {Tensor("w", {2048})});
@@ -266,8 +269,9 @@ TEST_F(TensorsTest, MemoryOfUndeclaredTensorsIsUsedAgain) {
   }
 }
 
-TEST_F(TensorsTest, MemoryThatIsStillBeingReservedIsNotPlannedAgain) {
-  FakeServer& server = AddCpuServer(24576);
+TEST_F(TensorsTest, MemoryUnderReservationIsNotPlannedTwice) {
+  const uint64_t each = 8192 + PartitionTableBytes(1);  // of a tensor with a single partition
+  FakeServer& server = AddCpuServer(3 * each);
   const auto nodes = AddJob("a", 1, /*colocated=*/false);
   server.answers = false;
   Declare(*nodes[0], {Tensor("u", {1024})});
@@ -275,16 +279,16 @@ TEST_F(TensorsTest, MemoryThatIsStillBeingReservedIsNotPlannedAgain) {
   Declare(*nodes[0], {Tensor("v", {1024})});
   // The server has not seen "v" yet, so it counts that memory as free.
   v1::AckReservationRequest answer = server.Take(first);
-  EXPECT_EQ(answer.free_bytes(), 16384u);
+  EXPECT_EQ(answer.free_bytes(), 2 * each);
   *answer.mutable_member() = server.member();
-  Decision decision;
-  ASSERT_TRUE(membership_->AckReservation(now_, answer, &decision).ok());
+  auto [status, decision] = membership_->AckReservation(now_, answer);
+  ASSERT_TRUE(status.ok());
   Apply(std::move(decision));
   Declare(*nodes[0], {Tensor("w", {2048})});
   EXPECT_TRUE(nodes[0]->errors.contains("w"));
 }
 
-TEST_F(TensorsTest, UndeclaredByAllIsReleasedAndRemoved) {
+TEST_F(TensorsTest, TensorUndeclaredByAllIsReleasedAndRemoved) {
   AddCpuServer();
   const auto nodes = AddJob("a", 2);
   DeclareAll(nodes, {Tensor("w", {100000})});
@@ -295,7 +299,7 @@ TEST_F(TensorsTest, UndeclaredByAllIsReleasedAndRemoved) {
   for (const auto& server : servers_) EXPECT_EQ(server->held_bytes(), 0u);
 }
 
-TEST_F(TensorsTest, UndeclareThenRedeclareWithAnotherShape) {
+TEST_F(TensorsTest, TensorIsRedeclaredWithAnotherShape) {
   const auto nodes = AddJob("a", 2);
   DeclareAll(nodes, {Tensor("w", {1000})});
   // Node 0 is a step ahead: its new declaration waits for node 1's undeclaration.
@@ -337,7 +341,7 @@ TEST_F(TensorsTest, MismatchOfAWaitingDeclarationIsToldWhenItsTurnComes) {
   EXPECT_TRUE(nodes[2]->errors.contains("w"));
 }
 
-TEST_F(TensorsTest, UndeclareWhileReservingIsReleased) {
+TEST_F(TensorsTest, TensorUndeclaredWhileReservingIsReleased) {
   FakeServer& server = AddCpuServer();
   const auto nodes = AddJob("a", 2);
   server.answers = false;
@@ -349,8 +353,8 @@ TEST_F(TensorsTest, UndeclareWhileReservingIsReleased) {
   for (size_t i = reserving; i < server.updates.size(); ++i) {
     v1::AckReservationRequest answer = server.Take(server.updates[i]);
     *answer.mutable_member() = server.member();
-    Decision decision;
-    ASSERT_TRUE(membership_->AckReservation(now_, answer, &decision).ok());
+    auto [status, decision] = membership_->AckReservation(now_, answer);
+    ASSERT_TRUE(status.ok());
     Apply(std::move(decision));
   }
   EXPECT_EQ(server.held_bytes(), 0u);
@@ -369,7 +373,7 @@ TEST_F(TensorsTest, ServerLostWhileReservingIsReplaced) {
   ExpectHeld(nodes[0]->plans.at("w"), nodes[0]->job_id);
 }
 
-TEST_F(TensorsTest, ServersLostTogetherWhileReservingLeaveNothingBehind) {
+TEST_F(TensorsTest, ServersLostTogetherWhileReservingLeaveNoReservation) {
   FakeServer& first = AddCpuServer();
   FakeServer& second = AddCpuServer();
   const auto nodes = AddJob("a", 2);
@@ -404,6 +408,64 @@ TEST_F(TensorsTest, CpuServerOfTwoJobsCountsHalfForEach) {
   const double alone = Status().jobs(0).shares(2).share();
   AddNode("b", 0, 1);
   EXPECT_LT(Status().jobs(0).shares(2).share(), alone);
+}
+
+TEST_F(TensorsTest, PartitionsOfAllTensorsOfAJobAreCounted) {
+  partition_bytes_ = 512;
+  const auto nodes = AddJob("a", 1);
+  const auto half = [](const std::string& name) {
+    return Tensor(name, {static_cast<int64_t>(kMaxPartitions / 2) * 128});
+  };
+  Declare(*nodes[0], {half("u"), half("v"), half("w"), Tensor("one", {1})});
+  EXPECT_EQ(nodes[0]->plans.size(), 2u);
+  const v1::TensorError& error = nodes[0]->errors.at("w");
+  EXPECT_EQ(error.kind(), "resources");
+  EXPECT_EQ(
+      error.message(),
+      "tensor 'w' would have 524288 partitions, but the other tensors of job 'a' have 1048576 "
+      "already, and a job has at most 1048576: raise --partition-bytes");
+  EXPECT_TRUE(nodes[0]->errors.contains("one"));
+  Undeclare(*nodes[0], "u");
+  Declare(*nodes[0], {Tensor("two", {1})});
+  EXPECT_TRUE(nodes[0]->plans.contains("two"));
+  Idle(*nodes[0]);
+  Declare(*nodes[0], {half("u"), half("v")});
+  EXPECT_EQ(nodes[0]->plans.size(), 2u) << "a generation begins with none";
+}
+
+TEST_F(TensorsTest, NamesOfAllTensorsOfAJobAreCounted) {
+  const auto nodes = AddJob("a", 1);
+  const auto long_name = [](uint64_t i) {
+    std::string name = absl::StrFormat("%05d", i);
+    return name + std::string(kMaxNameBytes - name.size(), 'n');
+  };
+  std::vector<v1::TensorDescriptor> tensors;
+  for (uint64_t i = 0; i < kMaxJobsTensorNameBytes / kMaxNameBytes; ++i) {
+    tensors.push_back(Tensor(long_name(i), {1}));
+  }
+  Declare(*nodes[0], tensors);
+  EXPECT_EQ(nodes[0]->plans.size(), tensors.size());
+  Declare(*nodes[0], {Tensor("one more", {1})});
+  const v1::TensorError& error = nodes[0]->errors.at("one more");
+  EXPECT_EQ(error.kind(), "resources");
+  EXPECT_THAT(error.message(), HasSubstr("have 33554432 bytes together, and may have at most"));
+  Undeclare(*nodes[0], long_name(0));
+  Declare(*nodes[0], {Tensor("another", {1})});
+  EXPECT_TRUE(nodes[0]->plans.contains("another"));
+  Restart();
+  Declare(*nodes[0], {Tensor(long_name(0), {1})});
+  EXPECT_TRUE(nodes[0]->errors.contains(long_name(0))) << "they are counted after a restart, too";
+}
+
+TEST_F(TensorsTest, PartitionsAreCountedAgainAfterARestart) {
+  partition_bytes_ = 512;
+  const auto nodes = AddJob("a", 1);
+  Declare(*nodes[0], {Tensor("w", {static_cast<int64_t>(kMaxPartitions) * 128})});
+  ASSERT_TRUE(nodes[0]->plans.contains("w"));
+  servers_[0]->jobs.clear();  // the test's server takes a quadratic time to compare
+  Restart();
+  Declare(*nodes[0], {Tensor("one", {1})});
+  EXPECT_TRUE(nodes[0]->errors.contains("one"));
 }
 
 }  // namespace

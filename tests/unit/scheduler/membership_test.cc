@@ -69,7 +69,17 @@ TEST_F(MembershipTest, SettingsThatDifferNameBothNodesAndValues) {
                                      HasSubstr("8192"), HasSubstr("gpu0"), HasSubstr("gpu1")));
 }
 
-TEST_F(MembershipTest, PartitionsThatNoFrameHoldsAreRefused) {
+TEST_F(MembershipTest, AgentWithOtherSettingsReplacesNobody) {
+  const auto nodes = AddJob("a", 2);
+  Kill(nodes[1]);
+  FakeNode other;
+  other.info = NodeRequest("a", 1, 2);
+  other.info.mutable_settings()->set_partition_bytes(8192);
+  EXPECT_EQ(ExitCodeOf(Register(&other)), kExitMismatch);
+  EXPECT_EQ(nodes[0]->state, v1::READY);
+}
+
+TEST_F(MembershipTest, PartitionsLargerThanAFrameAreRefused) {
   FakeNode node;
   node.info = NodeRequest("a", 0, 2);
   node.info.mutable_settings()->set_partition_bytes(uint64_t{1} << 31);
@@ -109,7 +119,7 @@ TEST_F(MembershipTest, RankOfAnAgentThatHasNotWatchedYetIsTakenUntilItsLeaseEnds
   EXPECT_TRUE(Register(&second).ok());
 }
 
-TEST_F(MembershipTest, JobFormsUntilAllNodesAreThereAndSaysWhomItWaitsFor) {
+TEST_F(MembershipTest, FormingJobNamesTheNodesThatItWaitsFor) {
   FakeNode& node = AddNode("a", 0, 3);
   EXPECT_EQ(node.state, v1::FORMING);
   EXPECT_EQ(node.reason, "waiting for nodes 1 and 2 of 3 (ranks 0..2): not registered");
@@ -169,17 +179,16 @@ TEST_F(MembershipTest, AgentThatDoesNotWatchIsWaitedFor) {
 
 TEST_F(MembershipTest, UnknownMembersAreTold) {
   v1::HeartbeatRequest beat;
-  Decision decision;
   beat.mutable_member()->set_server_id(5);
-  EXPECT_EQ(membership_->Heartbeat(now_, beat, &decision).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(membership_->Heartbeat(now_, beat).answer.code(), absl::StatusCode::kNotFound);
   beat.mutable_member()->set_server_id(0);
   beat.mutable_member()->set_job_id(1);
-  EXPECT_EQ(membership_->Heartbeat(now_, beat, &decision).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(membership_->Heartbeat(now_, beat).answer.code(), absl::StatusCode::kNotFound);
   FakeServer& server = AddCpuServer();
   *beat.mutable_member() = server.member();
-  EXPECT_TRUE(membership_->Heartbeat(now_, beat, &decision).ok());
+  EXPECT_TRUE(membership_->Heartbeat(now_, beat).answer.ok());
   beat.mutable_member()->set_incarnation(12345);
-  EXPECT_EQ(membership_->Heartbeat(now_, beat, &decision).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(membership_->Heartbeat(now_, beat).answer.code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(MembershipTest, HeartbeatsKeepTheLease) {
@@ -233,7 +242,7 @@ TEST_F(MembershipTest, NewerWatchReplacesTheOlderAndOutlivesItsEnd) {
   EXPECT_EQ(nodes[0]->state, v1::READY);
 }
 
-TEST_F(MembershipTest, NewAgentReplacesADeadOneAndFailsItsGeneration) {
+TEST_F(MembershipTest, NewAgentReplacesALostAgentAndFailsItsGeneration) {
   const auto nodes = AddJob("a", 2);
   Kill(nodes[1]);
   FakeNode& newcomer = AddNode("a", 1, 2);
@@ -248,7 +257,7 @@ TEST_F(MembershipTest, NewAgentReplacesADeadOneAndFailsItsGeneration) {
   EXPECT_EQ(newcomer.generation, 2u);
 }
 
-TEST_F(MembershipTest, NodeThatComesBackWithItsTrainersLearnsThatTheyHaveFailed) {
+TEST_F(MembershipTest, ReturningNodeLearnsThatItsTrainersHaveFailed) {
   const auto nodes = AddJob("a", 2);
   Kill(nodes[1]);
   Pass(absl::Seconds(6));
@@ -447,9 +456,7 @@ TEST_F(MembershipTest, SchedulerThatStoodStillForgivesItsMembers) {
   const auto nodes = AddJob("a", 2);
   Pass(absl::Seconds(2));
   now_ += absl::Seconds(60);
-  Decision decision;
-  membership_->Tick(now_, &decision);
-  Apply(std::move(decision));
+  Apply(membership_->Tick(now_).decision);
   EXPECT_EQ(nodes[0]->state, v1::READY);
   EXPECT_THAT(Reasons(), HasSubstr("did not run for"));
   Pass(absl::Seconds(10));

@@ -1,4 +1,4 @@
-// Who is let in, who may speak for whom, and the tokens that nodes get.
+// Admission, members' keys, and the tokens that nodes get.
 #include <gmock/gmock.h>
 
 #include "lib/auth/job_proof.h"
@@ -34,10 +34,9 @@ class TrustTest : public ClusterTest {
     return RegisterOnce(request);
   }
   absl::Status RegisterOnce(const v1::RegisterNodeRequest& request) {
-    Decision decision;
-    const absl::Status status = membership_->RegisterNode(now_, request, &decision).status();
+    auto [response, decision] = membership_->RegisterNode(now_, request);
     Apply(std::move(decision));
-    return status;
+    return response.status();
   }
   absl::Status TryColocated(const std::string& job, uint32_t rank, const std::string& secret) {
     return TryServer(job, rank, secret.empty() ? "" : auth::JoinProof(secret, auth::OfJob(job)));
@@ -49,6 +48,7 @@ class TrustTest : public ClusterTest {
                                           const std::string& proof) {
     v1::RegisterServerRequest request;
     request.set_protocol_version(1);
+    request.set_member_key(kKey);
     request.set_incarnation(next_++);
     request.set_shards(1);
     request.set_hostname("somewhere");
@@ -59,14 +59,13 @@ class TrustTest : public ClusterTest {
     return request;
   }
   absl::Status RegisterOnce(const v1::RegisterServerRequest& request) {
-    Decision decision;
-    const absl::Status status = membership_->RegisterServer(now_, request, &decision).status();
+    auto [response, decision] = membership_->RegisterServer(now_, request);
     Apply(std::move(decision));
-    return status;
+    return response.status();
   }
 };
 
-TEST_F(TrustTest, ANodesFirstUpdateBringsATokenOfItsOwn) {
+TEST_F(TrustTest, FirstUpdateOfANodeBringsItsToken) {
   const auto nodes = AddJob("a", 2);
   for (const FakeNode* node : nodes) {
     ASSERT_TRUE(node->updates.front().has_token());
@@ -77,7 +76,7 @@ TEST_F(TrustTest, ANodesFirstUpdateBringsATokenOfItsOwn) {
   EXPECT_NE(LastToken(*nodes[0]).secret(), LastToken(*nodes[1]).secret());
 }
 
-TEST_F(TrustTest, ANewTokenComesLongBeforeTheOldOneExpires) {
+TEST_F(TrustTest, TokenIsRenewedLongBeforeItExpires) {
   const auto nodes = AddJob("a", 1);
   const int64_t first = LastToken(*nodes[0]).expires_unix_s();
   Pass(absl::Minutes(29));
@@ -88,7 +87,7 @@ TEST_F(TrustTest, ANewTokenComesLongBeforeTheOldOneExpires) {
   EXPECT_EQ(second.secret(), auth::TextOf(TokenOf(*nodes[0], second.expires_unix_s())));
 }
 
-TEST_F(TrustTest, AGenerationsFirstUpdateBringsItsToken) {
+TEST_F(TrustTest, FirstUpdateOfAGenerationBringsItsToken) {
   const auto nodes = AddJob("a", 1);
   Idle(*nodes[0]);
   ASSERT_EQ(nodes[0]->generation, 2u);
@@ -101,7 +100,7 @@ TEST_F(TrustTest, AGenerationsFirstUpdateBringsItsToken) {
   }
 }
 
-TEST_F(TrustTest, AJobWithASecretLetsOnlyThoseInWhoKnowIt) {
+TEST_F(TrustTest, JobWithASecretRefusesMembersWithoutIt) {
   ASSERT_TRUE(TryNode("a", 0, "sixteen bytes or more").ok());
   const absl::Status without = TryNode("a", 1, "");
   EXPECT_EQ(without.code(), absl::StatusCode::kPermissionDenied);
@@ -114,36 +113,38 @@ TEST_F(TrustTest, AJobWithASecretLetsOnlyThoseInWhoKnowIt) {
   EXPECT_TRUE(TryNode("a", 1, "sixteen bytes or more").ok());
 }
 
-TEST_F(TrustTest, ASecretOpensOneJobAlone) {
+TEST_F(TrustTest, SecretOfAJobOpensNoOtherJob) {
   ASSERT_TRUE(TryNode("a", 0, "sixteen bytes or more").ok());
   v1::RegisterNodeRequest request = NodeRequest("a", 1, 2);
   request.set_join_proof(auth::JoinProof("sixteen bytes or more", auth::OfJob("b")));
   EXPECT_EQ(RegisterOnce(request).code(), absl::StatusCode::kPermissionDenied);
 }
 
-TEST_F(TrustTest, AJobWithoutASecretTakesNone) {
+TEST_F(TrustTest, JobWithoutASecretRefusesMembersWithASecret) {
   ASSERT_TRUE(TryNode("a", 0, "").ok());
   EXPECT_EQ(TryNode("a", 1, "sixteen bytes or more").code(), absl::StatusCode::kPermissionDenied);
 }
 
-TEST_F(TrustTest, AJobsSecretSurvivesARestartOfTheScheduler) {
+TEST_F(TrustTest, SecretOfAJobSurvivesARestart) {
   ASSERT_TRUE(TryNode("a", 0, "sixteen bytes or more").ok());
   Restart();
   EXPECT_EQ(TryNode("a", 1, "").code(), absl::StatusCode::kPermissionDenied);
   EXPECT_TRUE(TryNode("a", 1, "sixteen bytes or more").ok());
 }
 
-TEST_F(TrustTest, AProofIsNotStored) {
+TEST_F(TrustTest, ProofIsNotStored) {
   ASSERT_TRUE(TryNode("a", 0, "sixteen bytes or more").ok());
   ASSERT_TRUE(TryColocated("a", 0, "sixteen bytes or more").ok());
   const std::string proof = auth::JoinProof("sixteen bytes or more", auth::OfJob("a"));
-  for (const auto& [key, value] : *store_.Load()) {
+  const auto stored = store_.Load();
+  ASSERT_TRUE(stored.ok());
+  for (const auto& [key, value] : *stored) {
     EXPECT_EQ(value.find(proof), std::string::npos) << key;
   }
 }
 
 // It could be anybody's: the job did not exist that it says it is of.
-TEST_F(TrustTest, AColocatedServerThatCameBeforeItsJobGetsNothingWithoutTheSecret) {
+TEST_F(TrustTest, EarlyColocatedServerWithoutTheSecretGetsNothing) {
   ASSERT_TRUE(TryColocated("a", 0, "").ok());
   ASSERT_TRUE(TryNode("a", 1, "sixteen bytes or more").ok());
   v1::RegisterNodeRequest request = NodeRequest("a", 0, 2);
@@ -155,7 +156,7 @@ TEST_F(TrustTest, AColocatedServerThatCameBeforeItsJobGetsNothingWithoutTheSecre
   EXPECT_EQ(status.jobs(0).state(), v1::FORMING);
 }
 
-TEST_F(TrustTest, CpuServersBringTheSecretThatTheSchedulerAsksFor) {
+TEST_F(TrustTest, CpuServersNeedTheServersSecret) {
   servers_digest_ = auth::DigestOf(auth::JoinProof("sixteen bytes or more", auth::kOfServers));
   Start();
   const absl::Status without = TryServer("", 0, "");
@@ -165,8 +166,28 @@ TEST_F(TrustTest, CpuServersBringTheSecretThatTheSchedulerAsksFor) {
   EXPECT_TRUE(TryServer("", 0, auth::JoinProof("sixteen bytes or more", auth::kOfServers)).ok());
 }
 
+TEST_F(TrustTest, DrainNeedsTheServersOwnKeyOrTheServersSecret) {
+  const std::string proof = auth::JoinProof("sixteen bytes or more", auth::kOfServers);
+  servers_digest_ = auth::DigestOf(proof);
+  Start();
+  v1::RegisterServerRequest server = ServerRequest("", 0, proof);
+  ASSERT_TRUE(RegisterOnce(server).ok());
+  const auto drain = [&](const std::string& key, const std::string& with) {
+    v1::DrainRequest request;
+    request.set_server_id(membership_->GetStatus(now_, {}).servers(0).server_id());
+    request.set_member_key(key);
+    request.set_join_proof(with);
+    return membership_->Drain(now_, request).answer;
+  };
+  EXPECT_EQ(drain("", "").code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(drain("another key", auth::JoinProof("another secret file", auth::kOfServers)).code(),
+            absl::StatusCode::kPermissionDenied);
+  EXPECT_TRUE(drain(server.member_key(), "").ok());
+  EXPECT_TRUE(drain("", proof).ok());
+}
+
 // The status shows everybody's incarnation.
-TEST_F(TrustTest, AServerStaysWhereItIs) {
+TEST_F(TrustTest, ServerCannotMoveToAnotherNode) {
   v1::RegisterServerRequest server = ServerRequest("", 0, "");
   ASSERT_TRUE(RegisterOnce(server).ok());
   EXPECT_TRUE(RegisterOnce(server).ok());  // its scheduler was away
@@ -177,22 +198,50 @@ TEST_F(TrustTest, AServerStaysWhereItIs) {
   EXPECT_THAT(moved.message(), HasSubstr("beside another node than before"));
 }
 
-TEST_F(TrustTest, OnlyAMemberItselfSpeaksForIt) {
+TEST_F(TrustTest, CallsNeedTheMembersKey) {
   v1::RegisterNodeRequest request = NodeRequest("a", 0, 1);
-  request.set_member_key("known to this node alone");
+  request.set_member_key("known to this node alone: 32 by.");
   ASSERT_TRUE(RegisterOnce(request).ok());
   v1::HeartbeatRequest beat;
   beat.mutable_member()->set_job_id(1);
   beat.mutable_member()->set_incarnation(request.incarnation());
-  Decision decision;
-  EXPECT_EQ(membership_->Heartbeat(now_, beat, &decision).code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(membership_->WatchNode(now_, beat.member(), 9, &decision).code(),
-            absl::StatusCode::kNotFound);
-  EXPECT_EQ(membership_->Leave(now_, beat.member(), &decision).code(), absl::StatusCode::kNotFound);
-  beat.mutable_member()->set_key("known to this node alone");
-  EXPECT_TRUE(membership_->Heartbeat(now_, beat, &decision).ok());
-  request.set_member_key("somebody else's");
+  EXPECT_EQ(membership_->Heartbeat(now_, beat).answer.code(), absl::StatusCode::kNotFound);
+  v1::WatchRequest watch;
+  *watch.mutable_member() = beat.member();
+  EXPECT_EQ(membership_->WatchNode(now_, watch, 9).answer.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(membership_->Leave(now_, beat.member()).answer.code(), absl::StatusCode::kNotFound);
+  beat.mutable_member()->set_key("known to this node alone: 32 by.");
+  EXPECT_TRUE(membership_->Heartbeat(now_, beat).answer.ok());
+  request.set_member_key("somebody else's key of 32 bytes.");
   EXPECT_EQ(RegisterOnce(request).code(), absl::StatusCode::kPermissionDenied);
+}
+
+TEST_F(TrustTest, ColocatedServerOfANodeOutsideTheJobIsRefused) {
+  ASSERT_TRUE(TryNode("a", 0, "").ok());
+  EXPECT_TRUE(TryColocated("a", 1, "").ok());
+  const absl::Status beyond = TryColocated("a", 2, "");
+  EXPECT_EQ(beyond.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(beyond.message()), HasSubstr("node 2 of job 'a', which has 2 nodes"));
+}
+
+TEST_F(TrustTest, ColocatedServersThatDoNotFitTheirJobGiveWayWhenItBegins) {
+  ASSERT_TRUE(TryColocated("a", 0, "sixteen bytes or more").ok());
+  ASSERT_TRUE(TryColocated("a", 0, "some other sixteen bytes").ok());
+  ASSERT_TRUE(TryColocated("a", 7, "sixteen bytes or more").ok());
+  ASSERT_TRUE(TryColocated("b", 7, "").ok());
+  ASSERT_TRUE(TryNode("a", 1, "sixteen bytes or more").ok());
+  const v1::GetStatusResponse status = Status();
+  ASSERT_EQ(status.servers_size(), 2);
+  EXPECT_EQ(status.servers(0).server_id(), 1u);
+  EXPECT_EQ(status.servers(1).job(), "b");
+}
+
+TEST_F(TrustTest, EmptyJobMayReturnWithMoreNodes) {
+  Kill(AddJob("a", 1)[0]);
+  Pass(absl::Seconds(11));
+  ASSERT_EQ(Status().jobs_size(), 1);
+  EXPECT_TRUE(TryColocated("a", 1, "").ok());
+  EXPECT_TRUE(TryNode("a", 1, "").ok());
 }
 
 }  // namespace

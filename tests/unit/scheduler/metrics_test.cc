@@ -37,7 +37,7 @@ TEST_F(SchedulerMetricsTest, JobsComeAndGo) {
   EXPECT_THAT(Export(), Not(HasSubstr("job_name")));
 }
 
-TEST_F(SchedulerMetricsTest, AnUnknownOptimumIsNotExported) {
+TEST_F(SchedulerMetricsTest, UnknownOptimumIsNotExported) {
   summary_.by_job = {{.name = "a"}};
   EXPECT_THAT(Export(), Not(HasSubstr("addend_job_optimal_seconds{")));
 }

@@ -8,7 +8,7 @@ namespace {
 constexpr ServerId kSlow(7);
 const std::set<NodeId> kNodes = {NodeId(0), NodeId(1)};
 
-// Windows of one second, in which each server is at work for both nodes as long as it is said.
+// Windows of a second, in which each server is at work for both nodes for the given time.
 class PaceTest : public testing::Test {
  protected:
   std::vector<Pace::Deviation> Window(double slow_s, double others_s, double passed_s = 1) {
@@ -54,7 +54,7 @@ TEST_F(PaceTest, LevelTimesAreNoDeviation) {
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(Window(0.5, 0.4).empty());
 }
 
-TEST_F(PaceTest, ASlowServerIsNamedAfterTwoWindows) {
+TEST_F(PaceTest, SlowServerIsNamedAfterTwoWindows) {
   EXPECT_TRUE(Window(0.8, 0.2).empty()) << "once may be chance";
   const auto found = Window(0.8, 0.2);
   ASSERT_EQ(found.size(), 1u);
@@ -62,21 +62,21 @@ TEST_F(PaceTest, ASlowServerIsNamedAfterTwoWindows) {
   EXPECT_NEAR(found[0].ratio, 4, 1e-9);
 }
 
-TEST_F(PaceTest, AWindowBetweenBeginsAnew) {
+TEST_F(PaceTest, LevelWindowRestartsTheCount) {
   for (int i = 0; i < 10; ++i) {
     EXPECT_TRUE(Window(0.8, 0.2).empty());
     EXPECT_TRUE(Window(0.3, 0.3).empty());
   }
 }
 
-TEST_F(PaceTest, OneThatDoesNotCountInFullMustNotBeALittleSlow) {
+TEST_F(PaceTest, ReducedServerIsNamedWhenALittleSlow) {
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(Window(0.55, 0.5).empty());
   reduced_ = {kSlow};
   Window(0.55, 0.5);
   EXPECT_EQ(Window(0.55, 0.5).size(), 1u);
 }
 
-TEST_F(PaceTest, OneThatDoesNotCountInFullMayBeALittleFast) {
+TEST_F(PaceTest, ReducedServerMayBeALittleFast) {
   reduced_ = {kSlow};
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(Window(0.3, 0.5).empty());
   Window(0.2, 0.5);
@@ -85,7 +85,7 @@ TEST_F(PaceTest, OneThatDoesNotCountInFullMayBeALittleFast) {
   EXPECT_FALSE(found[0].trial);
 }
 
-TEST_F(PaceTest, OneThatIsLevelWithoutCountingInFullIsTriedWithMore) {
+TEST_F(PaceTest, LevelReducedServerIsTriedWithMore) {
   reduced_ = {kSlow};
   for (int i = 1; i < Pace::kPatience; ++i) EXPECT_TRUE(Window(0.5, 0.5).empty());
   const auto found = Window(0.5, 0.5);
@@ -102,7 +102,7 @@ TEST_F(PaceTest, TrialsThatAreTooMuchBecomeRare) {
   }
 }
 
-TEST_F(PaceTest, ATrialThatWasRightIsSoonFollowedByAnother) {
+TEST_F(PaceTest, SuccessfulTrialIsSoonFollowedByAnother) {
   reduced_ = {kSlow};
   for (int i = 0; i < 4; ++i) {
     LevelWindowsBeforeATrial();
@@ -112,20 +112,20 @@ TEST_F(PaceTest, ATrialThatWasRightIsSoonFollowedByAnother) {
   EXPECT_EQ(LevelWindowsBeforeATrial(), Pace::kPatience);
 }
 
-TEST_F(PaceTest, OneThatCountsInFullAgainIsNotTried) {
+TEST_F(PaceTest, ServerThatCountsInFullIsNotTried) {
   reduced_ = {kSlow};
   for (int i = 1; i < Pace::kPatience; ++i) EXPECT_TRUE(Window(0.5, 0.5).empty());
   reduced_.clear();
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(Window(0.5, 0.5).empty());
 }
 
-TEST_F(PaceTest, OneThatCountsInFullIsNotSlowBecauseAnotherHasLittleToDo) {
+TEST_F(PaceTest, FullServerIsNotSlowBecauseAReducedServerHasLittleToDo) {
   weights_ = {{ServerId(1), 1}, {kSlow, 1}};
   reduced_ = {kSlow};
   for (int i = 1; i < Pace::kPatience; ++i) EXPECT_TRUE(Window(0.3, 0.5).empty());
 }
 
-TEST_F(PaceTest, AFastServerIsNamedToo) {
+TEST_F(PaceTest, FastServerIsNamedToo) {
   Window(0.1, 0.4);
   const auto found = Window(0.1, 0.4);
   ASSERT_EQ(found.size(), 1u);
@@ -133,7 +133,8 @@ TEST_F(PaceTest, AFastServerIsNamedToo) {
 }
 
 TEST_F(PaceTest, TheSlowestIsNamedFirst) {
-  weights_ = {{ServerId(1), 1}, {kSlow, 1}};  // with one other, that one deviates as well
+  weights_ = {{ServerId(1), 1},
+              {kSlow, 1}};  // with a single other server, that server deviates as well
   Window(0.8, 0.2);
   const auto found = Window(0.8, 0.2);
   ASSERT_EQ(found.size(), 2u);
@@ -141,11 +142,11 @@ TEST_F(PaceTest, TheSlowestIsNamedFirst) {
   EXPECT_EQ(found[1].server, ServerId(1));
 }
 
-TEST_F(PaceTest, WhereItDoesNotMatterNothingIsSaid) {
+TEST_F(PaceTest, LittleUsedServersAreNotNamed) {
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(Window(0.08, 0.01).empty()) << "8 % of the time";
 }
 
-TEST_F(PaceTest, AfterAChangeThingsSettleFirst) {
+TEST_F(PaceTest, WindowAfterAChangeDoesNotCount) {
   Window(0.8, 0.2);
   pace_.StartOver(now_);
   EXPECT_TRUE(Window(0.8, 0.2).empty()) << "settling";
@@ -163,21 +164,21 @@ TEST_F(PaceTest, AllNodesHaveToReport) {
   }
 }
 
-TEST_F(PaceTest, ALinkThatWasMadeAnewBeginsAtZero) {
+TEST_F(PaceTest, RenewedLinkCountsFromZero) {
   Window(0.5, 0.5);
   for (const NodeId node : kNodes) served_[node][kSlow] = {};
   EXPECT_TRUE(Window(0.5, 0.5).empty());
   EXPECT_TRUE(Window(0.5, 0.5).empty());
 }
 
-TEST_F(PaceTest, WhoHasMoreThanItsShareMayTakeLonger) {
+TEST_F(PaceTest, ServerWithMoreThanItsShareMayTakeLonger) {
   weights_[kSlow] = 0.5;
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(Window(0.8, 0.4).empty());
   weights_.erase(kSlow);
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(Window(0.8, 0.1).empty()) << "left out";
 }
 
-TEST_F(PaceTest, AWindowLastsUntilEveryServerHasWorkedAFewTimes) {
+TEST_F(PaceTest, WindowLastsUntilEveryServerHasWorkedAFewTimes) {
   Window(0.8, 0.2);
   for (int i = 0; i < 5; ++i) {
     now_ += absl::Seconds(1);
@@ -190,7 +191,7 @@ TEST_F(PaceTest, AWindowLastsUntilEveryServerHasWorkedAFewTimes) {
   }
 }
 
-TEST_F(PaceTest, TheOnlyServerHasNothingToBeComparedWith) {
+TEST_F(PaceTest, OnlyServerIsNotCompared) {
   Pace alone;
   Pace::Service served;
   for (int i = 0; i < 5; ++i) {

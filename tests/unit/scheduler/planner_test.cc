@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "lib/base/strings.h"
+#include "lib/summation/table_bytes.h"
 
 namespace addend {
 namespace {
@@ -91,15 +92,44 @@ TEST(PlannerTest, PartitionsOfAPlanCoverTheTensor) {
   ASSERT_TRUE(plans.ok());
   uint64_t payload = 0;
   uint64_t memory = 0;
-  ForEachPartition(plans->front(), [&](const PlannedPartition& partition) {
+  ForEachPartition(plans->front(), job.nodes, [&](const PlannedPartition& partition) {
     payload += partition.payload_bytes;
     memory += partition.accumulator_bytes;
   });
   EXPECT_EQ(payload, 40004u);
-  EXPECT_EQ(memory, 80008u);
+  EXPECT_EQ(memory, 80008u + 10 * PartitionTableBytes(job.nodes));
   uint64_t loads = 0;
   for (const PlannerServer& server : job.servers) loads += server.load.load_bytes;
   EXPECT_EQ(loads, 40004u);
+}
+
+TEST(PlannerTest, TablesOfPartitionsTakeRoomAsOnTheServer) {
+  for (const v1::ReduceOp op : {v1::SUM, v1::ACCUMULATE}) {
+    PlannerJob job = MakeJob(0, 1);
+    job.node_bps.assign(1024, 0);
+    job.nodes = 1024;
+    v1::TensorDescriptor tensor = Floats(10 * 1024);
+    tensor.set_op(op);
+    const v1::TensorDescriptor* tensors[] = {&tensor};
+    const uint64_t table =
+        op == v1::SUM ? PartitionTableBytes(1024) : LatestPartitionTableBytes(1024);
+    const uint64_t needed = 10 * (2 * 4096 + table);
+    job.servers[0].load.free_bytes = needed - 1;
+    EXPECT_TRUE(absl::IsResourceExhausted(PlanTensors(tensors, 4096, &job).status()));
+    job.servers[0].load.free_bytes = needed;
+    const auto plans = PlanTensors(tensors, 4096, &job);
+    ASSERT_TRUE(plans.ok()) << plans.status();
+    EXPECT_EQ(job.servers[0].load.free_bytes, 0u);
+    std::vector<PlannedPartition> partitions;
+    ForEachPartition(plans->front(), 1024, [&](const PlannedPartition& partition) {
+      EXPECT_EQ(partition.accumulator_bytes, MemoryBytesOf(plans->front(), partition.index, 1024));
+      partitions.push_back(partition);
+    });
+    EXPECT_TRUE(absl::IsResourceExhausted(ReassignPartitions(partitions, &job).status()));
+    job.servers[0].load.free_bytes = needed;
+    EXPECT_TRUE(ReassignPartitions(partitions, &job).ok());
+    EXPECT_EQ(job.servers[0].load.free_bytes, 0u);
+  }
 }
 
 TEST(PlannerTest, DescribesForPeople) {

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/support/byte_buffer.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -10,6 +12,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_format.h"
+#include "lib/base/clock.h"
 #include "lib/base/exit_codes.h"
 #include "lib/base/strings.h"
 #include "lib/base/version.h"
@@ -58,7 +61,7 @@ class Watch {
     End().IgnoreError();
   }
 
-  // The next update that fulfils `wanted`; an empty one if the stream ends before.
+  // The next update that fulfils `wanted`; an empty update if the stream ends before.
   Update Next(const std::function<bool(const Update&)>& wanted = [](const Update&) {
     return true;
   }) {
@@ -120,6 +123,7 @@ class SchedulerServiceTest : public testing::Test {
                                         uint32_t protocol = kProtocolVersion) {
     v1::RegisterNodeRequest request;
     request.set_protocol_version(protocol);
+    request.set_member_key(std::string(32, 'k'));
     request.set_incarnation(incarnation);
     request.set_job("a");
     request.set_node_rank(rank);
@@ -135,6 +139,7 @@ class SchedulerServiceTest : public testing::Test {
     member.set_job_id(response.job_id());
     member.set_node_rank(rank);
     member.set_incarnation(incarnation);
+    member.set_key(std::string(32, 'k'));
     v1::ReportTrainersRequest trainers;
     *trainers.mutable_member() = member;
     trainers.set_generation(response.generation());
@@ -146,6 +151,7 @@ class SchedulerServiceTest : public testing::Test {
   v1::MemberId JoinServer() {
     v1::RegisterServerRequest request;
     request.set_protocol_version(kProtocolVersion);
+    request.set_member_key(std::string(32, 'k'));
     request.set_incarnation(50);
     request.set_shards(1);
     request.add_endpoints()->set_port(1);
@@ -154,6 +160,7 @@ class SchedulerServiceTest : public testing::Test {
     v1::MemberId member;
     member.set_server_id(response.server_id());
     member.set_incarnation(50);
+    member.set_key(std::string(32, 'k'));
     return member;
   }
   absl::Status Declare(const v1::MemberId& node, const std::string& name) {
@@ -235,7 +242,7 @@ TEST_F(SchedulerServiceTest, RefusalCarriesItsExitCode) {
   EXPECT_THAT(Message(refused.status()), HasSubstr("99"));
 }
 
-TEST_F(SchedulerServiceTest, WatchOfAStrangerIsNotFound) {
+TEST_F(SchedulerServiceTest, WatchOfAnUnknownMemberIsNotFound) {
   v1::MemberId stranger;
   stranger.set_server_id(42);
   Watch<v1::ServerUpdate> watch(stub_.get(), stranger);
@@ -276,7 +283,7 @@ TEST_F(SchedulerServiceTest, ShutdownEndsStreamsAndRefusesCalls) {
   EXPECT_EQ(JoinNode(0, 1, 100).status().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(SchedulerServiceTest, WhatCannotBeStoredIsNeitherAnsweredNorTold) {
+TEST_F(SchedulerServiceTest, EventThatCannotBeStoredIsNeitherAnsweredNorTold) {
   ASSERT_TRUE(JoinNode(0, 2, 100).ok());
   broken_ = true;
   const auto refused = JoinNode(1, 2, 101);
@@ -287,7 +294,7 @@ TEST_F(SchedulerServiceTest, WhatCannotBeStoredIsNeitherAnsweredNorTold) {
   EXPECT_EQ(fatal_, 1);
 }
 
-// Without heartbeats: what is tested is the streams.
+// Without heartbeats: this tests the streams.
 class SchedulerStreamsTest : public SchedulerServiceTest {
  protected:
   SchedulerStreamsTest() : SchedulerServiceTest(absl::Minutes(5)) {}
@@ -347,6 +354,100 @@ TEST_F(SchedulerStreamsTest, HundredsOfStreamsGetEveryUpdateInOrder) {
     }
   }
   answers.join();  // the last plan was published, so its answer has been sent
+}
+
+TEST_F(SchedulerServiceTest, StatusIsComputedOncePerInterval) {
+  std::vector<double> computed;
+  while (computed.size() < 3) {
+    const absl::Time asked = SteadyNow();
+    v1::GetStatusResponse status;
+    ASSERT_TRUE(Call(&v1::Scheduler::Stub::GetStatus, {}, &status).ok());
+    const absl::Time at = absl::UnixEpoch() + absl::Seconds(status.now_unix_s());
+    EXPECT_GT(at, asked - SchedulerService::kStatusInterval - absl::Milliseconds(1));
+    if (computed.empty() || computed.back() != status.now_unix_s()) {
+      computed.push_back(status.now_unix_s());
+    }
+  }
+  const double interval_s = absl::ToDoubleSeconds(SchedulerService::kStatusInterval);
+  for (size_t i = 1; i < computed.size(); ++i) {
+    EXPECT_GE(computed[i] - computed[i - 1], interval_s - 1e-6);
+  }
+}
+
+// A call of GetStatus whose answer is not read, as long as this lives.
+class UnreadStatus {
+ public:
+  explicit UnreadStatus(const std::shared_ptr<grpc::Channel>& channel) : stub_(channel) {
+    SetDeadline(&context_, absl::Seconds(60));
+    call_ = stub_.PrepareCall(&context_, "/addend.v1.Scheduler/GetStatus", &queue_);
+    call_->StartCall(nullptr);
+    Wait();
+    call_->WriteLast(grpc::ByteBuffer(std::vector<grpc::Slice>(1).data(), 1), {}, nullptr);
+    Wait();
+  }
+  ~UnreadStatus() {
+    context_.TryCancel();
+    grpc::Status ignored;
+    call_->Finish(&ignored, nullptr);
+    Wait();
+  }
+
+ private:
+  void Wait() {
+    void* tag = nullptr;
+    bool ok = false;
+    queue_.Next(&tag, &ok);
+  }
+
+  grpc::ClientContext context_;
+  grpc::CompletionQueue queue_;
+  grpc::GenericStub stub_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
+};
+
+// Its members keep their places without heartbeats.
+class SchedulerStatusTest : public SchedulerServiceTest {
+ protected:
+  SchedulerStatusTest() : SchedulerServiceTest(absl::Minutes(10)) {}
+};
+
+TEST_F(SchedulerStatusTest, UnreadStatusAnswersAreLimited) {
+  // More than gRPC sends to a client that does not read.
+  for (uint64_t incarnation = 1; incarnation <= 400; ++incarnation) {
+    v1::RegisterServerRequest request;
+    request.set_protocol_version(kProtocolVersion);
+    request.set_member_key(std::string(32, 'k'));
+    request.set_incarnation(incarnation);
+    request.set_shards(1);
+    for (int i = 0; i < 10; ++i) request.add_endpoints()->set_host(std::string(250, 'h'));
+    v1::RegisterServerResponse response;
+    ASSERT_TRUE(Call(&v1::Scheduler::Stub::RegisterServer, request, &response).ok());
+  }
+  grpc::ChannelArguments small_windows;
+  small_windows.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  const auto channel = grpc::CreateCustomChannel(absl::StrFormat("127.0.0.1:%d", rpc_->port()),
+                                                 grpc::InsecureChannelCredentials(), small_windows);
+  v1::GetStatusResponse status;
+  const auto ask = [&] { return Call(&v1::Scheduler::Stub::GetStatus, {}, &status); };
+  // An answer is counted until the scheduler knows that it was sent, a little longer than it takes.
+  const auto gets = [&](absl::StatusCode code) {
+    const absl::Time deadline = SteadyNow() + absl::Seconds(20);
+    int in_a_row = 0;
+    while (in_a_row < 10 && SteadyNow() < deadline) {
+      in_a_row = ask().code() == code ? in_a_row + 1 : 0;
+    }
+    return in_a_row == 10;
+  };
+  {
+    std::vector<std::unique_ptr<UnreadStatus>> unread;
+    // More than there is room for: an answer to `ask` takes the room of a call for a moment.
+    for (int i = 0; i < 2 * SchedulerService::kMaxStatusAnswers; ++i) {
+      unread.push_back(std::make_unique<UnreadStatus>(channel));
+    }
+    EXPECT_TRUE(gets(absl::StatusCode::kResourceExhausted));
+    EXPECT_THAT(Message(ask()), HasSubstr("32 answers"));
+  }
+  EXPECT_TRUE(gets(absl::StatusCode::kOk));
 }
 
 }  // namespace

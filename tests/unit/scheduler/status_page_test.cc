@@ -21,7 +21,7 @@ nlohmann::json Status(StatusPage& page) {
   return nlohmann::json::parse(Get(page, "/api/status").body);
 }
 
-TEST(StatusPageTest, WithoutALeaderThatIsKnownItStandsBy) {
+TEST(StatusPageTest, PageStandsByWithoutAKnownLeader) {
   StatusPage page;
   EXPECT_EQ(Get(page, "/api/status").status, 503);
   EXPECT_EQ(Status(page)["standby"], true);
@@ -30,7 +30,7 @@ TEST(StatusPageTest, WithoutALeaderThatIsKnownItStandsBy) {
   EXPECT_EQ(Status(page)["leader"], "gpu0 (process 7)");
 }
 
-TEST(StatusPageTest, TheLeaderShowsWhatItKnows) {
+TEST(StatusPageTest, LeaderShowsItsStatus) {
   StatusPage page;
   page.Show([] {
     v1::GetStatusResponse status;
@@ -44,7 +44,7 @@ TEST(StatusPageTest, TheLeaderShowsWhatItKnows) {
   EXPECT_EQ(Get(page, "/api/status").status, 503);
 }
 
-TEST(StatusPageTest, ItsFilesAreThere) {
+TEST(StatusPageTest, PageHasItsFiles) {
   StatusPage page;
   EXPECT_THAT(Get(page, "/").body, HasSubstr(" src=\"/page.js\""));
   EXPECT_EQ(Get(page, "/").content_type, "text/html; charset=utf-8");
@@ -52,7 +52,7 @@ TEST(StatusPageTest, ItsFilesAreThere) {
   EXPECT_THAT(Get(page, "/style.css").body, HasSubstr("prefers-color-scheme"));
 }
 
-// What the browser is told not to run would only fail there.
+// A script that the browser is told not to run would only fail there.
 TEST(StatusPageTest, NoScriptOrStyleIsWrittenIntoThePage) {
   StatusPage page;
   const std::string html = Get(page, "/").body;

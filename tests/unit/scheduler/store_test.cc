@@ -1,4 +1,4 @@
-// One suite for every store; then what only a file can suffer.
+// A suite for every store; then failures that only a file can have.
 #include "services/scheduler/store/store.h"
 
 #include <gmock/gmock.h>
@@ -61,7 +61,7 @@ TEST_P(StoreTest, LoadsWhatWasWrittenInOrderOfKeys) {
   EXPECT_THAT(*store->Load(), ElementsAre(Pair("a", "4"), Pair("c", "3")));
 }
 
-TEST_P(StoreTest, LaterWritesOfOneBatchWin) {
+TEST_P(StoreTest, LaterWritesOfABatchWin) {
   const auto store = MustOpen(where_);
   ASSERT_TRUE(store->Apply(std::vector<StoreWrite>{{"a", std::nullopt}, {"a", "1"}}).ok());
   EXPECT_THAT(*store->Load(), ElementsAre(Pair("a", "1")));
@@ -87,7 +87,7 @@ TEST(SqliteStoreTest, OutlivesItsProcessesWithoutBeingClosedByThem) {
   EXPECT_THAT(*MustOpen(where)->Load(), ElementsAre(Pair("a", "1")));
 }
 
-TEST(SqliteStoreTest, OneSchedulerAtATime) {
+TEST(SqliteStoreTest, DatabaseBelongsToOneSchedulerAtATime) {
   TempDir dir;
   const std::string where = "sqlite:" + dir.File("s.db");
   const auto first = MustOpen(where);
@@ -133,7 +133,7 @@ TEST(SqliteStoreTest, MissingFolderNamesTheWayOut) {
   EXPECT_THAT(Message(store.status()), HasSubstr("--store=memory"));
 }
 
-TEST(OpenStoreTest, MalformedOnesAreRefusedWithTheRightForm) {
+TEST(OpenStoreTest, MalformedStoreNamesAreRefusedWithTheRightForm) {
   EXPECT_EQ((*OpenStore("etcd:http://localhost:2379"))->Describe(), "etcd:http://localhost:2379");
   for (const char* where : {"etcd:", "etcd:host", "etcd:a:1,b", "etcd:https://a:1"}) {
     const auto store = OpenStore(where);

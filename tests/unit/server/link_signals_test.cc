@@ -19,7 +19,7 @@ namespace {
 using rdma::Signal;
 using rdma::Signals;
 
-// What one end hears. It may still be told something when nobody listens any more.
+// The signals that an end receives. A signal may still come when the listener is gone.
 class Ear {
  public:
   Signals::ListenFn listen() {
@@ -51,14 +51,16 @@ class Ear {
 class Service final : public v1::Summation::WithCallbackMethod_Converse<v1::Summation::Service> {
  public:
   grpc::ServerBidiReactor<v1::LinkSignal, v1::LinkSignal>* Converse(
-      grpc::CallbackServerContext*) override {
-    return AnswerCall(Incarnation(5), [this](LinkRequest request, std::unique_ptr<Signals> rest) {
+      grpc::CallbackServerContext* context) override {
+    const auto begin = [this](LinkRequest request, std::unique_ptr<Signals> rest) {
       MutexLock lock(&mu_);
       request_ = std::move(request);
       rest_ = std::move(rest);
       cv_.NotifyAll();
-    });
+    };
+    return AnswerCall(context, Incarnation(5), begin, patience_);
   }
+  std::chrono::milliseconds patience_ = kFirstWordPatience;
   std::unique_ptr<Signals> Accepted() {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     MutexLock lock(&mu_);
@@ -116,7 +118,16 @@ class LinkSignalsTest : public testing::Test {
   std::unique_ptr<Signals> node_, accepted_;
 };
 
-TEST_F(LinkSignalsTest, TheFirstWordSaysWhoCallsAndProvesItAndOffersEnds) {
+TEST_F(LinkSignalsTest, ASilentCallerIsDropped) {
+  service_.patience_ = std::chrono::milliseconds(50);
+  Ear ear;
+  const auto silent = caller_.Call(absl::StrFormat("127.0.0.1:%d", server_->port()),
+                                   [](const auto&, uint32_t) { return v1::LinkAccess(); });
+  silent->Listen(ear.listen());
+  EXPECT_TRUE(absl::IsCancelled(ear.Word(0).status())) << ear.Word(0).status();
+}
+
+TEST_F(LinkSignalsTest, TheFirstMessageHasIdentityProofAndEnds) {
   Begin();
   const auth::LinkTerms& terms = service_.request_.terms;
   EXPECT_EQ(terms.claim.job, JobId(7));
@@ -152,9 +163,10 @@ TEST_F(LinkSignalsTest, AGoodbyeArrivesWithItsCodesAlthoughTheConversationEndsAt
   EXPECT_EQ(Message(*word->goodbye), "no memory");
   EXPECT_EQ(ExitCodeOf(*word->goodbye), kExitPermission);
   EXPECT_TRUE(rdma::IsPathFailure(*word->goodbye));
+  EXPECT_TRUE(rdma::IsSaidByPeer(*word->goodbye));
 }
 
-TEST_F(LinkSignalsTest, EachEndHearsThatTheOtherHasGone) {
+TEST_F(LinkSignalsTest, EachEndLearnsThatTheOtherHasGone) {
   Begin();
   node_.reset();
   EXPECT_FALSE(server_ear_.Word(0).ok());
@@ -168,7 +180,7 @@ TEST_F(LinkSignalsTest, AServerThatStopsIsNoticed) {
   EXPECT_FALSE(node_ear_.Word(0).ok());
 }
 
-TEST_F(LinkSignalsTest, NobodyThereIsHeardAsTheReason) {
+TEST_F(LinkSignalsTest, AMissingServerIsTheReportedReason) {
   const uint16_t port = server_->port();
   node_.reset();
   server_.reset();
@@ -178,7 +190,7 @@ TEST_F(LinkSignalsTest, NobodyThereIsHeardAsTheReason) {
   EXPECT_TRUE(absl::IsUnavailable(word.status())) << word.status();
 }
 
-TEST_F(LinkSignalsTest, AFirstWordWithoutEndsIsRefused) {
+TEST_F(LinkSignalsTest, AFirstMessageWithoutEndsIsRefused) {
   node_->Say({.ends = std::nullopt, .goodbye = absl::OkStatus()});
   const auto word = node_ear_.Word(0);
   ASSERT_TRUE(word.ok() && word->goodbye.has_value()) << word.status();

@@ -20,7 +20,7 @@ TEST(EventLoopTest, TasksOfOnePosterRunInOrder) {
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(order[i], i);
 }
 
-TEST(EventLoopTest, AFullMailboxIsAStatusAndIsCounted) {
+TEST(EventLoopTest, FullMailboxIsAStatusAndIsCounted) {
   auto loop = *EventLoop::Start("test", /*mailbox_capacity=*/4);
   Mutex mu;
   std::atomic<bool> busy{false};
@@ -45,7 +45,7 @@ TEST(EventLoopTest, NothingRunsAfterStop) {
   loop->Run([] { FAIL(); });  // returns, and runs nothing
 }
 
-TEST(EventLoopTest, DeferredTasksRunAfterTheCurrentOne) {
+TEST(EventLoopTest, DeferredTasksRunAfterTheCurrentTask) {
   auto loop = *EventLoop::Start("test");
   std::string order;
   loop->Run([&] {
@@ -93,7 +93,7 @@ class CountingHandler : public FdHandler {
   const int fd_;
 };
 
-TEST(EventLoopTest, AnUnwatchedDescriptorIsSilent) {
+TEST(EventLoopTest, UnwatchedDescriptorRunsNoHandler) {
   auto loop = *EventLoop::Start("test");
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
@@ -104,6 +104,31 @@ TEST(EventLoopTest, AnUnwatchedDescriptorIsSilent) {
   loop->Run([&] { EXPECT_LE(handler.count, 1); });
   ::close(ends[0]);
   ::close(ends[1]);
+}
+
+TEST(EventLoopTest, FullMailboxRefusesPostsAndAcceptsRun) {
+  auto loop = *EventLoop::Start("test", /*mailbox_capacity=*/2);
+  std::atomic<bool> running = false;
+  std::atomic<bool> go_on = false;
+  ASSERT_TRUE(loop->Post([&] {
+                    running = true;
+                    while (!go_on) std::this_thread::yield();
+                  })
+                  .ok());
+  while (!running) std::this_thread::yield();
+  int posted = 0;
+  ASSERT_TRUE(loop->Post([&] { ++posted; }).ok());
+  ASSERT_TRUE(loop->Post([&] { ++posted; }).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(loop->Post([] {})));
+  loop->PostSurely([&] { ++posted; });
+  std::thread opener([&] {
+    while (loop->stats().mailbox_depth_max < 4) std::this_thread::yield();
+    go_on = true;
+  });
+  int ran = 0;
+  loop->Run([&] { ran = posted; });
+  EXPECT_EQ(ran, 3);  // after the tasks that had been posted before
+  opener.join();
 }
 
 }  // namespace

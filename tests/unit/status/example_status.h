@@ -5,7 +5,7 @@
 
 namespace addend {
 
-// One CPU server and one colocated server that have summed 3:1 for a job of one node.
+// A CPU server and a colocated server that have summed 3:1 for a job of a single node.
 inline v1::GetStatusResponse ExampleStatus() {
   v1::GetStatusResponse status;
   status.set_version("0.1.0");

@@ -37,7 +37,7 @@ TEST(StatusJsonTest, AnEmptyClusterHasEmptyLists) {
   EXPECT_TRUE(nlohmann::json::parse(StatusJson({}))["servers"].is_array());
 }
 
-// A node with `rounds` rounds, of which the last ones took `recent_s` instead of `optimal_s`.
+// A node with `rounds` rounds, whose last rounds took `recent_s` instead of `optimal_s`.
 void AddNode(v1::JobStatus* job, uint64_t rounds, double recent_s, double optimal_s) {
   v1::RoundTimes* times = job->add_nodes()->mutable_rounds();
   times->set_rounds(rounds);
@@ -69,7 +69,7 @@ TEST(StatusJsonTest, NothingIsMoreEfficientThanTheOptimum) {
   EXPECT_EQ(EfficiencyOf(job), 1);
 }
 
-TEST(StatusJsonTest, ShowsWhatIsNotKnownAsNull) {
+TEST(StatusJsonTest, ShowsUnknownValuesAsNull) {
   const auto job = nlohmann::json::parse(StatusJson(ExampleStatus()))["jobs"][0];
   EXPECT_TRUE(job.at("efficiency").is_null());
   EXPECT_TRUE(job.at("round_s").is_null());

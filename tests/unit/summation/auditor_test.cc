@@ -1,3 +1,4 @@
+// The integrity check of results: matches, mismatches, and abandoned audits.
 #include "lib/summation/auditor.h"
 
 #include <gmock/gmock.h>
@@ -60,7 +61,7 @@ class AuditorTest : public testing::Test {
   Auditor auditor_{[this](const Auditor::Finding& finding) { findings_.push_back(finding); }};
 };
 
-TEST_F(AuditorTest, FindsNothingWhereEveryNodeWasGivenTheSum) {
+TEST_F(AuditorTest, ResultsEqualToTheSecondSumMatch) {
   Digest(1, sum_);
   Contribute(2, c_);
   Contribute(0, a_);
@@ -72,7 +73,7 @@ TEST_F(AuditorTest, FindsNothingWhereEveryNodeWasGivenTheSum) {
   EXPECT_EQ(released_, 3);
 }
 
-TEST_F(AuditorTest, NamesTheOwnerWhereAllNodesWereGivenSomethingElse) {
+TEST_F(AuditorTest, MismatchAtAllNodesNamesTheOwner) {
   const std::vector<float> wrong = {9, 12.000001f};
   for (uint32_t node = 0; node < kNodes; ++node) Digest(node, wrong);
   Contribute(0, a_);
@@ -84,7 +85,7 @@ TEST_F(AuditorTest, NamesTheOwnerWhereAllNodesWereGivenSomethingElse) {
   EXPECT_THAT(findings_[0].text, HasSubstr("that server's memory or CPU"));
 }
 
-TEST_F(AuditorTest, NamesTheNodeThatAloneWasGivenSomethingElse) {
+TEST_F(AuditorTest, MismatchAtASingleNodeNamesTheNode) {
   Contribute(0, a_);
   Contribute(1, b_);
   Contribute(2, c_);
@@ -105,7 +106,7 @@ TEST_F(AuditorTest, EmptyContributionsAddNothing) {
   EXPECT_THAT(Results(), ElementsAre(Auditor::Result::kMatch));
 }
 
-TEST_F(AuditorTest, IsAbandonedWhereThereIsNoMemoryOrSizesDiffer) {
+TEST_F(AuditorTest, AuditWithoutMemoryOrWithDifferentSizesIsAbandoned) {
   Contribute(0, a_);
   auditor_.OnContribution(Header(1), kNodes, 1, nullptr, now_);
   EXPECT_THAT(Results(), ElementsAre(Auditor::Result::kAbandoned));
@@ -115,7 +116,7 @@ TEST_F(AuditorTest, IsAbandonedWhereThereIsNoMemoryOrSizesDiffer) {
   EXPECT_THAT(Results(), ElementsAre(Auditor::Result::kAbandoned, Auditor::Result::kAbandoned));
 }
 
-TEST_F(AuditorTest, IsAbandonedWhenItTakesTooLongOrTooManyAreUnderWay) {
+TEST_F(AuditorTest, AuditIsAbandonedAfterTheTimeLimitOrBeyondTheLimitOfOpenAudits) {
   Contribute(0, a_);
   auditor_.AbandonOlderThan(now_);
   EXPECT_THAT(Results(), IsEmpty());
@@ -128,7 +129,7 @@ TEST_F(AuditorTest, IsAbandonedWhenItTakesTooLongOrTooManyAreUnderWay) {
   EXPECT_EQ(findings_.size(), 2u) << "the oldest gave way";
 }
 
-TEST_F(AuditorTest, AJobWithManyAuditsDoesNotPushOutThoseOfAnother) {
+TEST_F(AuditorTest, JobWithManyAuditsAbandonsItsOwnAndNotThoseOfAnotherJob) {
   Contribute(0, a_);
   for (uint64_t round = 1; round <= 3 * Auditor::kOpenMax; ++round) {
     now_ += absl::Seconds(1);
@@ -145,7 +146,7 @@ TEST_F(AuditorTest, AJobWithManyAuditsDoesNotPushOutThoseOfAnother) {
   EXPECT_EQ(findings_.back().result, Auditor::Result::kMatch);
 }
 
-TEST_F(AuditorTest, LetsGoOfTheMemoryOfANodeWhoseLinkHasClosed) {
+TEST_F(AuditorTest, AuditThatRefersToANodesMemoryIsAbandonedWhenItsLinkCloses) {
   Contribute(0, a_);
   Contribute(1, b_);
   auditor_.ForgetNode(JobId(1), NodeId(2));
@@ -154,14 +155,14 @@ TEST_F(AuditorTest, LetsGoOfTheMemoryOfANodeWhoseLinkHasClosed) {
   EXPECT_THAT(Results(), ElementsAre(Auditor::Result::kAbandoned));
 }
 
-TEST_F(AuditorTest, ForgetsAJobWithoutAWord) {
+TEST_F(AuditorTest, AuditsOfAForgottenJobHaveNoFinding) {
   Contribute(0, a_);
   auditor_.ForgetJob(JobId(1));
   auditor_.AbandonOlderThan(absl::InfiniteFuture());
   EXPECT_THAT(Results(), IsEmpty());
 }
 
-TEST(AuditChoiceTest, ChoosesAboutOneInSoManyAndNeverTheOwner) {
+TEST(AuditChoiceTest, RoundsAreChosenAtTheGivenRateAndTheServerIsNotTheOwner) {
   int audited = 0;
   for (uint32_t partition = 0; partition < 1000; ++partition) {
     for (uint64_t round = 1; round <= 100; ++round) {

@@ -1,3 +1,4 @@
+// The order of the nodes in a round.
 #include "lib/summation/collector.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +43,7 @@ TEST(CollectorTest, NodesAreSummedInAscendingOrderWhateverTheOrderOfArrival) {
   }
 }
 
-TEST(CollectorTest, ADroppedContributionIsAskedForOnceWhenItsTurnHasCome) {
+TEST(CollectorTest, DroppedContributionIsRequestedOnceAtItsTurn) {
   Collector collector(2);
   collector.Drop(NodeId(1));
   EXPECT_EQ(collector.Advance(), Next::kWait) << "node 0 is missing";
@@ -52,7 +53,7 @@ TEST(CollectorTest, ADroppedContributionIsAskedForOnceWhenItsTurnHasCome) {
   EXPECT_EQ(collector.Classify(NodeId(1), Round(1)), Standing::kItsTurn);
 }
 
-TEST(CollectorTest, ASecondContributionOfTheSameRoundIsARepetition) {
+TEST(CollectorTest, SecondContributionToARoundIsRepeated) {
   Collector collector(3);
   collector.Summed();
   collector.Keep(NodeId(2));
@@ -60,7 +61,7 @@ TEST(CollectorTest, ASecondContributionOfTheSameRoundIsARepetition) {
   EXPECT_EQ(collector.Classify(NodeId(2), Round(1)), Standing::kRepeated);
 }
 
-TEST(CollectorTest, RoundsBeforeAndAfterAreToldApart) {
+TEST(CollectorTest, EarlierAndLaterRoundsHaveTheirOwnStandings) {
   Collector collector(1);
   for (int i = 0; i < 3; ++i) {
     collector.Summed();
@@ -73,7 +74,7 @@ TEST(CollectorTest, RoundsBeforeAndAfterAreToldApart) {
   EXPECT_EQ(collector.Classify(NodeId(0), Round(2)), Standing::kOld);
 }
 
-TEST(CollectorTest, WhatIsForgottenMayComeAgain) {
+TEST(CollectorTest, ForgottenContributionMayArriveAgain) {
   Collector collector(2);
   collector.Keep(NodeId(1));
   collector.Forget(NodeId(1));
@@ -81,7 +82,7 @@ TEST(CollectorTest, WhatIsForgottenMayComeAgain) {
   EXPECT_EQ(collector.Classify(NodeId(1), Round(1)), Standing::kEarly);
 }
 
-TEST(CollectorTest, ARoundIsOpenFromItsFirstContribution) {
+TEST(CollectorTest, RoundIsOpenFromItsFirstContribution) {
   Collector collector(2);
   EXPECT_FALSE(collector.IsOpen());
   collector.Drop(NodeId(1));
@@ -90,7 +91,7 @@ TEST(CollectorTest, ARoundIsOpenFromItsFirstContribution) {
   EXPECT_FALSE(collector.HasPushed(NodeId(0)));
 }
 
-TEST(CollectorTest, ALostNodeIsSkippedNowAndInAllLaterRounds) {
+TEST(CollectorTest, LostNodeIsSkippedInThisAndAllLaterRounds) {
   Collector collector(3);
   collector.Keep(NodeId(1));
   collector.Lose(NodeId(0));
@@ -107,7 +108,7 @@ TEST(CollectorTest, ALostNodeIsSkippedNowAndInAllLaterRounds) {
   EXPECT_FALSE(collector.TakesPart(NodeId(0)));
 }
 
-TEST(CollectorTest, WhatIsThereOfALostNodeCountsInTheOpenRound) {
+TEST(CollectorTest, ContributionOfALostNodeCountsInTheOpenRound) {
   Collector collector(3);
   collector.Summed();
   collector.Keep(NodeId(2));
@@ -121,7 +122,7 @@ TEST(CollectorTest, WhatIsThereOfALostNodeCountsInTheOpenRound) {
   EXPECT_EQ(collector.contributors(), 1u);
 }
 
-TEST(CollectorTest, WhatWasDroppedOfALostNodeIsNotAskedFor) {
+TEST(CollectorTest, DroppedContributionOfALostNodeIsNotRequested) {
   Collector collector(2);
   collector.Drop(NodeId(1));
   collector.Summed();

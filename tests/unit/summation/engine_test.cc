@@ -1,301 +1,14 @@
-// The engine over real TCP, with nodes that a test drives frame by frame.
+// The engine over real links: sums, recovery, admission of nodes, and refusals.
 #include "lib/summation/engine.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
+#include <sys/resource.h>
 
-#include <algorithm>
-#include <array>
-#include <cstring>
-#include <list>
-#include <map>
-#include <optional>
-
-#include "lib/auth/link_proof.h"
-#include "lib/transport/tcp/factory.h"
-#include "lib/wire/stamp.h"
+#include "tests/unit/summation/engine_fixture.h"
 
 namespace addend {
 namespace {
-
-constexpr JobId kJob{7};
-constexpr TensorId kTensor{1};
-
-// How a node gets in. What it shows is a token of its own, unless it repeats what it has overheard.
-struct Access {
-  std::string key = "secret";  // of the job
-  Generation generation{1};
-  absl::Duration expires_in = absl::Minutes(10);
-  std::optional<auth::Secret> overheard = std::nullopt;
-};
-
-// One node's end of a link.
-class Node : public Sink {
- public:
-  Node(EventLoop* loop, Transport* transport, uint16_t port, uint32_t rank, Access access = {},
-       uint32_t shard = 0)
-      : loop_(loop), rank_(rank), access_(std::move(access)) {
-    loop_->Run([&] {
-      transport->Connect({.host = "127.0.0.1", .port = port}, shard, this, absl::Seconds(10),
-                         [this, shard](absl::StatusOr<Link*> link) {
-                           ASSERT_TRUE(link.ok()) << link.status();
-                           link_ = *link;
-                           FrameHeader hello = Header(FrameType::kHello);
-                           hello.partition = PartitionId(shard);
-                           terms_.shard = shard;
-                           terms_.node_nonce = auth::NewSecret();
-                           terms_.claim = {.job = kJob,
-                                           .generation = access_.generation,
-                                           .node = NodeId(rank_),
-                                           .expires_unix_s = absl::ToUnixSeconds(
-                                               absl::Now() + access_.expires_in)};
-                           opening_ = auth::Encode({.expires_unix_s = terms_.claim.expires_unix_s,
-                                                    .nonce = terms_.node_nonce});
-                           link_->Send(hello, opening_, nullptr);
-                         });
-    });
-  }
-  bool WaitForHello() {
-    return Wait([this] { return greeted || closed; }) && greeted;
-  }
-  void Push(const std::vector<float>& values, uint64_t round, uint32_t partition = 0,
-            TensorId tensor = kTensor) {
-    sent_.push_back(values);
-    const std::vector<float>& kept = sent_.back();
-    loop_->Run([&] {
-      if (link_ == nullptr) return;
-      FrameHeader header = Header(FrameType::kContribution);
-      header.partition = PartitionId(tensor, partition);
-      header.plan_version = PlanVersion(version);
-      header.round = Round(round);
-      link_->Send(header, std::as_bytes(std::span<const float>(kept)), nullptr);
-    });
-  }
-  // To a new owner of `version`: `round` is the last whose result this node holds; in asynchronous
-  // mode a copy with this stamp.
-  void Report(uint64_t version, uint64_t round, const Stamp& stamp = {}) {
-    Tell(FrameType::kRecover, version, round,
-         stamp.updates == 0 ? std::vector<std::byte>() : EncodeStamp(stamp));
-  }
-  // The result of `round`, for the owner that has asked for it.
-  void Supply(const std::vector<float>& values, uint64_t round) {
-    sent_.push_back(values);
-    const std::vector<float>& kept = sent_.back();
-    loop_->Run([&] {
-      FrameHeader header = Header(FrameType::kResult);
-      header.partition = PartitionId(kTensor, 0);
-      header.plan_version = PlanVersion(version);
-      header.round = Round(round);
-      link_->Send(header, std::as_bytes(std::span<const float>(kept)), nullptr);
-    });
-  }
-  // Where this node stands, after a reset.
-  void Sync(uint64_t held) { Tell(FrameType::kAck, version, held); }
-  // The plan version of the next owner, and the last round that this one has sealed.
-  std::pair<PlanVersion, Round> WaitForMoved() {
-    Wait([this] { return moved.has_value() || closed; });
-    return moved.value_or(std::pair(PlanVersion(), Round()));
-  }
-  // The newest round that the new owner has learnt of.
-  Round WaitForRecovered() {
-    Wait([this] { return recovered.has_value() || closed; });
-    return recovered.value_or(Round(~uint64_t{0}));
-  }
-  // A round that will have no result.
-  Round WaitForAborted() {
-    Wait([this] { return aborted.has_value() || closed; });
-    return std::exchange(aborted, std::nullopt).value_or(Round());
-  }
-  bool WaitForRequest(uint64_t round) {
-    return Wait([this, round] { return wanted == Round(round) || closed; }) && !closed;
-  }
-  std::vector<float> WaitForResult(uint64_t round, uint32_t partition = 0) {
-    std::vector<float>* found = nullptr;
-    Wait([&] {
-      const auto it = results.find({partition, round});
-      if (it != results.end()) found = &it->second;
-      return found != nullptr || closed;
-    });
-    return found ? *found : std::vector<float>{};
-  }
-  bool WaitForSendAgain() {
-    return Wait([this] { return asked_again > 0; });
-  }
-  absl::Status WaitForClose() {
-    Wait([this] { return closed; });
-    return why;
-  }
-
-  absl::StatusOr<MutableBytes> Place(const FrameHeader& header) override {
-    room_.resize(header.payload_bytes);
-    return MutableBytes(room_);
-  }
-  absl::Status OnFrame(const FrameHeader& header, Payload payload) override {
-    MutexLock lock(&mu_);
-    if (header.type == FrameType::kChallenge) Answer(header, payload.bytes());
-    if (header.type == FrameType::kHello) {
-      greeted = true;
-      server_is_real = auth::Same(payload.bytes(), ProofOf(auth::Side::kServer));
-    }
-    if (header.type == FrameType::kStamp) {
-      stamp = *DecodeStamp(payload.bytes(), payload.bytes().size() / 8 - 1);
-    }
-    if (header.type == FrameType::kSendAgain && header.flags & kFlagResult) wanted = header.round;
-    if (header.type == FrameType::kSendAgain && !(header.flags & kFlagResult)) ++asked_again;
-    if (header.type == FrameType::kAborted) aborted = header.round;
-    if (header.type == FrameType::kResult) contributors = header.contributors;
-    if (header.type == FrameType::kMoved) moved = {header.plan_version, header.round};
-    if (header.type == FrameType::kRecover) recovered = header.round;
-    if (header.type == FrameType::kResult) {
-      std::vector<float> values(header.payload_bytes / sizeof(float));
-      std::memcpy(values.data(), payload.bytes().data(), header.payload_bytes);
-      results[{header.partition.index(), header.round.value()}] = values;
-    }
-    cv_.NotifyAll();
-    return absl::OkStatus();
-  }
-  void OnClosed(absl::Status status) override {
-    MutexLock lock(&mu_);
-    link_ = nullptr;
-    closed = true;
-    why = status;
-    cv_.NotifyAll();
-  }
-
-  uint64_t version = 0;  // of the plan that this node follows
-  ReduceOp op = ReduceOp::kSum;
-  Stamp stamp;  // of the last result
-  std::optional<std::pair<PlanVersion, Round>> moved;
-  auth::Secret proof{};  // that it has sent
-  bool greeted = false;
-  bool server_is_real = false;  // it has proved that it knows the key
-  bool closed = false;
-  int asked_again = 0;
-  Round wanted;
-  std::optional<Round> recovered;
-  std::optional<Round> aborted;
-  uint32_t contributors = 0;  // to the last result
-  absl::Status why;
-  std::map<std::pair<uint32_t, uint64_t>, std::vector<float>> results;
-
- private:
-  FrameHeader Header(FrameType type) const {
-    FrameHeader header;
-    header.type = type;
-    header.op = op;
-    header.job = kJob;
-    header.generation = access_.generation;
-    header.sender = rank_;
-    return header;
-  }
-  auth::Secret ProofOf(auth::Side side) const {
-    return auth::ProofOf(side, auth::TokenSecret(auth::BytesOf(access_.key), terms_.claim), terms_);
-  }
-  void Answer(const FrameHeader& challenge, Bytes nonce) {
-    terms_.server = challenge.incarnation;
-    std::copy(nonce.begin(), nonce.end(), terms_.server_nonce.begin());
-    proof = access_.overheard.value_or(ProofOf(auth::Side::kNode));
-    link_->Send(Header(FrameType::kProof), proof, nullptr);
-  }
-  void Tell(FrameType type, uint64_t plan_version, uint64_t round,
-            std::vector<std::byte> payload = {}) {
-    told_.push_back(std::move(payload));
-    loop_->Run([&] {
-      FrameHeader header = Header(type);
-      header.partition = PartitionId(kTensor, 0);
-      header.plan_version = PlanVersion(plan_version);
-      header.round = Round(round);
-      link_->Send(header, told_.back(), nullptr);
-    });
-  }
-  template <typename Condition>
-  bool Wait(Condition condition) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    MutexLock lock(&mu_);
-    while (!condition()) {
-      if (!cv_.WaitUntil(&mu_, deadline)) return false;
-    }
-    return true;
-  }
-  EventLoop* const loop_;
-  const uint32_t rank_;
-  const Access access_;
-  auth::LinkTerms terms_;
-  std::array<std::byte, auth::kOpeningBytes> opening_;
-  Link* link_ = nullptr;
-  std::list<std::vector<float>> sent_;
-  std::list<std::vector<std::byte>> told_;
-  std::vector<std::byte> room_;
-  Mutex mu_;
-  CondVar cv_;
-};
-
-class EngineTest : public testing::Test {
- protected:
-  void Start(uint32_t nodes, uint64_t memory_limit = 0, uint32_t shards = 1) {
-    engine_ = *Engine::Create({.shards = shards,
-                               .memory_limit_bytes = memory_limit,
-                               .incarnation = Incarnation(5),
-                               .send_limits = {},
-                               .network = nullptr,
-                               .external_slots = nullptr});
-    port_ = *engine_->ListenTcp({.host = "127.0.0.1", .port = 0});
-    job_.num_nodes = nodes;
-    engine_->SetJob(job_);
-    loop_ = *EventLoop::Start("nodes");
-    loop_->Run([this] { transport_ = MakeTcpTransport(loop_.get()); });
-  }
-  absl::Status Reserve(uint64_t elements, uint64_t partition_elements, TensorId id = kTensor,
-                       uint64_t version = 0, bool handed_over = false, uint32_t shard = 0) {
-    TensorSpec spec;
-    spec.op = op_;
-    spec.id = id;
-    spec.name = "tensor";
-    spec.elements = elements;
-    spec.partition_elements = partition_elements;
-    for (uint32_t i = 0; i * partition_elements < elements; ++i) {
-      spec.partitions.push_back(i);
-      spec.shards.push_back(shard);
-      spec.versions.emplace_back(version);
-      spec.handed_over.push_back(handed_over);
-    }
-    return engine_->Reserve(kJob, spec);
-  }
-  uint64_t Refused(Refusal reason) const {
-    return engine_->stats().links_refused[static_cast<size_t>(reason)];
-  }
-  Node* Join(uint32_t rank, Access access = {}, uint32_t shard = 0) {
-    nodes_.push_back(std::make_unique<Node>(loop_.get(), transport_.get(), port_, rank,
-                                            std::move(access), shard));
-    return nodes_.back().get();
-  }
-  void TearDown() override {
-    if (loop_) loop_->Run([this] { transport_.reset(); });
-    engine_.reset();
-  }
-  JobSpec job_{.id = kJob,
-               .generation = Generation(1),
-               .plan_version = PlanVersion(1),
-               .key = "secret",
-               .num_nodes = 1,
-               .local_size = 1};
-  // All of `count` nodes, in asynchronous mode.
-  std::vector<Node*> JoinAsynchronously(uint32_t count, uint64_t version = 0) {
-    std::vector<Node*> nodes;
-    for (uint32_t rank = 0; rank < count; ++rank) {
-      nodes.push_back(Join(rank));
-      nodes.back()->op = ReduceOp::kAccumulate;
-      nodes.back()->version = version;
-      EXPECT_TRUE(nodes.back()->WaitForHello());
-    }
-    return nodes;
-  }
-  ReduceOp op_ = ReduceOp::kSum;
-  std::unique_ptr<Engine> engine_;
-  uint16_t port_ = 0;
-  std::unique_ptr<EventLoop> loop_;
-  std::shared_ptr<Transport> transport_;
-  std::vector<std::unique_ptr<Node>> nodes_;
-};
 
 TEST_F(EngineTest, SumsInNodeOrderWhateverTheOrderOfArrival) {
   Start(3);
@@ -314,9 +27,10 @@ TEST_F(EngineTest, SumsInNodeOrderWhateverTheOrderOfArrival) {
   for (Node* node : nodes) EXPECT_EQ(node->WaitForResult(2), std::vector<float>{0.0f});
 }
 
-TEST_F(EngineTest, WithoutRoomForEarlyContributionsTheyAreAskedForAgain) {
+TEST_F(EngineTest, EarlyContributionsWithoutMemoryAreRequestedAgain) {
   constexpr uint64_t kElements = 1024;
-  Start(2, /*memory_limit=*/2 * kElements * sizeof(float));
+  const uint64_t limit = 2 * kElements * sizeof(float) + PartitionTableBytes(2);
+  Start(2, limit);
   ASSERT_TRUE(Reserve(kElements, kElements).ok());
   EXPECT_EQ(engine_->free_bytes(), 0u);
   Node* first = Join(0);
@@ -333,10 +47,10 @@ TEST_F(EngineTest, WithoutRoomForEarlyContributionsTheyAreAskedForAgain) {
   EXPECT_EQ(first->WaitForResult(1), std::vector<float>(kElements, 2.0f));
   EXPECT_EQ(second->WaitForResult(1), std::vector<float>(kElements, 2.0f));
   EXPECT_EQ(engine_->stats().early_dropped, 1u);
-  EXPECT_LE(engine_->stats().memory_peak_bytes, 2 * kElements * sizeof(float));
+  EXPECT_LE(engine_->stats().memory_peak_bytes, limit);
 }
 
-TEST_F(EngineTest, AResultIsSentAgainToANodeThatRepeatsItsContribution) {
+TEST_F(EngineTest, RepeatedContributionGetsTheResultAgain) {
   Start(1);
   ASSERT_TRUE(Reserve(1, 64).ok());
   Node* node = Join(0);
@@ -349,7 +63,7 @@ TEST_F(EngineTest, AResultIsSentAgainToANodeThatRepeatsItsContribution) {
   EXPECT_EQ(engine_->stats().partitions_sealed, 1u);
 }
 
-TEST_F(EngineTest, ALaterOwnerLearnsFromTheNodesWhereThePartitionStands) {
+TEST_F(EngineTest, LaterOwnerLearnsTheNewestRoundFromTheNodes) {
   Start(2);
   ASSERT_TRUE(Reserve(1, 64, kTensor, /*version=*/5).ok());
   Node* nodes[] = {Join(0), Join(1)};
@@ -369,7 +83,7 @@ TEST_F(EngineTest, ALaterOwnerLearnsFromTheNodesWhereThePartitionStands) {
   for (Node* node : nodes) EXPECT_EQ(node->WaitForResult(5), std::vector<float>{3.0f});
 }
 
-TEST_F(EngineTest, AnOwnerThatRecoversGivesWhatItHasSealedItself) {
+TEST_F(EngineTest, RecoveringOwnerSendsTheResultThatItHasSealedItself) {
   Start(2);
   ASSERT_TRUE(Reserve(1, 64).ok());
   Node* nodes[] = {Join(0), Join(1)};
@@ -392,7 +106,7 @@ TEST_F(EngineTest, AnOwnerThatRecoversGivesWhatItHasSealedItself) {
   for (Node* node : nodes) EXPECT_EQ(node->WaitForResult(2), std::vector<float>{3.0f});
 }
 
-TEST_F(EngineTest, AnOwnerHandsOverWhenTheRoundThatHasBegunIsSealed) {
+TEST_F(EngineTest, OwnerHandsOverWhenTheOpenRoundIsSealed) {
   Start(2);
   ASSERT_TRUE(Reserve(1, 64).ok());
   Node* nodes[] = {Join(0), Join(1)};
@@ -406,7 +120,7 @@ TEST_F(EngineTest, AnOwnerHandsOverWhenTheRoundThatHasBegunIsSealed) {
     EXPECT_EQ(node->WaitForResult(1), std::vector<float>{3.0f});
     EXPECT_EQ(node->WaitForMoved(), std::pair(PlanVersion(6), Round(1)));
   }
-  // A node that has not heard of it, and one that has lost its result.
+  // A node that has not heard of the hand-over, and a node that has lost its result.
   nodes[0]->moved.reset();
   nodes[0]->Push({1.0f}, 2);
   EXPECT_EQ(nodes[0]->WaitForMoved(), std::pair(PlanVersion(6), Round(1)));
@@ -421,7 +135,7 @@ TEST_F(EngineTest, AnOwnerHandsOverWhenTheRoundThatHasBegunIsSealed) {
   EXPECT_EQ(engine_->stats().memory_used_bytes, 0u);
 }
 
-TEST_F(EngineTest, TheFirstContributionTellsWhereAPartitionStandsThatWasHandedOver) {
+TEST_F(EngineTest, FirstContributionSetsTheRoundOfAPartitionThatWasHandedOver) {
   Start(2);
   ASSERT_TRUE(Reserve(1, 64, kTensor, /*version=*/6, /*handed_over=*/true).ok());
   Node* nodes[] = {Join(0), Join(1)};
@@ -434,7 +148,7 @@ TEST_F(EngineTest, TheFirstContributionTellsWhereAPartitionStandsThatWasHandedOv
   EXPECT_EQ(engine_->stats().partitions_sealed, 1u);
 }
 
-TEST_F(EngineTest, APartitionThatComesBackAtAnotherShardIsForgottenAtTheFormer) {
+TEST_F(EngineTest, PartitionThatReturnsAtAnotherShardIsDroppedAtTheFormerShard) {
   Start(1, /*memory_limit=*/0, /*shards=*/2);
   ASSERT_TRUE(Reserve(1, 64, kTensor, /*version=*/3).ok());
   ASSERT_TRUE(Reserve(1, 64, kTensor, /*version=*/5, /*handed_over=*/false, /*shard=*/1).ok());
@@ -447,7 +161,7 @@ TEST_F(EngineTest, APartitionThatComesBackAtAnotherShardIsForgottenAtTheFormer) 
   EXPECT_EQ(node->WaitForRecovered(), Round(7));
 }
 
-TEST_F(EngineTest, APartitionThatNobodyUsesIsHandedOverAtOnce) {
+TEST_F(EngineTest, UnusedPartitionIsHandedOverAtOnce) {
   Start(1);
   ASSERT_TRUE(Reserve(1, 64).ok());
   Node* node = Join(0);
@@ -456,7 +170,7 @@ TEST_F(EngineTest, APartitionThatNobodyUsesIsHandedOverAtOnce) {
   EXPECT_EQ(node->WaitForMoved(), std::pair(PlanVersion(2), Round(0)));
 }
 
-TEST_F(EngineTest, WhatIsAboutAPartitionOfAnotherServerIsDropped) {
+TEST_F(EngineTest, FrameAboutAPartitionOfAnotherServerIsDropped) {
   Start(1);
   ASSERT_TRUE(Reserve(1, 64).ok());
   Node* node = Join(0);
@@ -467,7 +181,7 @@ TEST_F(EngineTest, WhatIsAboutAPartitionOfAnotherServerIsDropped) {
   EXPECT_EQ(node->WaitForResult(1), std::vector<float>{4.0f});
 }
 
-TEST_F(EngineTest, ATokenOfAnotherJobsKeyIsRefused) {
+TEST_F(EngineTest, TokenOfAnotherJobsKeyIsRefused) {
   Start(1);
   ASSERT_TRUE(Reserve(1, 64).ok());
   Node* intruder = Join(0, {.key = "guess!"});
@@ -475,7 +189,7 @@ TEST_F(EngineTest, ATokenOfAnotherJobsKeyIsRefused) {
   EXPECT_EQ(Refused(Refusal::kWrongToken), 1u);
 }
 
-TEST_F(EngineTest, ATokenExpiresButClocksMayDifferByMinutes) {
+TEST_F(EngineTest, TokenExpiresWithAToleranceOfMinutesForTheClock) {
   Start(2);
   Node* late = Join(0, {.expires_in = -auth::kClockSkew - absl::Minutes(1)});
   EXPECT_EQ(late->WaitForClose().code(), absl::StatusCode::kUnauthenticated);
@@ -483,14 +197,14 @@ TEST_F(EngineTest, ATokenExpiresButClocksMayDifferByMinutes) {
   EXPECT_TRUE(Join(0, {.expires_in = -auth::kClockSkew + absl::Minutes(1)})->WaitForHello());
 }
 
-TEST_F(EngineTest, ATokenOfAnotherGenerationIsRefused) {
+TEST_F(EngineTest, TokenOfAnotherGenerationIsRefused) {
   Start(1);
   Node* former = Join(0, {.generation = Generation(2)});
   EXPECT_EQ(former->WaitForClose().code(), absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(Refused(Refusal::kNotMember), 1u);
 }
 
-TEST_F(EngineTest, WhatWasOverheardOnOneLinkOpensNoOther) {
+TEST_F(EngineTest, ProofRecordedOnALinkOpensNoOtherLink) {
   Start(1);
   Node* node = Join(0);
   ASSERT_TRUE(node->WaitForHello());
@@ -500,14 +214,14 @@ TEST_F(EngineTest, WhatWasOverheardOnOneLinkOpensNoOther) {
   EXPECT_FALSE(node->closed) << "and the node's own link stays";
 }
 
-TEST_F(EngineTest, TheServerProvesThatItKnowsTheKey) {
+TEST_F(EngineTest, ServerProvesThatItKnowsTheKey) {
   Start(1);
   Node* node = Join(0);
   ASSERT_TRUE(node->WaitForHello());
   EXPECT_TRUE(node->server_is_real);
 }
 
-TEST_F(EngineTest, ANodeThatRunsAheadIsRefused) {
+TEST_F(EngineTest, ContributionOfAFutureRoundIsRefused) {
   Start(2);
   ASSERT_TRUE(Reserve(1, 64).ok());
   Node* node = Join(0);
@@ -516,7 +230,7 @@ TEST_F(EngineTest, ANodeThatRunsAheadIsRefused) {
   EXPECT_EQ(node->WaitForClose().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(EngineTest, AContributionOfAnotherSizeIsRefused) {
+TEST_F(EngineTest, ContributionOfAnotherSizeIsRefused) {
   Start(1);
   ASSERT_TRUE(Reserve(4, 64).ok());
   Node* node = Join(0);
@@ -525,30 +239,93 @@ TEST_F(EngineTest, AContributionOfAnotherSizeIsRefused) {
   EXPECT_EQ(node->WaitForClose().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(EngineTest, AReservationOverTheLimitSaysTheNumbers) {
-  Start(1, /*memory_limit=*/1000);
+TEST_F(EngineTest, RefusedReservationNamesTheNumbers) {
+  Start(1, /*memory_limit=*/2000);
   const absl::Status status = Reserve(1000, 64);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_NE(std::string(status.message()).find("1KB"), std::string::npos) << status;
+  EXPECT_NE(std::string(status.message()).find("2KB"), std::string::npos) << status;
   EXPECT_TRUE(Reserve(8, 64).ok()) << "what fits is still taken";
 }
 
-TEST_F(EngineTest, ReleasedMemoryIsFreeAgainAndANewGenerationForgetsAll) {
-  Start(1, /*memory_limit=*/4096);
+TEST_F(EngineTest, ReleaseAndANewGenerationFreeTheMemory) {
+  constexpr uint64_t kEach = 2 * 64 * sizeof(float) + PartitionTableBytes(1);
+  Start(1, /*memory_limit=*/4 * kEach);
   ASSERT_TRUE(Reserve(256, 64).ok());
   engine_->Release(kJob, kTensor);
-  EXPECT_EQ(engine_->free_bytes(), 4096u);
+  EXPECT_EQ(engine_->free_bytes(), 4 * kEach);
   ASSERT_TRUE(Reserve(256, 64).ok());
   engine_->Release(kJob, kTensor, {1, 3});
-  EXPECT_EQ(engine_->free_bytes(), 4096u - 2 * 2 * 64 * sizeof(float));
+  EXPECT_EQ(engine_->free_bytes(), 2 * kEach);
   engine_->RetainOnly({{kJob, {{kTensor, {0}}}}});
-  EXPECT_EQ(engine_->free_bytes(), 4096u - 2 * 64 * sizeof(float));
+  EXPECT_EQ(engine_->free_bytes(), 3 * kEach);
   job_.generation = Generation(2);
   engine_->SetJob(job_);
-  EXPECT_EQ(engine_->free_bytes(), 4096u);
+  EXPECT_EQ(engine_->free_bytes(), 4 * kEach);
 }
 
-TEST_F(EngineTest, TheRollCallNamesWhoIsMissing) {
+class PartitionTableTest : public EngineTest, public testing::WithParamInterface<uint32_t> {};
+INSTANTIATE_TEST_SUITE_P(Nodes, PartitionTableTest, testing::Values(1, 8, 64));
+
+// Under the sanitizers' allocator mallinfo2 says nothing.
+TEST_P(PartitionTableTest, CoversTheMemoryOfPartitionsBesideTheirValues) {
+  constexpr uint64_t kPartitions = 1 << 14;
+  Start(GetParam());
+  const size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+  ASSERT_TRUE(Reserve(kPartitions, 1).ok());
+  const size_t taken = mallinfo2().uordblks + mallinfo2().hblkhd - before;
+  const uint64_t counted = kPartitions * PartitionTableBytes(GetParam());
+  EXPECT_LE(taken, counted);
+  if (taken != 0) {
+    EXPECT_GE(taken, counted / 3);
+  }
+}
+
+TEST_P(PartitionTableTest, CoversTheMemoryOfAsynchronousPartitionsBesideTheirValues) {
+  constexpr uint64_t kPartitions = 1 << 12;
+  op_ = ReduceOp::kAccumulate;
+  Start(GetParam());
+  const size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+  ASSERT_TRUE(Reserve(kPartitions, 1).ok());
+  const size_t taken = mallinfo2().uordblks + mallinfo2().hblkhd - before;
+  EXPECT_LE(taken, kPartitions * LatestPartitionTableBytes(GetParam()));
+}
+
+TEST_F(EngineTest, RefusedAsynchronousTensorTakesNoMemory) {
+  constexpr uint64_t kPartitions = 1 << 14;
+  op_ = ReduceOp::kAccumulate;
+  Start(/*nodes=*/256, /*memory_limit=*/1 << 20);
+  const auto most_resident_kib = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;
+  };
+  const auto before = most_resident_kib();
+  EXPECT_TRUE(absl::IsResourceExhausted(Reserve(kPartitions, 1)));
+  EXPECT_LT(most_resident_kib() - before, 32 << 10) << "the partitions would take 200 MiB";
+}
+
+TEST_F(EngineTest, PartitionsOfAJobAreLimited) {
+  Start(1);
+  ASSERT_TRUE(Reserve(kMaxPartitions - 1, 1).ok());
+  const absl::Status status = Reserve(2, 1, TensorId(2));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(std::string(status.message()).find("raise --partition-bytes"), std::string::npos);
+  EXPECT_TRUE(Reserve(1, 1, TensorId(3)).ok());
+}
+
+TEST_F(EngineTest, JobWithAnImpossibleNumberOfRanksIsRefused) {
+  Start(2);
+  JobSpec job = job_;
+  job.id = JobId(9);
+  for (const uint32_t local_size : {0u, kMaxLocalSize + 1, 1u << 31}) {
+    job.local_size = local_size;
+    EXPECT_EQ(engine_->CheckJob(job).code(), absl::StatusCode::kInvalidArgument) << local_size;
+  }
+  job.local_size = kMaxLocalSize;
+  EXPECT_TRUE(engine_->CheckJob(job).ok());
+}
+
+TEST_F(EngineTest, RollCallNamesTheMissingNodes) {
   Start(3);
   ASSERT_TRUE(Reserve(1, 64).ok());
   Node* node = Join(1);
@@ -561,7 +338,7 @@ TEST_F(EngineTest, TheRollCallNamesWhoIsMissing) {
   EXPECT_EQ(rounds[0].round, Round(1));
 }
 
-TEST_F(EngineTest, WhenTheGenerationHasFailedNothingIsSealedAndAllWhoContributeAreTold) {
+TEST_F(EngineTest, FailedGenerationSealsNoRoundAndTellsEveryContributor) {
   Start(3);
   ASSERT_TRUE(Reserve(1, 64).ok());
   Node* nodes[] = {Join(0), Join(1), Join(2)};
@@ -579,7 +356,7 @@ TEST_F(EngineTest, WhenTheGenerationHasFailedNothingIsSealedAndAllWhoContributeA
   nodes[1]->WaitForAborted();
   nodes[1]->Push({1.0f}, 2);
   EXPECT_EQ(nodes[1]->WaitForAborted(), Round(2)) << "it comes later";
-  // Who lacks the round before still gets it, and a round that has failed is no stall.
+  // A node that lacks the round before still gets it, and a failed round is not a stall.
   nodes[0]->results.clear();
   nodes[0]->Push({1.0f}, 1);
   EXPECT_EQ(nodes[0]->WaitForResult(1), std::vector<float>{3.0f});
@@ -587,7 +364,7 @@ TEST_F(EngineTest, WhenTheGenerationHasFailedNothingIsSealedAndAllWhoContributeA
   EXPECT_EQ(engine_->stats().partitions_sealed, 1u);
 }
 
-TEST_F(EngineTest, TheOthersGoOnWithoutALostNode) {
+TEST_F(EngineTest, OtherNodesContinueWithoutALostNode) {
   Start(3);
   ASSERT_TRUE(Reserve(1, 64).ok());
   Node* nodes[] = {Join(0), Join(1), Join(2)};
@@ -612,7 +389,7 @@ TEST_F(EngineTest, TheOthersGoOnWithoutALostNode) {
   EXPECT_EQ(nodes[1]->WaitForRecovered(), Round(2));
 }
 
-TEST_F(EngineTest, ARoundThatOnlyALostNodeHeldIsSummedAgain) {
+TEST_F(EngineTest, RoundThatOnlyALostNodeHeldIsSummedAgain) {
   Start(3);
   ASSERT_TRUE(Reserve(1, 64, kTensor, /*version=*/7).ok());
   Node* nodes[] = {Join(0), Join(1), Join(2)};
@@ -633,7 +410,7 @@ TEST_F(EngineTest, ARoundThatOnlyALostNodeHeldIsSummedAgain) {
     EXPECT_EQ(node->WaitForResult(5), std::vector<float>{2.0f});
 }
 
-TEST_F(EngineTest, AnOwnerThatHadHandedOverAbortsWhatItGetsBackWhenTheGenerationHasFailed) {
+TEST_F(EngineTest, PartitionThatReturnsToItsOwnerInAFailedGenerationIsAborted) {
   Start(3);
   ASSERT_TRUE(Reserve(1, 64).ok());
   Node* nodes[] = {Join(0), Join(1)};
@@ -654,115 +431,6 @@ TEST_F(EngineTest, AnOwnerThatHadHandedOverAbortsWhatItGetsBackWhenTheGeneration
     EXPECT_EQ(node->WaitForAborted(), Round(1));
   }
   EXPECT_EQ(engine_->stats().partitions_sealed, 0u);
-}
-
-// ---- asynchronous mode ----
-
-TEST_F(EngineTest, AnUpdateIsAnsweredWithTheLatestValueAndNobodyElseIsTold) {
-  op_ = ReduceOp::kAccumulate;
-  Start(2);
-  ASSERT_TRUE(Reserve(3, 2).ok());  // two partitions
-  const auto nodes = JoinAsynchronously(2);
-  nodes[1]->Push({1, 2}, 1);
-  EXPECT_EQ(nodes[1]->WaitForResult(1), (std::vector<float>{1, 2}));
-  EXPECT_EQ(nodes[1]->stamp.applied, (std::vector<uint64_t>{0, 1}));
-  nodes[1]->Push({10, 20}, 2);
-  EXPECT_EQ(nodes[1]->WaitForResult(2), (std::vector<float>{11, 22}));
-  nodes[0]->Push({100, 200}, 1);
-  EXPECT_EQ(nodes[0]->WaitForResult(1), (std::vector<float>{111, 222}));
-  EXPECT_EQ(nodes[0]->stamp.updates, 3u);
-  EXPECT_EQ(nodes[0]->stamp.applied, (std::vector<uint64_t>{1, 2}));
-  EXPECT_EQ(nodes[0]->results.size(), 1u);
-  nodes[1]->Push({5}, 1, /*partition=*/1);
-  EXPECT_EQ(nodes[1]->WaitForResult(1, 1), std::vector<float>{5});
-  nodes[0]->results.clear();
-  nodes[0]->Push({100, 200}, 1);  // repeated after a reset, perhaps
-  EXPECT_EQ(nodes[0]->WaitForResult(1), (std::vector<float>{111, 222})) << "not added again";
-  EXPECT_EQ(engine_->stats().updates_applied, 4u);
-}
-
-TEST_F(EngineTest, ALaterOwnerGoesOnFromTheNewestCopyAndAddsNoUpdateThatIsInIt) {
-  op_ = ReduceOp::kAccumulate;
-  Start(3);
-  ASSERT_TRUE(Reserve(1, 64, kTensor, /*version=*/5).ok());
-  const auto nodes = JoinAsynchronously(3, /*version=*/5);
-  nodes[2]->Push({1000.0F}, 4);  // before the reports: dropped, and sent again later
-  // Node 1's round 3 is in node 0's copy, but its answer was lost; node 2's round 4 is in none.
-  nodes[0]->Report(5, 7, {.updates = 13, .applied = {7, 3, 3}});
-  nodes[1]->Report(5, 2, {.updates = 9, .applied = {5, 2, 2}});
-  nodes[2]->Report(5, 3, {.updates = 12, .applied = {7, 2, 3}});
-  ASSERT_TRUE(nodes[0]->WaitForRequest(7));
-  nodes[0]->Supply({42.0F}, 7);
-  EXPECT_EQ(nodes[0]->WaitForRecovered(), Round(7));
-  EXPECT_EQ(nodes[1]->WaitForRecovered(), Round(3)) << "not to be sent again";
-  EXPECT_EQ(nodes[1]->WaitForResult(3), std::vector<float>{42.0F});
-  EXPECT_EQ(nodes[2]->WaitForRecovered(), Round(3));
-  nodes[2]->Push({1000.0F}, 4);
-  EXPECT_EQ(nodes[2]->WaitForResult(4), std::vector<float>{1042.0F});
-  EXPECT_EQ(nodes[2]->stamp.updates, 14u);
-  EXPECT_EQ(nodes[2]->stamp.applied, (std::vector<uint64_t>{7, 3, 4}));
-  EXPECT_EQ(engine_->stats().updates_lost, 0u);
-}
-
-TEST_F(EngineTest, WhenTheHolderIsLostTheNextNewestCopyIsTakenAndWhatIsMissingCounted) {
-  op_ = ReduceOp::kAccumulate;
-  Start(3);
-  ASSERT_TRUE(Reserve(1, 64, kTensor, /*version=*/5).ok());
-  const auto nodes = JoinAsynchronously(3, /*version=*/5);
-  nodes[0]->Report(5, 7, {.updates = 13, .applied = {7, 3, 3}});
-  nodes[1]->Report(5, 3, {.updates = 11, .applied = {5, 3, 3}});
-  nodes[2]->Report(5, 3, {.updates = 10, .applied = {5, 2, 3}});
-  ASSERT_TRUE(nodes[0]->WaitForRequest(7));
-  job_.lost = {NodeId(0)};
-  engine_->SetJob(job_);
-  ASSERT_TRUE(nodes[1]->WaitForRequest(3));
-  EXPECT_EQ(engine_->RollCall(kJob, 10).at(0).missing, std::vector<NodeId>{NodeId(1)});
-  nodes[1]->Supply({7.0F}, 3);
-  EXPECT_EQ(nodes[2]->WaitForRecovered(), Round(3));
-  EXPECT_EQ(engine_->stats().updates_lost, 2u) << "of node 0, which had the answers";
-}
-
-TEST_F(EngineTest, AnOwnerHandsOverBetweenTwoUpdates) {
-  op_ = ReduceOp::kAccumulate;
-  Start(2);
-  ASSERT_TRUE(Reserve(1, 64).ok());
-  const auto nodes = JoinAsynchronously(2);
-  nodes[1]->Push({3.0F}, 1);
-  EXPECT_EQ(nodes[1]->WaitForResult(1), std::vector<float>{3.0F});
-  engine_->HandOver(kJob, kTensor, {0}, PlanVersion(9));
-  EXPECT_EQ(nodes[0]->WaitForMoved(), std::pair(PlanVersion(9), Round(0)));
-  EXPECT_EQ(nodes[1]->WaitForMoved(), std::pair(PlanVersion(9), Round(1)));
-  nodes[1]->moved.reset();
-  nodes[1]->Push({4.0F}, 2);
-  EXPECT_EQ(nodes[1]->WaitForMoved(), std::pair(PlanVersion(9), Round(1))) << "not added here";
-  nodes[1]->results.clear();
-  nodes[1]->Sync(0);
-  EXPECT_EQ(nodes[1]->WaitForResult(1), std::vector<float>{3.0F}) << "a reset has lost it";
-}
-
-TEST_F(EngineTest, WhenTheGenerationHasFailedNoUpdateIsAdded) {
-  op_ = ReduceOp::kAccumulate;
-  Start(2);
-  ASSERT_TRUE(Reserve(1, 64).ok());
-  const auto nodes = JoinAsynchronously(2);
-  job_.failed = true;
-  engine_->SetJob(job_);
-  nodes[0]->Push({3.0F}, 1);
-  EXPECT_EQ(nodes[0]->WaitForAborted(), Round(1));
-}
-
-TEST_F(EngineTest, AnUpdateForASumAndAContributionForALatestValueAreRefused) {
-  Start(2);
-  ASSERT_TRUE(Reserve(1, 64).ok());
-  const auto nodes = JoinAsynchronously(1);
-  nodes[0]->Push({1.0F}, 1);
-  EXPECT_TRUE(absl::IsInvalidArgument(nodes[0]->WaitForClose()));
-  op_ = ReduceOp::kAccumulate;
-  ASSERT_TRUE(Reserve(1, 64, TensorId(2)).ok());
-  Node* const other = Join(1);
-  ASSERT_TRUE(other->WaitForHello());
-  other->Push({1.0F}, 1, 0, TensorId(2));
-  EXPECT_TRUE(absl::IsInvalidArgument(other->WaitForClose()));
 }
 
 }  // namespace

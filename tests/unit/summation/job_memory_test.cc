@@ -1,3 +1,4 @@
+// A job's part of a server's memory, and its early buffers.
 #include "lib/summation/job_memory.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +17,7 @@ using testing::HasSubstr;
 
 constexpr uint64_t kPage = 4096;
 
-TEST(JobMemory, ARefusalSaysWhichLimitItIsAndTheNumbers) {
+TEST(JobMemory, RefusalNamesTheLimitAndTheNumbers) {
   MemoryBudget budget(10 << 20);
   JobMemory job(&budget, 4 << 20);
   ASSERT_TRUE(job.Reserve("fits", 3 << 20).ok());
@@ -30,7 +31,7 @@ TEST(JobMemory, ARefusalSaysWhichLimitItIsAndTheNumbers) {
               HasSubstr("and 7MiB of the memory limit of 10MiB are free"));
 }
 
-TEST(JobMemory, AJobAtItsLimitLeavesTheRestToOthers) {
+TEST(JobMemory, JobAtItsLimitLeavesTheRestToOtherJobs) {
   MemoryBudget budget(10 * kPage);
   JobMemory greedy(&budget, 6 * kPage);
   JobMemory modest(&budget, 6 * kPage);
@@ -41,7 +42,7 @@ TEST(JobMemory, AJobAtItsLimitLeavesTheRestToOthers) {
   EXPECT_TRUE(greedy.Reserve("b", 6 * kPage).ok());
 }
 
-TEST(JobMemory, AloneAJobKeepsWhatIsFree) {
+TEST(JobMemory, SingleJobMayKeepAllFreeMemory) {
   MemoryBudget budget(10 * kPage);
   JobMemory job(&budget, 0);
   ASSERT_TRUE(job.Reserve("a", 4 * kPage).ok());
@@ -50,7 +51,7 @@ TEST(JobMemory, AloneAJobKeepsWhatIsFree) {
   EXPECT_FALSE(job.over_part());
 }
 
-TEST(JobMemory, OneThatKeepsMoreThanItsPartWhenAnotherComesIsOverIt) {
+TEST(JobMemory, JobAboveItsShareIsOverLimitWhenAnotherJobJoins) {
   MemoryBudget budget(10 * kPage);
   JobMemory first(&budget, 0);
   ASSERT_TRUE(first.TryKeep(9 * kPage));
@@ -78,7 +79,7 @@ TEST(JobMemory, EarlyContributionsCountAgainstTheJobsOwnLimit) {
 }
 
 // Its nodes may still have the keys by which they wrote there.
-TEST(JobMemory, ABufferOfAnotherJobIsNotUsedAgain) {
+TEST(JobMemory, BufferOfAJobIsNotReusedForAnotherJob) {
   MemoryBudget budget(8 * kPage);
   const auto buffers = EarlyBuffers::Create(&budget);
   const auto one = std::make_shared<JobMemory>(&budget, 0);
@@ -88,7 +89,7 @@ TEST(JobMemory, ABufferOfAnotherJobIsNotUsedAgain) {
   EXPECT_EQ(buffers->Take(kPage, one).memory().data(), first);
 }
 
-TEST(JobMemory, WhatAJobHasLeftUnusedGoesWhenItIsGoneAndAnotherComes) {
+TEST(JobMemory, UnusedBuffersOfAnEndedJobAreFreedForTheNextJob) {
   MemoryBudget budget(8 * kPage);
   const auto buffers = EarlyBuffers::Create(&budget);
   auto gone = std::make_shared<JobMemory>(&budget, 0);
@@ -100,7 +101,7 @@ TEST(JobMemory, WhatAJobHasLeftUnusedGoesWhenItIsGoneAndAnotherComes) {
   EXPECT_EQ(budget.used(), kPage);
 }
 
-TEST(JobMemory, ABufferIsTheJobsUntilItIsGivenBack) {
+TEST(JobMemory, BufferCountsForItsJobUntilItIsReturned) {
   MemoryBudget budget(4 * kPage);
   const auto buffers = EarlyBuffers::Create(&budget);
   const auto greedy = std::make_shared<JobMemory>(&budget, 0);
@@ -112,7 +113,7 @@ TEST(JobMemory, ABufferIsTheJobsUntilItIsGivenBack) {
     EXPECT_TRUE(buffers->Take(kPage, greedy).memory().empty()) << "it has its half";
     EXPECT_FALSE(buffers->Take(kPage, modest).memory().empty());
   }
-  // What is kept unused is nobody's.
+  // Unused buffers count for no job.
   const auto first = buffers->Take(kPage, modest);
   const auto second = buffers->Take(kPage, modest);
   EXPECT_FALSE(second.memory().empty());

@@ -1,3 +1,4 @@
+// The value of an asynchronous partition: updates, copies, and restoration.
 #include "lib/summation/latest_partition.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +54,7 @@ class LatestPartitionTest : public ::testing::Test {
   }
 };
 
-TEST_F(LatestPartitionTest, AnUpdateIsAddedWhenItComesWhoeverSendsIt) {
+TEST_F(LatestPartitionTest, UpdatesOfAnyNodeAreAddedWhenTheyArrive) {
   LatestPartition partition(SpecOf(PlanVersion()));
   EXPECT_EQ(partition.state(), State::kOpen);
   Apply(&partition, 2, 1, 1, 10);
@@ -66,14 +67,14 @@ TEST_F(LatestPartitionTest, AnUpdateIsAddedWhenItComesWhoeverSendsIt) {
   EXPECT_EQ(partition.stamp().updates, 3u);
 }
 
-TEST_F(LatestPartitionTest, TheFirstUpdateIsTheFirstValue) {
+TEST_F(LatestPartitionTest, FirstUpdateIsTheFirstValue) {
   LatestPartition partition(SpecOf(PlanVersion()));
   EXPECT_EQ(Latest(&partition), (std::vector<float>{0, 0})) << "before any";
   Apply(&partition, 0, 1, -0.0F, 1);
   EXPECT_TRUE(std::signbit(Latest(&partition)[0])) << "it is not added to a zero";
 }
 
-TEST_F(LatestPartitionTest, AnEmptyUpdateCountsAndAddsNothing) {
+TEST_F(LatestPartitionTest, EmptyUpdateCountsAndAddsNothing) {
   LatestPartition partition(SpecOf(PlanVersion()));
   ASSERT_TRUE(partition.Apply(NodeId(1), Round(1), {}).ok());
   Apply(&partition, 0, 1, -0.0F, 5);
@@ -82,7 +83,7 @@ TEST_F(LatestPartitionTest, AnEmptyUpdateCountsAndAddsNothing) {
   EXPECT_EQ(partition.stamp().applied, (std::vector<uint64_t>{1, 2, 0}));
 }
 
-TEST_F(LatestPartitionTest, AValueThatIsLentStaysAsItIs) {
+TEST_F(LatestPartitionTest, LentValueDoesNotChange) {
   LatestPartition partition(SpecOf(PlanVersion()));
   Apply(&partition, 0, 1, 1, 1);
   auto first = partition.Value().value();
@@ -100,7 +101,7 @@ TEST_F(LatestPartitionTest, AValueThatIsLentStaysAsItIs) {
   EXPECT_EQ(ValuesIn(third), (std::vector<float>{3, 3}));
 }
 
-TEST_F(LatestPartitionTest, ALaterOwnerGoesOnFromTheMostRecentCopy) {
+TEST_F(LatestPartitionTest, LaterOwnerContinuesFromTheMostRecentCopy) {
   LatestPartition partition(SpecOf(PlanVersion(4)));
   EXPECT_EQ(partition.state(), State::kRecovering);
   EXPECT_FALSE(Report(&partition, 0, 7, StampOf(11, {7, 3, 1})));
@@ -118,7 +119,7 @@ TEST_F(LatestPartitionTest, ALaterOwnerGoesOnFromTheMostRecentCopy) {
   EXPECT_EQ(partition.stamp().updates, 13u);
 }
 
-TEST_F(LatestPartitionTest, WhatOnlyALostNodeHadIsLostAndCounted) {
+TEST_F(LatestPartitionTest, UpdatesThatOnlyALostNodeHeldAreCountedAsLost) {
   LatestPartition partition(SpecOf(PlanVersion(4)));
   EXPECT_FALSE(Report(&partition, 0, 7, StampOf(13, {7, 5, 1})));
   EXPECT_FALSE(Report(&partition, 1, 5, StampOf(12, {6, 5, 1})));
@@ -132,7 +133,7 @@ TEST_F(LatestPartitionTest, WhatOnlyALostNodeHadIsLostAndCounted) {
   EXPECT_EQ(partition.LostUpdates(), 1u) << "node 0 had the answer to its round 7";
 }
 
-TEST_F(LatestPartitionTest, WithoutAnyCopyItStartsAnew) {
+TEST_F(LatestPartitionTest, ValueIsEmptyWithoutAnyCopy) {
   LatestPartition partition(SpecOf(PlanVersion(2), {NodeId(1)}));
   EXPECT_FALSE(Report(&partition, 0, 0, StampOf(0, {0, 0, 0})));
   EXPECT_TRUE(Report(&partition, 2, 0, StampOf(0, {0, 0, 0}))) << "node 1 is lost";
@@ -143,7 +144,7 @@ TEST_F(LatestPartitionTest, WithoutAnyCopyItStartsAnew) {
   EXPECT_EQ(Latest(&partition), (std::vector<float>{5, 5}));
 }
 
-TEST_F(LatestPartitionTest, WhenAllWhoHadACopyAreLostEveryUpdateIs) {
+TEST_F(LatestPartitionTest, LossOfAllHoldersLosesEveryUpdate) {
   LatestPartition partition(SpecOf(PlanVersion(2)));
   EXPECT_FALSE(Report(&partition, 0, 4, StampOf(4, {4, 0, 0})));
   EXPECT_FALSE(Report(&partition, 1, 0, StampOf(0, {0, 0, 0})));
@@ -154,7 +155,7 @@ TEST_F(LatestPartitionTest, WhenAllWhoHadACopyAreLostEveryUpdateIs) {
   EXPECT_EQ(partition.LostUpdates(), 4u);
 }
 
-TEST_F(LatestPartitionTest, ALostNodeIsNotWaitedFor) {
+TEST_F(LatestPartitionTest, ReportOfALostNodeIsNotRequired) {
   LatestPartition partition(SpecOf(PlanVersion(2)));
   EXPECT_FALSE(Report(&partition, 0, 1, StampOf(1, {1, 0, 0})));
   EXPECT_FALSE(partition.Lose(NodeId(2)));
@@ -162,7 +163,7 @@ TEST_F(LatestPartitionTest, ALostNodeIsNotWaitedFor) {
   EXPECT_TRUE(partition.Lose(NodeId(1)));
 }
 
-TEST_F(LatestPartitionTest, HandsOverBetweenTwoUpdatesAndOnlyOnceItStandsSomewhere) {
+TEST_F(LatestPartitionTest, HandOverHappensBetweenTwoUpdatesOfARestoredValue) {
   LatestPartition partition(SpecOf(PlanVersion(2)));
   EXPECT_TRUE(partition.HandOver(PlanVersion(5)));
   EXPECT_FALSE(partition.HandOver(PlanVersion(5))) << "old news";
@@ -178,7 +179,136 @@ TEST_F(LatestPartitionTest, HandsOverBetweenTwoUpdatesAndOnlyOnceItStandsSomewhe
   EXPECT_EQ(partition.state(), State::kRecovering);
 }
 
-TEST_F(LatestPartitionTest, AStampOfAnotherNumberOfNodesIsRefused) {
+TEST_F(LatestPartitionTest, UpdateWithoutMemoryForACopyWaitsForAFreeCopy) {
+  MemoryBudget budget(1 << 20);
+  const auto memory =
+      std::make_shared<JobMemory>(&budget, /*limit=*/8);  // a copy above those reserved
+  LatestPartition partition(SpecOf(PlanVersion()), memory);
+  Apply(&partition, 0, 1, 1, 1);
+  std::vector<std::shared_ptr<const Arena>> lent;
+  for (uint64_t round = 2; round <= 3; ++round) {
+    lent.push_back(partition.Value().value());
+    Apply(&partition, 0, round, 1, 1);
+  }
+  lent.push_back(partition.Value().value());
+  EXPECT_EQ(budget.used(), 8u);
+  const float update[] = {1, 1};
+  const auto apply = [&] {
+    return partition.Apply(NodeId(1), Round(1), std::as_bytes(std::span(update)));
+  };
+  EXPECT_TRUE(absl::IsResourceExhausted(apply()));
+  EXPECT_EQ(partition.Applied(NodeId(1)), Round(0)) << "nothing has changed";
+  EXPECT_TRUE(partition.IsLent());
+  partition.Postpone(NodeId(1));
+  partition.Postpone(NodeId(1));
+  EXPECT_EQ(partition.TakePostponed(), std::nullopt) << "all copies are lent";
+  lent.pop_back();
+  EXPECT_EQ(partition.TakePostponed(), NodeId(1));
+  EXPECT_EQ(partition.TakePostponed(), std::nullopt) << "once is enough";
+  EXPECT_TRUE(apply().ok());
+  EXPECT_EQ(Latest(&partition), (std::vector<float>{4, 4}));
+  EXPECT_EQ(ValuesIn(lent.front()), (std::vector<float>{1, 1})) << "what was sent never changes";
+}
+
+TEST_F(LatestPartitionTest, CopyIsPaidForWhileItIsLent) {
+  MemoryBudget budget(1 << 20);
+  std::vector<std::shared_ptr<const Arena>> lent;
+  {
+    LatestPartition partition(SpecOf(PlanVersion()), std::make_shared<JobMemory>(&budget, 0));
+    for (uint64_t round = 1; round <= 4; ++round) {
+      Apply(&partition, 0, round, 1, 1);
+      lent.push_back(partition.Value().value());
+    }
+    EXPECT_EQ(budget.used(), 2 * 8u);
+  }
+  EXPECT_EQ(budget.used(), 2 * 8u) << "the partition has gone, its copies have not been sent";
+  lent.clear();
+  EXPECT_EQ(budget.used(), 0u);
+}
+
+TEST_F(LatestPartitionTest, DropReturnsFurtherCopiesThatAreNotLent) {
+  MemoryBudget budget(1 << 20);
+  LatestPartition partition(SpecOf(PlanVersion()), std::make_shared<JobMemory>(&budget, 0));
+  std::vector<std::shared_ptr<const Arena>> lent;
+  for (uint64_t round = 1; round <= 4; ++round) {
+    Apply(&partition, 0, round, 1, 1);
+    lent.push_back(partition.Value().value());
+  }
+  EXPECT_EQ(budget.used(), 2 * 8u);
+  partition.DropFurtherCopies();
+  EXPECT_EQ(budget.used(), 2 * 8u) << "all are lent";
+  lent.erase(lent.begin());  // a reserved copy
+  partition.DropFurtherCopies();
+  EXPECT_EQ(budget.used(), 8u) << "another takes the place of the reserved one";
+  EXPECT_TRUE(partition.HasFurtherCopies());
+  EXPECT_EQ(ValuesIn(lent.front()), (std::vector<float>{2, 2}));
+  lent.clear();
+  partition.DropFurtherCopies();
+  EXPECT_EQ(budget.used(), 0u);
+  EXPECT_FALSE(partition.HasFurtherCopies());
+  EXPECT_EQ(Latest(&partition), (std::vector<float>{4, 4}));
+  Apply(&partition, 1, 1, 1, 1);
+  EXPECT_EQ(Latest(&partition), (std::vector<float>{5, 5}));
+  EXPECT_EQ(budget.used(), 0u);
+}
+
+TEST_F(LatestPartitionTest, StampsTakeTheJobsMemoryUntilTheValueIsRestored) {
+  MemoryBudget budget(1 << 20);
+  LatestPartition partition(SpecOf(PlanVersion(2)), std::make_shared<JobMemory>(&budget, 0));
+  Report(&partition, 0, 7, StampOf(13, {7, 5, 1}));
+  EXPECT_EQ(budget.used(), 0u) << "the most recent stamp lies in the partition's own memory";
+  Report(&partition, 1, 5, StampOf(14, {7, 5, 2}));
+  const uint64_t one_stamp = budget.used();
+  EXPECT_GE(one_stamp, StampBytes(3)) << "the former one is kept: the newer copy may be lost";
+  Report(&partition, 1, 5, StampOf(14, {7, 5, 2}));
+  EXPECT_EQ(budget.used(), one_stamp) << "a repeated report takes the place of the former";
+  EXPECT_TRUE(Report(&partition, 2, 0, StampOf(0, {})));
+  EXPECT_EQ(budget.used(), one_stamp) << "a node without a copy has no stamp";
+  partition.BeginRestore();
+  EXPECT_EQ(partition.Applied(NodeId(2)), Round(2));
+  partition.EndRestore(Copy(1, 1));
+  EXPECT_EQ(budget.used(), 0u);
+  EXPECT_EQ(partition.LostUpdates(), 0u);
+}
+
+TEST_F(LatestPartitionTest, StampsReturnTheirMemoryWithThePartitionAndWhenReportsStartOver) {
+  MemoryBudget budget(1 << 20);
+  {
+    LatestPartition partition(SpecOf(PlanVersion(2)), std::make_shared<JobMemory>(&budget, 0));
+    Report(&partition, 0, 7, StampOf(13, {7, 5, 1}));
+    Report(&partition, 1, 5, StampOf(12, {7, 4, 1}));
+    EXPECT_GT(budget.used(), 0u);
+    EXPECT_TRUE(partition.TakeOver(PlanVersion(3)));
+    EXPECT_EQ(budget.used(), 0u);
+    Report(&partition, 0, 7, StampOf(13, {7, 5, 1}));
+    Report(&partition, 1, 5, StampOf(12, {7, 4, 1}));
+  }
+  EXPECT_EQ(budget.used(), 0u);
+}
+
+TEST_F(LatestPartitionTest, NodeWhoseStampHadNoMemoryReportsAgainIfItsCopyIsTheMostRecent) {
+  MemoryBudget budget(/*limit=*/1);
+  LatestPartition partition(SpecOf(PlanVersion(2)), std::make_shared<JobMemory>(&budget, 0));
+  Report(&partition, 0, 7, StampOf(13, {7, 5, 1}));
+  Report(&partition, 1, 5, StampOf(12, {6, 5, 1}));
+  EXPECT_TRUE(Report(&partition, 2, 1, StampOf(9, {5, 3, 1})));
+  partition.BeginRestore();
+  EXPECT_EQ(partition.state(), State::kRestoring);
+  EXPECT_EQ(partition.Holder(), NodeId(0));
+  EXPECT_TRUE(partition.Lose(NodeId(0)));
+  partition.BeginRestore();
+  EXPECT_EQ(partition.state(), State::kRecovering);
+  EXPECT_FALSE(partition.HasReported(NodeId(1)));
+  EXPECT_TRUE(partition.HasReported(NodeId(2)));
+  EXPECT_TRUE(Report(&partition, 1, 5, StampOf(12, {6, 5, 1})));
+  partition.BeginRestore();
+  EXPECT_EQ(partition.state(), State::kRestoring);
+  partition.EndRestore(Copy(1, 1));
+  EXPECT_EQ(partition.Applied(NodeId(1)), Round(5));
+  EXPECT_EQ(partition.LostUpdates(), 1u) << "node 0 had the answer to its round 7";
+}
+
+TEST_F(LatestPartitionTest, StampOfAnotherNumberOfNodesIsRefused) {
   LatestPartition partition(SpecOf(PlanVersion(2)));
   EXPECT_TRUE(
       absl::IsInvalidArgument(partition.OnReport(NodeId(0), Round(1), StampOf(1, {1})).status()));

@@ -1,3 +1,4 @@
+// The transitions of a partition's ownership.
 #include "lib/summation/ownership.h"
 
 #include <gtest/gtest.h>
@@ -7,13 +8,13 @@ namespace {
 
 using State = Ownership::State;
 
-TEST(OwnershipTest, TheFirstOwnerIsOpenFromTheStart) {
+TEST(OwnershipTest, FirstOwnerIsOpenFromTheStart) {
   const Ownership first(3, PlanVersion(), /*handed_over=*/false);
   EXPECT_EQ(first.state(), State::kOpen);
   EXPECT_FALSE(first.AnyLacks());
 }
 
-TEST(OwnershipTest, ALaterOwnerOpensWithTheLastReport) {
+TEST(OwnershipTest, LaterOwnerOpensWithTheLastReport) {
   Ownership owner(3, PlanVersion(7), /*handed_over=*/false);
   EXPECT_EQ(owner.state(), State::kRecovering);
   EXPECT_FALSE(owner.OnReport(NodeId(2), Round(5)));
@@ -31,7 +32,7 @@ TEST(OwnershipTest, ALaterOwnerOpensWithTheLastReport) {
   EXPECT_FALSE(owner.AnyLacks());
 }
 
-TEST(OwnershipTest, NobodyLacksAnythingWhenAllHoldTheSame) {
+TEST(OwnershipTest, NoNodeLacksAResultIfAllReportTheSameRound) {
   Ownership owner(2, PlanVersion(1), /*handed_over=*/false);
   owner.OnReport(NodeId(0), Round(0));
   EXPECT_TRUE(owner.OnReport(NodeId(1), Round(0)));
@@ -39,7 +40,7 @@ TEST(OwnershipTest, NobodyLacksAnythingWhenAllHoldTheSame) {
   EXPECT_FALSE(owner.AnyLacks());
 }
 
-TEST(OwnershipTest, ANewerVersionStartsOverAndAnOldOneIsOldNews) {
+TEST(OwnershipTest, NewerVersionStartsOverAndAnOldVersionHasNoEffect) {
   Ownership owner(2, PlanVersion(3), /*handed_over=*/false);
   owner.OnReport(NodeId(0), Round(9));
   EXPECT_FALSE(owner.TakeOver(PlanVersion(3), /*handed_over=*/false));
@@ -50,7 +51,7 @@ TEST(OwnershipTest, ANewerVersionStartsOverAndAnOldOneIsOldNews) {
   EXPECT_TRUE(owner.OnReport(NodeId(0), Round(9)));
 }
 
-TEST(OwnershipTest, AnOwnerClosesBetweenTwoRounds) {
+TEST(OwnershipTest, OwnerClosesBetweenTwoRounds) {
   Ownership owner(2, PlanVersion(), /*handed_over=*/false);
   EXPECT_FALSE(owner.CloseIfDue(/*between_rounds=*/true)) << "nobody has asked for it";
   EXPECT_TRUE(owner.HandOver(PlanVersion(4)));
@@ -64,7 +65,7 @@ TEST(OwnershipTest, AnOwnerClosesBetweenTwoRounds) {
   EXPECT_FALSE(owner.HandOver(PlanVersion(4))) << "repeated by a scheduler that was started anew";
 }
 
-TEST(OwnershipTest, HandingOverWaitsForTheEndOfARecovery) {
+TEST(OwnershipTest, HandOverWaitsForTheEndOfARecovery) {
   Ownership owner(2, PlanVersion(3), /*handed_over=*/false);
   EXPECT_TRUE(owner.HandOver(PlanVersion(5)));
   EXPECT_EQ(owner.state(), State::kRecovering);
@@ -77,7 +78,7 @@ TEST(OwnershipTest, HandingOverWaitsForTheEndOfARecovery) {
   EXPECT_TRUE(owner.CloseIfDue(true));
 }
 
-TEST(OwnershipTest, ARecoveryUndoesAHandOver) {
+TEST(OwnershipTest, RecoveryUndoesAHandOver) {
   Ownership owner(1, PlanVersion(), /*handed_over=*/false);
   owner.HandOver(PlanVersion(4));
   owner.CloseIfDue(true);
@@ -86,7 +87,7 @@ TEST(OwnershipTest, ARecoveryUndoesAHandOver) {
   EXPECT_EQ(owner.state(), State::kOpen);
 }
 
-TEST(OwnershipTest, WhatIsHandedOverIsOpenAtOnce) {
+TEST(OwnershipTest, PartitionThatWasHandedOverIsOpenAtOnce) {
   EXPECT_EQ(Ownership(2, PlanVersion(3), /*handed_over=*/true).state(), State::kOpen);
   Ownership again(2, PlanVersion(3), /*handed_over=*/true);
   again.HandOver(PlanVersion(4));
@@ -95,7 +96,7 @@ TEST(OwnershipTest, WhatIsHandedOverIsOpenAtOnce) {
   EXPECT_EQ(again.state(), State::kOpen);
 }
 
-TEST(OwnershipTest, ALostNodesReportIsNotWaitedForNorCounted) {
+TEST(OwnershipTest, ReportOfALostNodeIsNeitherRequiredNorCounted) {
   Ownership owner(3, PlanVersion(7), /*handed_over=*/false);
   owner.OnReport(NodeId(0), Round(4));
   owner.OnReport(NodeId(2), Round(5));
@@ -110,7 +111,7 @@ TEST(OwnershipTest, ALostNodesReportIsNotWaitedForNorCounted) {
   EXPECT_EQ(last.state(), State::kOpen);
 }
 
-TEST(OwnershipTest, TheNewestRoundIsOpenAgainWhenItsOnlyHolderIsLost) {
+TEST(OwnershipTest, NewestRoundOpensAgainWhenItsOnlyHolderIsLost) {
   Ownership owner(3, PlanVersion(7), /*handed_over=*/false);
   owner.OnReport(NodeId(0), Round(4));
   owner.OnReport(NodeId(1), Round(4));

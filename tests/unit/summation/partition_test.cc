@@ -1,3 +1,4 @@
+// A partition's rounds: the bits of the sums, losses, and the memory of contributions.
 #include "lib/summation/partition.h"
 
 #include <gtest/gtest.h>
@@ -65,7 +66,7 @@ class Summing {
   Round sealed;
 };
 
-TEST(PartitionTest, TheLastNodeSealsTheRound) {
+TEST(PartitionTest, LastContributionSealsTheRound) {
   Summing sum(DType::kFloat32, ReduceOp::kSum, 2, 2);
   ASSERT_TRUE(sum.Add<float>({1, 2}).ok());
   EXPECT_EQ(sum.sealed, Round());
@@ -74,7 +75,7 @@ TEST(PartitionTest, TheLastNodeSealsTheRound) {
   EXPECT_EQ(sum.Result<float>(), (std::vector<float>{11, 22}));
 }
 
-TEST(PartitionTest, AnEmptyContributionAddsNothingAndMinusZeroSurvives) {
+TEST(PartitionTest, EmptyContributionAddsNothingAndKeepsMinusZero) {
   Summing sum(DType::kFloat32, ReduceOp::kSum, 1, 3);
   ASSERT_TRUE(sum.AddNothing().ok());
   ASSERT_TRUE(sum.Add<float>({-0.0f}).ok());
@@ -98,7 +99,7 @@ TEST(PartitionTest, HalfTypesAccumulateWideAndRoundOnce) {
   EXPECT_EQ(HalfToFloat(sum.Result<uint16_t>()[0]), 2050.0f);
 }
 
-TEST(PartitionTest, TheResultOfTheFormerRoundStaysWhileTheNextIsSummed) {
+TEST(PartitionTest, ResultStaysWhileTheNextRoundIsSummed) {
   Summing sum(DType::kFloat32, ReduceOp::kSum, 1, 2);
   ASSERT_TRUE(sum.Add<float>({1}).ok());
   ASSERT_TRUE(sum.Add<float>({2}).ok());
@@ -106,7 +107,7 @@ TEST(PartitionTest, TheResultOfTheFormerRoundStaysWhileTheNextIsSummed) {
   EXPECT_EQ(sum.Result<float>()[0], 3);
 }
 
-TEST(PartitionTest, ABroadcastKeepsTheBitsOfItsRoot) {
+TEST(PartitionTest, BroadcastKeepsTheBitsOfItsRoot) {
   const float signalling = std::bit_cast<float>(0xffa12345u);
   Summing sum(DType::kFloat32, ReduceOp::kBroadcast, 1, 3);
   ASSERT_TRUE(sum.AddNothing().ok());
@@ -115,7 +116,7 @@ TEST(PartitionTest, ABroadcastKeepsTheBitsOfItsRoot) {
   EXPECT_EQ(sum.Result<uint32_t>()[0], 0xffa12345u);
 }
 
-TEST(PartitionTest, ABroadcastNeedsExactlyOneRoot) {
+TEST(PartitionTest, BroadcastNeedsExactlyOneRoot) {
   Summing two(DType::kFloat32, ReduceOp::kBroadcast, 1, 2);
   ASSERT_TRUE(two.Add<float>({1}).ok());
   EXPECT_EQ(two.Add<float>({2}).code(), absl::StatusCode::kFailedPrecondition);
@@ -124,14 +125,14 @@ TEST(PartitionTest, ABroadcastNeedsExactlyOneRoot) {
   EXPECT_EQ(none.AddNothing().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST(PartitionTest, OneNodeStillDividesAndCanonicalises) {
+TEST(PartitionTest, SingleNodeStillDividesAndCanonicalises) {
   Summing sum(DType::kFloat32, ReduceOp::kAverage, 2, 1, 4);
   ASSERT_TRUE(sum.Add<float>({8, std::bit_cast<float>(0xffc00001u)}).ok());
   EXPECT_EQ(sum.Result<float>()[0], 2);
   EXPECT_EQ(sum.Result<uint32_t>()[1], 0x7fc00000u);
 }
 
-TEST(PartitionTest, TheFirstContributionCanBeReceivedInThePlaceOfItsSum) {
+TEST(PartitionTest, FirstContributionCanBeReceivedIntoTheAccumulator) {
   Summing sum(DType::kFloat32, ReduceOp::kSum, 2, 2);
   const MutableBytes room = sum.partition->DirectRoom();
   ASSERT_EQ(room.size(), 8u);
@@ -144,7 +145,7 @@ TEST(PartitionTest, TheFirstContributionCanBeReceivedInThePlaceOfItsSum) {
   EXPECT_EQ(sum.partition->copied_bytes(), 0u);
 }
 
-TEST(PartitionTest, AFirstContributionByReferenceIsNotCopiedAndIsLetGoWithTheSecond) {
+TEST(PartitionTest, FirstContributionByReferenceIsReleasedWithTheSecondWithoutACopy) {
   Summing sum(DType::kFloat32, ReduceOp::kSum, 1, 3);
   const std::vector<float> lent_values = {1};
   bool released = false;
@@ -158,7 +159,7 @@ TEST(PartitionTest, AFirstContributionByReferenceIsNotCopiedAndIsLetGoWithTheSec
   EXPECT_EQ(sum.partition->copied_bytes(), 0u);
 }
 
-TEST(PartitionTest, AReferenceToALostNodeIsCopiedInTime) {
+TEST(PartitionTest, ReferenceToTheMemoryOfALostNodeIsCopiedFirst) {
   Summing sum(DType::kFloat32, ReduceOp::kSum, 1, 2);
   std::vector<float> lent_values = {1};
   Payload lent(AsBytes(lent_values), [] {});
@@ -169,9 +170,9 @@ TEST(PartitionTest, AReferenceToALostNodeIsCopiedInTime) {
   EXPECT_EQ(sum.Result<float>()[0], 11);
 }
 
-// What comes in any order is summed in the order of the nodes, whichever of them are summed
-// together.
-TEST(PartitionTest, WhatWasKeptIsSummedInItsOrder) {
+// Contributions that arrive in any order are summed in the order of the nodes, however they are
+// grouped.
+TEST(PartitionTest, KeptContributionsAreSummedInNodeOrder) {
   MemoryBudget budget(1 << 20);
   const auto buffers = EarlyBuffers::Create(&budget);
   const auto job = std::make_shared<JobMemory>(&budget, 0);
@@ -218,7 +219,7 @@ TEST(PartitionTest, WhatWasKeptIsSummedInItsOrder) {
   }
 }
 
-TEST(EarlyBuffersTest, ABufferIsTakenFromTheBudgetInWholePagesAndGivenBack) {
+TEST(EarlyBuffersTest, BufferTakesWholePagesOfTheBudgetAndReturnsThem) {
   constexpr size_t kPage = 4096;
   MemoryBudget budget(3 * kPage);
   const auto buffers = EarlyBuffers::Create(&budget);
@@ -236,7 +237,7 @@ TEST(EarlyBuffersTest, ABufferIsTakenFromTheBudgetInWholePagesAndGivenBack) {
   EXPECT_EQ(budget.used(), 3 * kPage);
 }
 
-TEST(EarlyBuffersTest, WhatIsUnusedMakesRoomForOtherSizesAndForAccumulators) {
+TEST(EarlyBuffersTest, UnusedBuffersAreFreedForOtherSizesAndForAccumulators) {
   constexpr size_t kPage = 4096;
   MemoryBudget budget(3 * kPage);
   const auto buffers = EarlyBuffers::Create(&budget);
@@ -254,7 +255,7 @@ TEST(EarlyBuffersTest, WhatIsUnusedMakesRoomForOtherSizesAndForAccumulators) {
   EXPECT_EQ(budget.peak(), 3 * kPage);
 }
 
-TEST(EarlyBuffersTest, OnlySoMuchIsKeptUnused) {
+TEST(EarlyBuffersTest, UnusedBuffersAreLimited) {
   MemoryBudget budget(0);
   const auto buffers = EarlyBuffers::Create(&budget);
   const auto job = std::make_shared<JobMemory>(&budget, 0);
@@ -287,7 +288,7 @@ TEST(EarlyContributionTest, AccumulatorsTakeThePlaceOfEarlyContributions) {
   EXPECT_EQ(collector.Classify(NodeId(1), collector.round()), Collector::Standing::kItsTurn);
 }
 
-TEST(PartitionTest, TheLossOfTheLastNodeSealsTheRoundAndTheAverageIsOverThoseInIt) {
+TEST(PartitionTest, LossOfTheLastNodeSealsTheRoundWithTheAverageOfTheOthers) {
   Summing sum(DType::kFloat32, ReduceOp::kAverage, 2, 3, /*ranks=*/2);
   ASSERT_TRUE(sum.Add<float>({1, 2}).ok());
   ASSERT_TRUE(sum.Add<float>({3, 6}).ok());
@@ -300,7 +301,7 @@ TEST(PartitionTest, TheLossOfTheLastNodeSealsTheRoundAndTheAverageIsOverThoseInI
   EXPECT_EQ(sum.Result<float>(), (std::vector<float>{2, 0}));
 }
 
-TEST(PartitionTest, WhatALostNodeHasContributedStaysInTheRound) {
+TEST(PartitionTest, ContributionOfALostNodeStaysInTheRound) {
   Summing sum(DType::kFloat16, ReduceOp::kSum, 1, 2);
   ASSERT_TRUE(sum.Add<uint16_t>({0x3C00}).ok());  // 1
   EXPECT_EQ(sum.partition->Lose(NodeId(0)).sealed, Round());
@@ -310,7 +311,7 @@ TEST(PartitionTest, WhatALostNodeHasContributedStaysInTheRound) {
   EXPECT_EQ(sum.partition->contributors(), 2u);
 }
 
-TEST(PartitionTest, ABroadcastWithoutItsRootCannotEnd) {
+TEST(PartitionTest, BroadcastWithoutItsRootCannotEnd) {
   Summing sum(DType::kFloat32, ReduceOp::kBroadcast, 1, 3);
   ASSERT_TRUE(sum.AddNothing().ok());
   ASSERT_TRUE(sum.AddNothing().ok());
@@ -318,7 +319,7 @@ TEST(PartitionTest, ABroadcastWithoutItsRootCannotEnd) {
   EXPECT_TRUE(sum.partition->RootIsLost());
 }
 
-TEST(PartitionTest, WhatIsKeptOfALostNodeIsNotGivenUpForWantOfMemory) {
+TEST(PartitionTest, KeptContributionOfALostNodeIsNotDroppedForMemory) {
   MemoryBudget budget(1 << 20);
   const auto buffers = EarlyBuffers::Create(&budget);
   const auto job = std::make_shared<JobMemory>(&budget, 0);

@@ -1,3 +1,4 @@
+// The sentences about stalled rounds.
 #include "lib/summation/stall_log.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +24,7 @@ OpenRoundInfo Open(double seconds, uint32_t partition = 0, uint64_t round = 7) {
   return info;
 }
 
-TEST(StallLogTest, NamesWhoIsMissingAfterTenSecondsAndAfterSixty) {
+TEST(StallLogTest, MissingNodesAreNamedAfterTenAndAfterSixtySeconds) {
   StallLog log;
   EXPECT_THAT(log.Check({{Open(9.9)}}), IsEmpty());
   EXPECT_THAT(log.Check({{Open(10.5)}}),
@@ -34,26 +35,26 @@ TEST(StallLogTest, NamesWhoIsMissingAfterTenSecondsAndAfterSixty) {
   EXPECT_THAT(log.Check({{Open(300)}}), IsEmpty());
 }
 
-TEST(StallLogTest, PartitionsOfOneTensorAreOneSentence) {
+TEST(StallLogTest, PartitionsOfATensorShareASentence) {
   StallLog log;
   EXPECT_EQ(log.Check({{Open(11, 0), Open(12, 1), Open(13, 2)}}).size(), 1u);
 }
 
-TEST(StallLogTest, TheNextRoundIsAnotherStall) {
+TEST(StallLogTest, NextRoundIsAnotherStall) {
   StallLog log;
   EXPECT_EQ(log.Check({{Open(11)}}).size(), 1u);
   EXPECT_THAT(log.Check({}), IsEmpty());
   EXPECT_EQ(log.Check({{Open(11, 0, 8)}}).size(), 1u);
 }
 
-TEST(StallLogTest, ARecoveryThatWaitsForReportsSaysSo) {
+TEST(StallLogTest, RecoveryNamesTheMissingReports) {
   OpenRoundInfo recovering = Open(15);
   recovering.state = "recovering";
   StallLog log;
   EXPECT_THAT(log.Check({{recovering}}), ElementsAre(HasSubstr("reported where partition 0")));
 }
 
-TEST(StallLogTest, AHundredMissingNodesAreNotListed) {
+TEST(StallLogTest, HundredMissingNodesAreNotListed) {
   OpenRoundInfo many = Open(15);
   for (uint32_t node = 10; node < 110; ++node) many.missing.emplace_back(node);
   StallLog log;

@@ -55,7 +55,7 @@ TEST_F(HttpServerTest, ServesMetrics) {
   EXPECT_THAT(answer->body, HasSubstr("\nprocess_open_fds "));
 }
 
-TEST_F(HttpServerTest, LabelledGaugesVanishWithWhatTheyDescribe) {
+TEST_F(HttpServerTest, LabelledGaugesVanishWithTheirObjects) {
   LabelledGauges gauges(&registry_, "addend_job_nodes", "Nodes.");
   StartServer();
   gauges.Set({{{{"job_name", "a"}}, 1}, {{{"job_name", "b"}}, 2}});
@@ -77,7 +77,7 @@ TEST_F(HttpServerTest, ReadinessFollowsTheService) {
   EXPECT_EQ(Get("/healthz")->status, 200);
 }
 
-TEST_F(HttpServerTest, OtherPathsAreNotThere) {
+TEST_F(HttpServerTest, OtherPathsAreNotFound) {
   StartServer();
   EXPECT_EQ(Get("/")->status, 404);
   EXPECT_THAT(Get("/nothing")->body, HasSubstr("/nothing is not here"));

@@ -35,7 +35,7 @@ TEST(TraceRingTest, KeepsTheNewestAndShowsThemNewestFirst) {
   EXPECT_EQ(ring.size(), 3u);
 }
 
-TEST(TraceRingTest, AVisitorThatHasEnoughSeesNoMore) {
+TEST(TraceRingTest, AVisitorCanStopTheVisit) {
   TraceRing<int> ring(4);
   for (int i = 0; i < 4; ++i) ring.Add(i);
   int seen = 0;
@@ -51,7 +51,7 @@ TEST(TraceRingTest, IsEmptyOnceCleared) {
   EXPECT_THAT(Contents(ring), ElementsAre());
 }
 
-// The bucket that counts one observation of so many nanoseconds.
+// The bucket that counts an observation of so many nanoseconds.
 size_t BucketOf(int64_t ns) {
   DurationHistogram histogram;
   histogram.Observe(ns);
@@ -75,7 +75,7 @@ TEST(DurationHistogramTest, ABoundBelongsToItsOwnBucket) {
 TEST(DurationHistogramTest, AddsUpWhatItHasSeen) {
   DurationHistogram a, b;
   a.Observe(100);
-  a.Observe(-7);  // none
+  a.Observe(-7);  // not counted
   b.Observe(1'000'000'000);
   a.Add(b);
   EXPECT_EQ(a.count(), 3u);

@@ -61,7 +61,7 @@ class FairTurnsTest : public testing::Test {
   std::vector<std::unique_ptr<FakeLink>> links_;
 };
 
-TEST_F(FairTurnsTest, AJobWithManyLinksGetsNoMoreThanOneWithFew) {
+TEST_F(FairTurnsTest, ManyLinksDoNotIncreaseAJobsShare) {
   const auto many = AddLinks(kJobA, 100);
   const auto few = AddLinks(kJobB, 1);
   Run(50);
@@ -76,7 +76,7 @@ TEST_F(FairTurnsTest, TheLinksOfAJobTakeTurnsFromWhereTheLastOneStopped) {
   for (const FakeLink* link : links) EXPECT_EQ(link->served, kQuantum);
 }
 
-TEST_F(FairTurnsTest, WhatIsUsedAboveTheQuantumIsLackingTheNextTime) {
+TEST_F(FairTurnsTest, ExcessOverTheQuantumIsSubtractedFromTheNext) {
   FakeLink* const coarse = AddLink(kJobA);
   FakeLink* const fine = AddLink(kJobB);
   // Work comes in pieces: it is offered little, and does three quanta.
@@ -94,7 +94,7 @@ TEST_F(FairTurnsTest, WhatIsUsedAboveTheQuantumIsLackingTheNextTime) {
   turns_.Leave(&pieces);
 }
 
-TEST_F(FairTurnsTest, AnIdleJobSavesUpNothing) {
+TEST_F(FairTurnsTest, AnIdleJobSavesNoTime) {
   FakeLink* const idle = AddLink(kJobA, /*waiting=*/1);
   FakeLink* const busy = AddLink(kJobB);
   Run(100);
@@ -139,7 +139,7 @@ TEST_F(FairTurnsTest, SmallWeightsAreServedInEveryTurn) {
   for (const FakeLink* link : strangers) EXPECT_LE(link->offered[0], kQuantum / 32);
 }
 
-TEST_F(FairTurnsTest, NobodyIsOfferedCrumbs) {
+TEST_F(FairTurnsTest, ALinkIsOfferedAtLeastTheLeastOffer) {
   FakeLink* const first = AddLink(kJobA, kQuantum - 1);
   FakeLink* const second = AddLink(kJobA, 1);
   Run(1);
@@ -183,7 +183,7 @@ TEST_F(FairTurnsTest, ALinkThatOthersCloseIsNotServed) {
   EXPECT_EQ(closes->served, 3 * kQuantum);
 }
 
-TEST_F(FairTurnsTest, ALinkThatSaysWhoseItIsGoesOnWithThem) {
+TEST_F(FairTurnsTest, ALinkThatNamesItsJobJoinsThatGroup) {
   constexpr FairTurns::GroupId kStrangers = 77;
   FakeLink* const link = AddLink(kStrangers);
   FakeLink* const other = AddLink(kJobB);
@@ -198,7 +198,7 @@ TEST_F(FairTurnsTest, ALinkThatSaysWhoseItIsGoesOnWithThem) {
   EXPECT_EQ(other->served, 11 * kQuantum);
 }
 
-TEST_F(FairTurnsTest, WhoBeginsToWaitInATurnIsServedInItWhileTheJobHasCredit) {
+TEST_F(FairTurnsTest, ALinkThatStartsToWaitIsServedInTheSameTurnWhileItsJobHasCredit) {
   FakeLink* const reader = AddLink(kJobA, 100);
   FakeLink* const writer = AddLink(kJobA, 0);
   reader->when_served = [&] {

@@ -33,7 +33,7 @@ FrameHeader HeaderOf(uint64_t partition, FrameType type = FrameType::kContributi
 
 Bytes BytesOf(const std::string& text) { return std::as_bytes(std::span<const char>(text)); }
 
-// What the writer wants to write, as far as one system call takes it, with these numbers of bytes.
+// The bytes that the writer offers to a system call, cut to these numbers of bytes.
 std::string WriteAll(FrameWriter* writer, auto take) {
   std::string wire;
   std::vector<Done> dones;
@@ -151,7 +151,7 @@ TEST_F(FrameStreamTest, SmallFramesThatWaitLeaveInOneFrame) {
   EXPECT_EQ(recorder_.frames, Pushed());
 }
 
-TEST_F(FrameStreamTest, FewFramesAndLargeOnesLeaveAsTheyAre) {
+TEST_F(FrameStreamTest, FewFramesAndLargeFramesAreNotBundled) {
   for (uint64_t i = 1; i < FrameWriter::kLeastBundle; ++i) Push({i, "small"});
   for (uint64_t i = 10; i < 20; ++i) Push({i, std::string(kMaxBundledBytes + 1, 'l')});
   const std::string wire = WriteAll(&writer_);
@@ -171,7 +171,7 @@ TEST_F(FrameStreamTest, ABundleEndsWhereAPartitionComesAgain) {
   EXPECT_EQ(recorder_.frames, Pushed());
 }
 
-TEST_F(FrameStreamTest, WhatIsDroppedIsReadAllTheSame) {
+TEST_F(FrameStreamTest, DroppedPayloadsAreReadToo) {
   for (uint64_t i = 0; i < 100; ++i) Push({i, std::string(i % 3 == 0 ? 100000 : 1000, 'x')});
   recorder_.drop = true;
   ASSERT_TRUE(Feed(WriteAll(&writer_)).ok());
@@ -186,7 +186,7 @@ TEST_F(FrameStreamTest, NothingIsTakenAfterTheEndInTheMiddleOfABundle) {
   EXPECT_EQ(recorder_.frames.size(), 3u);
 }
 
-TEST_F(FrameStreamTest, WhatHasNotLeftIsGivenBack) {
+TEST_F(FrameStreamTest, UnsentFramesAreGivenBack) {
   for (uint64_t i = 0; i < 10; ++i) Push({i, "payload"});
   iovec vectors[FrameWriter::kVectors];
   writer_.Gather(vectors);
@@ -217,7 +217,7 @@ TEST_F(FrameStreamTest, AnythingSurvivesPartialWritesAndReads) {
   }
 }
 
-TEST_F(FrameStreamTest, BundlesThatNobodyMayWriteAreMalformed) {
+TEST_F(FrameStreamTest, ForbiddenBundlesAreMalformed) {
   FrameHeader small = HeaderOf(1), other = HeaderOf(2), large = HeaderOf(3);
   small.payload_bytes = other.payload_bytes = 10;
   large.payload_bytes = kMaxBundledBytes + 1;

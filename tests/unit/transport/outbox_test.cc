@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kFrame = 64 << 10;
 constexpr uint64_t kMiB = 1 << 20;
 
-// A link that takes what it is given and says so when it is told to.
+// A link that takes all frames and completes them when a test says so.
 class SlowLink final : public Link {
  public:
   void Send(const FrameHeader& header, Bytes, Done done) override {
@@ -69,7 +69,7 @@ TEST_F(OutboxTest, AWindowOfBytesIsHandedToTheLink) {
   EXPECT_EQ(link.sent.size(), SendLimits().window_bytes / kFrame + 1);
 }
 
-TEST_F(OutboxTest, WhatIsUrgentOvertakes) {
+TEST_F(OutboxTest, UrgentFramesOvertake) {
   for (uint64_t i = 1; i <= 3; ++i) Push(&much_, i);
   Push(&much_, 4, /*priority=*/1);
   much_.Attach(&much_link_, Traits());
@@ -82,7 +82,8 @@ TEST_F(OutboxTest, LinksOfAConvoyCarryTheirPartsSideBySide) {
   const uint64_t bytes = 100 * kMiB;
   PushEvenly(&much_, 1200, bytes);
   PushEvenly(&little_, 400, bytes);
-  // The port gives both the same; the one with little to carry must not use all of it.
+  // The port gives both links the same bandwidth; the link with little to carry must not use all of
+  // it.
   while (much_.queued() > 0) {
     much_link_.Complete(1);
     little_link_.Complete(1);
@@ -94,7 +95,7 @@ TEST_F(OutboxTest, LinksOfAConvoyCarryTheirPartsSideBySide) {
   EXPECT_EQ(little_link_.sent.size(), 400u) << "held by nobody any more";
 }
 
-TEST_F(OutboxTest, ALinkWithoutFramesHoldsNobody) {
+TEST_F(OutboxTest, ALinkWithoutFramesDelaysNoOther) {
   much_.Attach(&much_link_, Traits());
   little_.Attach(&little_link_, Traits());
   Push(&little_, 1);
@@ -102,7 +103,7 @@ TEST_F(OutboxTest, ALinkWithoutFramesHoldsNobody) {
   EXPECT_EQ(much_link_.sent.size(), 4u);
 }
 
-TEST_F(OutboxTest, ALinkThatIsLostHoldsNobody) {
+TEST_F(OutboxTest, ALostLinkDelaysNoOther) {
   much_.Attach(&much_link_, Traits());
   little_.Attach(&little_link_, Traits());
   for (uint64_t i = 1; i <= 8; ++i) Push(&little_, i);
@@ -123,7 +124,7 @@ TEST_F(OutboxTest, UrgentFramesDoNotWaitForLessUrgentOnes) {
   EXPECT_EQ(much_link_.sent[0].round, Round(11 * kMiB));
 }
 
-TEST_F(OutboxTest, FramesWithoutAPlaceNeitherWaitNorHoldUp) {
+TEST_F(OutboxTest, FramesWithoutAPlaceNeitherWaitNorDelayOthers) {
   much_.Attach(&much_link_, Traits());
   little_.Attach(&little_link_, Traits());
   for (uint64_t i = 1; i <= 8; ++i) Push(&little_, 0);
@@ -135,7 +136,7 @@ TEST_F(OutboxTest, FramesWithoutAPlaceNeitherWaitNorHoldUp) {
   EXPECT_EQ(much_link_.sent.size(), 2u);
 }
 
-TEST_F(OutboxTest, SaysWhenFramesWaitAndWhenNoneDoes) {
+TEST_F(OutboxTest, ReportsWhetherFramesWait) {
   Push(&much_, 1);
   EXPECT_EQ(waiting_changes_, 1) << "there is no link";
   much_.Attach(&much_link_, Traits());

@@ -1,4 +1,4 @@
-// What the two ends of a link over RDMA decide without any queue pair: which frames may leave, and
+// The decisions of both ends of a link over RDMA, without a queue pair: which frames may leave, and
 // where payloads may be written.
 #include <gtest/gtest.h>
 
@@ -61,7 +61,7 @@ TEST(Message, AGrantArrivesAsItWasSent) {
   EXPECT_EQ(message->head.key, 0xfedcba98u);
 }
 
-TEST(Message, WhatIsNoMessageIsRefused) {
+TEST(Message, InvalidMessagesAreRefused) {
   const FrameHeader header = HeaderOf(1, 100);
   const std::vector<std::byte> payload(100);
   const auto whole = Encoded({.kind = MessageKind::kFrame}, &header, payload);
@@ -77,7 +77,7 @@ TEST(Message, WhatIsNoMessageIsRefused) {
   EXPECT_TRUE(absl::IsDataLoss(DecodeMessage(damaged).status()));
 }
 
-TEST(Message, RandomBytesAreNeverTakenForMore) {
+TEST(Message, RandomBytesNeverDecodeToMoreThanTheyHold) {
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE(seed);
   std::mt19937 random(seed);
@@ -143,14 +143,14 @@ TEST_F(OutgoingTest, ALargePayloadIsNeededUntilItIsWritten) {
   EXPECT_EQ(Done(), 1);
 }
 
-TEST_F(OutgoingTest, SoManyPayloadsAreAnnouncedAtMost) {
+TEST_F(OutgoingTest, AnnouncedPayloadsAreLimited) {
   for (int i = 0; i < kAnnouncedMax + 3; ++i) Push(kLarge);
   EXPECT_EQ(LeaveAll(), kAnnouncedMax);
   ASSERT_TRUE(frames_.Dropped(0).ok());
   EXPECT_EQ(LeaveAll(), 1);
 }
 
-TEST_F(OutgoingTest, TheLimitOfBytesLetsOneLeaveAlways) {
+TEST_F(OutgoingTest, TheByteLimitAlwaysLetsOnePayloadLeave) {
   frames_.LimitAnnounced(kLarge + 1);
   for (int i = 0; i < 3; ++i) Push(kLarge);
   EXPECT_EQ(LeaveAll(), 1);
@@ -169,7 +169,7 @@ TEST_F(OutgoingTest, DonesRunInTheOrderOfPushing) {
   EXPECT_EQ(Done(), 2);
 }
 
-TEST_F(OutgoingTest, NumbersGoOnFromTheirLowBits) {
+TEST_F(OutgoingTest, NumbersAreExtendedFromTheirLowBits) {
   for (int i = 0; i < 5; ++i) Push(10);
   LeaveAll();
   Done();
@@ -278,7 +278,7 @@ TEST_F(IncomingTest, GrantsAreLimitedButOneMayAlwaysBeLarger) {
   EXPECT_EQ(granted_, (std::vector<uint32_t>{0, 1}));
 }
 
-TEST_F(IncomingTest, APayloadThatNobodyWantsIsNotWritten) {
+TEST_F(IncomingTest, AnUnwantedPayloadIsNotWritten) {
   drop_ = true;
   Announce(1, 10000);
   EXPECT_EQ(dropped_, std::vector<uint32_t>{0});
@@ -304,7 +304,7 @@ PortAddress Port(Fabric fabric, std::initializer_list<uint8_t> start, uint8_t la
 }
 const std::initializer_list<uint8_t> kIpv4 = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 77, 0};
 
-TEST(PortAddress, GidsReadLikeTheAddressesThatTheyAre) {
+TEST(PortAddress, GidsAreFormattedAsAddresses) {
   EXPECT_EQ(FormatGid(Port(Fabric::kRoceV2, kIpv4, 1).gid), "10.77.0.1");
   EXPECT_EQ(FormatGid(Port(Fabric::kRoceV2, {0xfe, 0x80}, 1).gid), "fe80::1");
 }

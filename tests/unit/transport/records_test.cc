@@ -1,4 +1,4 @@
-// What is encrypted arrives as it was, and nothing else opens.
+// Encrypted records open to the same bytes, and changed records do not open.
 #include "lib/transport/tcp/records.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ std::vector<std::byte> Sealed(Sealer* sealer, const std::vector<std::byte>& plai
   return sealed;
 }
 
-// Feeds the stream in parts of so many bytes, and takes what is open in others.
+// Feeds the stream in parts of so many bytes, and takes the opened bytes in parts of another size.
 absl::Status OpenAll(Opener* opener, const std::vector<std::byte>& stream, size_t part,
                      std::vector<std::byte>* plain) {
   std::vector<std::byte> room(part / 2 + 1);
@@ -50,7 +50,7 @@ absl::Status OpenAll(Opener* opener, const std::vector<std::byte>& stream, size_
   return absl::OkStatus();
 }
 
-TEST(RecordsTest, WhatWasSealedOpensHoweverItIsCut) {
+TEST(RecordsTest, SealedRecordsOpenInAnySegmentation) {
   const auto plain = Random(300'000, 1);
   for (const size_t part : {size_t{1000}, size_t{16'404}, size_t{1} << 20}) {
     Sealer sealer(Key(1));
@@ -74,7 +74,7 @@ TEST(RecordsTest, SeveralPiecesAreOneStream) {
   EXPECT_EQ(opened, plain);
 }
 
-TEST(RecordsTest, NothingOfTheTextIsToBeSeen) {
+TEST(RecordsTest, NoPlainTextIsVisible) {
   const std::vector<std::byte> plain(64, std::byte{'A'});
   Sealer sealer(Key(1));
   const auto first = Sealed(&sealer, plain);
@@ -83,14 +83,14 @@ TEST(RecordsTest, NothingOfTheTextIsToBeSeen) {
   EXPECT_NE(first, second) << "the same text is another record each time";
 }
 
-TEST(RecordsTest, AChangedBitOpensNothing) {
+TEST(RecordsTest, ARecordWithAChangedBitDoesNotOpen) {
   const auto plain = Random(100, 3);
   Sealer sealer(Key(1));
   const auto sealed = Sealed(&sealer, plain);
   for (size_t bit = 0; bit < sealed.size() * 8; ++bit) {
     auto changed = sealed;
     changed[bit / 8] ^= std::byte(1 << bit % 8);
-    changed.resize(changed.size() + (1 << 16));  // a length may have become a larger one
+    changed.resize(changed.size() + (1 << 16));  // the changed length may be larger
     Opener opener(Key(1));
     std::vector<std::byte> opened;
     EXPECT_EQ(OpenAll(&opener, changed, changed.size(), &opened).code(),
@@ -116,13 +116,44 @@ TEST(RecordsTest, RecordsThatAreMissingRepeatedOrSwappedDoNotOpen) {
   EXPECT_FALSE(opens(second, {}));
 }
 
-TEST(RecordsTest, AnotherKeyOpensNothing) {
+TEST(RecordsTest, RecordsDoNotOpenWithAnotherKey) {
   Sealer sealer(Key(1));
   Opener opener(Key(2));
   std::vector<std::byte> opened;
   const auto sealed = Sealed(&sealer, Random(10, 6));
   EXPECT_EQ(OpenAll(&opener, sealed, sealed.size(), &opened).code(), absl::StatusCode::kDataLoss);
 }
+
+TEST(RecordsTest, BothEndsChangeTheKeyAfterItsNumberOfRecords) {
+  Sealer sealer(Key(1), /*records_per_key=*/3);
+  Opener opener(Key(1), /*records_per_key=*/3);
+  std::vector<std::byte> first;
+  for (uint32_t i = 0; i < 10; ++i) {
+    const std::vector<std::byte> plain(64, std::byte{7});
+    const auto sealed = Sealed(&sealer, plain);
+    if (i == 0) first = sealed;
+    if (i == 3 || i == 6) {
+      EXPECT_NE(sealed, first) << "the same number, with another key";
+    }
+    std::vector<std::byte> opened;
+    ASSERT_TRUE(OpenAll(&opener, sealed, sealed.size(), &opened).ok()) << i;
+    EXPECT_EQ(opened, plain);
+  }
+}
+
+TEST(RecordsTest, AKeyOpensNoRecordAfterItsLast) {
+  Sealer sealer(Key(1), /*records_per_key=*/3);
+  Opener opener(Key(1), /*records_per_key=*/1000);
+  std::vector<std::byte> opened;
+  for (uint32_t i = 0; i < 3; ++i) {
+    const auto sealed = Sealed(&sealer, Random(10, i));
+    ASSERT_TRUE(OpenAll(&opener, sealed, sealed.size(), &opened).ok()) << i;
+  }
+  const auto fourth = Sealed(&sealer, Random(10, 3));
+  EXPECT_TRUE(absl::IsDataLoss(OpenAll(&opener, fourth, fourth.size(), &opened)));
+}
+
+TEST(RecordsTest, AKeyIsUsedFarBelowItsLimit) { EXPECT_LE(kRecordsPerKey, uint64_t{1} << 20); }
 
 }  // namespace
 }  // namespace addend::tcp

@@ -5,7 +5,7 @@
 namespace addend {
 namespace {
 
-TEST(SendLimitsTest, AnUnknownOrFastLinkTakesWhatIsEnoughForAny) {
+TEST(SendLimitsTest, AnUnknownOrFastLinkHasTheDefaultLimits) {
   for (const double bps : {0.0, 10e9, 100e9}) {
     const SendLimits limits = SendLimitsFor(bps);
     EXPECT_EQ(limits.window_bytes, SendLimits().window_bytes);
@@ -16,7 +16,7 @@ TEST(SendLimitsTest, AnUnknownOrFastLinkTakesWhatIsEnoughForAny) {
   }
 }
 
-TEST(SendLimitsTest, ASlowLinkTakesMillisecondsOfIt) {
+TEST(SendLimitsTest, ASlowLinkHasLimitsOfMilliseconds) {
   const SendLimits limits = SendLimitsFor(400e6);  // 50 bytes a microsecond
   EXPECT_EQ(limits.window_bytes, 25'000u);
   EXPECT_EQ(limits.lead_bytes, 100'000u);

@@ -4,7 +4,9 @@
 
 #include <cstring>
 #include <random>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/base/exit_codes.h"
@@ -69,6 +71,50 @@ TEST(FrameTest, TheFirstBytesOnTheWireAreTheMagicAndTheVersion) {
   EXPECT_EQ(bytes[6], std::byte{3}) << "the type stands at offset 6";
 }
 
+// Other versions speak them, and messages and documents name them.
+TEST(FrameTest, TypesHaveTheNumbersAndNamesOfTheProtocol) {
+  struct Row {
+    FrameType type;
+    int number;
+    std::string_view name;
+  };
+  for (const auto& [type, number, name] :
+       {Row{FrameType::kHello, 1, "HELLO"}, Row{FrameType::kContribution, 2, "CONTRIBUTION"},
+        Row{FrameType::kResult, 3, "RESULT"}, Row{FrameType::kAck, 4, "ACK"},
+        Row{FrameType::kMoved, 5, "MOVED"}, Row{FrameType::kSendAgain, 6, "SEND_AGAIN"},
+        Row{FrameType::kRecover, 7, "RECOVER"}, Row{FrameType::kAborted, 8, "ABORTED"},
+        Row{FrameType::kGoaway, 9, "GOAWAY"}, Row{FrameType::kPing, 10, "PING"},
+        Row{FrameType::kBundle, 11, "BUNDLE"}, Row{FrameType::kStamp, 12, "STAMP"},
+        Row{FrameType::kAudit, 13, "AUDIT"}, Row{FrameType::kAuditDigest, 14, "AUDIT_DIGEST"},
+        Row{FrameType::kChallenge, 15, "CHALLENGE"}, Row{FrameType::kProof, 16, "PROOF"}}) {
+    EXPECT_EQ(static_cast<int>(type), number) << name;
+    EXPECT_EQ(Name(type), name);
+  }
+}
+
+TEST(FrameTest, OnlySmallFramesOfPartitionsAreBundled) {
+  const std::set<FrameType> alone = {
+      FrameType::kHello,       FrameType::kGoaway,    FrameType::kBundle, FrameType::kAudit,
+      FrameType::kAuditDigest, FrameType::kChallenge, FrameType::kProof};
+  for (int number = 1; number <= 16; ++number) {
+    const auto type = static_cast<FrameType>(number);
+    EXPECT_EQ(MayBeBundled(type, 0), !alone.contains(type)) << Name(type);
+    EXPECT_EQ(MayBeBundled(type, kMaxBundledBytes), !alone.contains(type)) << Name(type);
+    EXPECT_FALSE(MayBeBundled(type, kMaxBundledBytes + 1)) << Name(type);
+  }
+}
+
+TEST(FrameTest, APayloadOfTheLimitIsAccepted) {
+  FrameHeader header = Sample();
+  EncodedHeader bytes;
+  header.payload_bytes = kMaxPayloadBytes;
+  EncodeHeader(header, &bytes);
+  EXPECT_TRUE(DecodeHeader(bytes).ok());
+  header.payload_bytes = kMaxPayloadBytes + 1;
+  EncodeHeader(header, &bytes);
+  EXPECT_EQ(DecodeHeader(bytes).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(FrameTest, EveryFlippedBitIsNoticed) {
   EncodedHeader good;
   EncodeHeader(Sample(), &good);
@@ -88,7 +134,7 @@ TEST(FrameTest, AnotherVersionIsNamedBeforeAnythingElse) {
   EXPECT_NE(std::string(decoded.status().message()).find("version 9"), std::string::npos);
 }
 
-// What a valid checksum cannot protect from: a peer that computes it over nonsense.
+// Errors that a valid checksum does not exclude: the peer computes it over invalid fields.
 TEST(FrameTest, UnknownValuesAreRefusedWithAValidChecksum) {
   const auto refuse = [](size_t offset, uint8_t value) {
     EncodedHeader bytes;

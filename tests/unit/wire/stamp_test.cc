@@ -5,7 +5,7 @@
 namespace addend {
 namespace {
 
-TEST(StampTest, ComesBackAsItWas) {
+TEST(StampTest, SurvivesTheRoundTrip) {
   const Stamp stamp{.updates = 0x0102030405060708, .applied = {1, 0, 0xFFFFFFFFFFFFFFFF}};
   const std::vector<std::byte> bytes = EncodeStamp(stamp);
   EXPECT_EQ(bytes.size(), StampBytes(3));
@@ -16,7 +16,7 @@ TEST(StampTest, ComesBackAsItWas) {
   EXPECT_EQ(decoded->applied, stamp.applied);
 }
 
-TEST(StampTest, OfAnotherNumberOfNodesIsRefused) {
+TEST(StampTest, AStampOfAnotherNumberOfNodesIsRefused) {
   const std::vector<std::byte> bytes = EncodeStamp({.updates = 1, .applied = {1, 2}});
   EXPECT_TRUE(absl::IsInvalidArgument(DecodeStamp(bytes, 3).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(DecodeStamp({}, 0).status()));

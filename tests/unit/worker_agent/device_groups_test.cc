@@ -1,3 +1,4 @@
+// Groups of GPUs on a node.
 #include "services/worker_agent/device_groups.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +20,7 @@ Layout Groups(std::vector<std::vector<uint32_t>> groups, bool scatter,
   return layout;
 }
 
-TEST(DeviceGroupsTest, IsCompleteWhenEveryRankHasNamedItsGpu) {
+TEST(DeviceGroupsTest, AllHaveJoinedWhenEveryRankHasNamedItsGpu) {
   DeviceGroups groups(2);
   EXPECT_FALSE(groups.AnyJoined());
   ASSERT_TRUE(groups.Join(1, "0000:02:00.0").ok());
@@ -30,13 +31,13 @@ TEST(DeviceGroupsTest, IsCompleteWhenEveryRankHasNamedItsGpu) {
   EXPECT_TRUE(groups.AllJoined());
 }
 
-TEST(DeviceGroupsTest, BeforeTheLayoutIsKnownARankIsAlone) {
+TEST(DeviceGroupsTest, RankIsItsOwnGroupBeforeTheLayoutIsDecided) {
   const DeviceGroups groups(4);
   EXPECT_THAT(groups.MembersOf(3), ElementsAre(3));
   EXPECT_EQ(groups.LeadOf(3), 3u);
 }
 
-TEST(DeviceGroupsTest, MembersWriteToTheFirstOnesSegment) {
+TEST(DeviceGroupsTest, MembersWriteToTheFirstMembersSegment) {
   DeviceGroups groups(4);
   ASSERT_TRUE(groups.Decide(Groups({{0, 2}, {1, 3}}, true)).ok());
   EXPECT_EQ(groups.LeadOf(2), 0u);
@@ -57,7 +58,7 @@ TEST(DeviceGroupsTest, RootsAreMembersOfTheGroup) {
   EXPECT_EQ(group.roots[1], 3u);
 }
 
-TEST(DeviceGroupsTest, AGroupOfOneCopiesAll) {
+TEST(DeviceGroupsTest, GroupOfASingleRankIsItsOwnRoot) {
   DeviceGroups groups(2);
   ASSERT_TRUE(groups.Decide(Groups({{0}, {1}}, true)).ok());
   const ipc::Group group = groups.GroupOf(1);
@@ -66,7 +67,7 @@ TEST(DeviceGroupsTest, AGroupOfOneCopiesAll) {
   EXPECT_EQ(group.roots[0], 0u);
 }
 
-TEST(DeviceGroupsTest, RefusesALayoutThatForgetsARankOrIsTooLarge) {
+TEST(DeviceGroupsTest, LayoutWithoutARankOrWithTooLargeAGroupIsRefused) {
   DeviceGroups groups(65);
   EXPECT_FALSE(groups.Decide(Groups({{0, 1}}, true)).ok());
   std::vector<uint32_t> all(65);

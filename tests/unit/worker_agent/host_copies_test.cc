@@ -1,3 +1,4 @@
+// Copies of contributions on a GPU.
 #include "services/worker_agent/host_copies.h"
 
 #include <gmock/gmock.h>
@@ -16,8 +17,7 @@ constexpr uint64_t kPartition = 4096;
 class HostCopiesTest : public ::testing::Test {
  protected:
   HostCopiesTest() {
-    tensor_->partition_elements = kPartition / sizeof(float);
-    tensor_->owners.resize(3);
+    tensor_->SetPlan(TensorId(1), kPartition / sizeof(float), std::vector<PartitionOwner>(3));
     BeginRound();
   }
 
@@ -25,8 +25,8 @@ class HostCopiesTest : public ::testing::Test {
   void BeginRound() {
     ASSERT_TRUE(tensor_->rounds.OnPush(0, tensor_->rounds.round(), false).ok());
     tensor_->rounds.Start(3);
-    tensor_->direct = true;
-    tensor_->on_host.assign(3, false);
+    tensor_->device.direct = true;
+    tensor_->device.on_host.assign(3, false);
   }
   void Bring(uint32_t partition, const std::string& what) {
     copies_.Bring(tensor_, partition,
@@ -37,30 +37,30 @@ class HostCopiesTest : public ::testing::Test {
                              tensor_->BytesOf(partition));
   }
 
-  const std::shared_ptr<Tensor> tensor_ =
-      *Tensor::Create(7,
-                      {.name = "t",
-                       .dtype = DType::kFloat32,
-                       .op = ReduceOp::kSum,
-                       .dims = {static_cast<int64_t>(2 * kPartition / sizeof(float) + 10)}},
-                      1);
+  const std::shared_ptr<NodeTensor> tensor_ =
+      *NodeTensor::Create(7,
+                          {.name = "t",
+                           .dtype = DType::kFloat32,
+                           .op = ReduceOp::kSum,
+                           .dims = {static_cast<int64_t>(2 * kPartition / sizeof(float) + 10)}},
+                          1);
   std::vector<uint32_t> asked_;
   std::vector<std::string> done_;
   bool trainer_is_there_ = true;
-  HostCopies copies_{[this](const Tensor&, uint32_t partition) {
+  HostCopies copies_{[this](const NodeTensor&, uint32_t partition) {
     if (trainer_is_there_) asked_.push_back(partition);
     return trainer_is_there_;
   }};
 };
 
-TEST_F(HostCopiesTest, WhatIsThereIsNotAskedFor) {
-  tensor_->direct = false;
+TEST_F(HostCopiesTest, PartitionOnTheHostIsNotRequested) {
+  tensor_->device.direct = false;
   Bring(1, "sent");
   EXPECT_THAT(done_, ElementsAre("sent"));
   EXPECT_THAT(asked_, IsEmpty());
 }
 
-TEST_F(HostCopiesTest, APartitionIsAskedForOnceAndServesAll) {
+TEST_F(HostCopiesTest, SingleRequestServesAllReaders) {
   Bring(1, "sent");
   Bring(1, "audited");
   EXPECT_THAT(asked_, ElementsAre(1));
@@ -74,7 +74,7 @@ TEST_F(HostCopiesTest, APartitionIsAskedForOnceAndServesAll) {
   EXPECT_THAT(asked_, ElementsAre(1));
 }
 
-TEST_F(HostCopiesTest, WhatIsAwaitedIsKnown) {
+TEST_F(HostCopiesTest, AwaitedPartitionsAreKnown) {
   EXPECT_FALSE(copies_.AwaitsAnyOf(*tensor_));
   Bring(2, "sent");
   EXPECT_TRUE(copies_.Awaits(*tensor_, 2));
@@ -84,7 +84,7 @@ TEST_F(HostCopiesTest, WhatIsAwaitedIsKnown) {
   EXPECT_FALSE(copies_.AwaitsAnyOf(*tensor_));
 }
 
-TEST_F(HostCopiesTest, WhoeverWaitsLearnsThatTheTrainerIsGone) {
+TEST_F(HostCopiesTest, ReadersLearnThatTheTrainerIsGone) {
   Bring(2, "sent");
   copies_.GiveUp();
   EXPECT_THAT(done_, ElementsAre("sent without"));
@@ -94,7 +94,7 @@ TEST_F(HostCopiesTest, WhoeverWaitsLearnsThatTheTrainerIsGone) {
   EXPECT_FALSE(copies_.AwaitsAnyOf(*tensor_));
 }
 
-TEST_F(HostCopiesTest, WhatNobodyAskedForIsRefused) {
+TEST_F(HostCopiesTest, CopyWithoutARequestIsRefused) {
   EXPECT_EQ(Fetched(0).code(), absl::StatusCode::kInvalidArgument);
   Bring(0, "sent");
   EXPECT_EQ(Fetched(1).code(), absl::StatusCode::kInvalidArgument);
@@ -106,7 +106,7 @@ TEST_F(HostCopiesTest, WhatNobodyAskedForIsRefused) {
   EXPECT_THAT(done_, IsEmpty());
 }
 
-TEST_F(HostCopiesTest, ATensorThatIsForgottenWaitsForNothing) {
+TEST_F(HostCopiesTest, ForgottenTensorAwaitsNoCopy) {
   Bring(0, "sent");
   copies_.Forget(*tensor_);
   EXPECT_FALSE(Fetched(0).ok());

@@ -1,3 +1,4 @@
+// The choice between TCP and RDMA.
 #include "services/worker_agent/route.h"
 
 #include <gmock/gmock.h>
@@ -43,7 +44,7 @@ RouteChoice Choice(TransportMode mode, std::vector<rdma::PortAddress> ports) {
   return {.mode = mode, .ports = std::move(ports), .why_no_ports = "there is no device"};
 }
 
-TEST(Route, IsRdmaWhereBothEndsHaveItAndReachEachOther) {
+TEST(Route, RdmaIsChosenWhereBothEndsReachEachOther) {
   const auto route = ChooseRoute(Choice(TransportMode::kAuto, {Port("a:1", 1)}),
                                  Server(true, {Port("b:1", 2)}), "");
   ASSERT_TRUE(route.ok()) << route.status();
@@ -82,14 +83,14 @@ INSTANTIATE_TEST_SUITE_P(
         Case{TransportMode::kAuto, {Port("a:1", 1)}, {Port("b:1", 1)}, "", "behind the same NIC"},
         Case{TransportMode::kAuto, {Port("a:1", 1)}, {Port("b:1", 2)}, "it broke", "it broke"}));
 
-TEST(Route, OfSeveralNicsAnyPairThatIsNotTheSameWillDo) {
+TEST(Route, AnyPairOfDifferentNicsWillDo) {
   const auto route = ChooseRoute(Choice(TransportMode::kAuto, {Port("a:1", 1), Port("a:2", 2)}),
                                  Server(true, {Port("b:1", 1), Port("b:2", 2)}), "");
   ASSERT_TRUE(route.ok()) << route.status();
   EXPECT_TRUE(route->rdma);
 }
 
-TEST(Route, OverRdmaThatWasDemandedIsNeverTcp) {
+TEST(Route, TransportRdmaNeverFallsBackToTcp) {
   const Case failing[] = {{TransportMode::kRdma, {}, {Port("b:1", 2)}, "", "there is no device"},
                           {TransportMode::kRdma, {Port("a:1", 1)}, {}, "", "the server has none"}};
   for (const Case& c : failing) {
@@ -103,7 +104,7 @@ TEST(Route, OverRdmaThatWasDemandedIsNeverTcp) {
   EXPECT_TRUE(again->rdma) << "also where it broke before, and behind one NIC";
 }
 
-TEST(Route, WhereRdmaHasFailedAndThereIsNoTcpItIsTriedAgain) {
+TEST(Route, FailedRdmaIsTriedAgainWithoutTcp) {
   const auto server = Server(false, {Port("b:1", 2)});
   EXPECT_FALSE(TakesTcp(server));
   EXPECT_TRUE(TakesTcp(Server(true, {})));
@@ -113,7 +114,7 @@ TEST(Route, WhereRdmaHasFailedAndThereIsNoTcpItIsTriedAgain) {
   EXPECT_TRUE(route->rdma);
 }
 
-TEST(Route, AServerThatTakesRdmaOnlyIsAnErrorWithoutIt) {
+TEST(Route, ServerThatTakesOnlyRdmaNeedsRdmaHere) {
   const auto route =
       ChooseRoute(Choice(TransportMode::kTcp, {}), Server(false, {Port("b:1", 2)}), "");
   EXPECT_EQ(ExitCodeOf(route.status()), kExitBadConfiguration);

@@ -1,3 +1,4 @@
+// The order of staging, and the partitions that wait for it.
 #include "services/worker_agent/staging.h"
 
 #include <gmock/gmock.h>
@@ -12,28 +13,28 @@ using ::testing::ElementsAre;
 
 constexpr uint64_t kMiB = 1 << 20;
 
-std::shared_ptr<Tensor> Make(uint32_t number, int32_t priority, uint64_t bytes,
-                             uint32_t ranks = 1) {
+std::shared_ptr<NodeTensor> Make(uint32_t number, int32_t priority, uint64_t bytes,
+                                 uint32_t ranks = 1) {
   TensorShape shape{.name = "t",
                     .dtype = DType::kFloat32,
                     .op = ReduceOp::kSum,
                     .dims = {static_cast<int64_t>(bytes / sizeof(float))}};
-  auto tensor = *Tensor::Create(number, shape, ranks);
+  auto tensor = *NodeTensor::Create(number, shape, ranks);
   tensor->priority = priority;
-  tensor->partition_elements = kMiB / sizeof(float);
-  tensor->owners.resize((bytes + kMiB - 1) / kMiB);
+  tensor->SetPlan(TensorId(number), kMiB / sizeof(float),
+                  std::vector<PartitionOwner>((bytes + kMiB - 1) / kMiB));
   return tensor;
 }
 
 class StagingOrderTest : public ::testing::Test {
  protected:
   std::vector<uint32_t> started_;
-  StagingOrder order_{[this](const std::shared_ptr<Tensor>& tensor, uint32_t) {
+  StagingOrder order_{[this](const std::shared_ptr<NodeTensor>& tensor, uint32_t) {
     started_.push_back(tensor->number);
   }};
 };
 
-TEST_F(StagingOrderTest, WhatIsUrgentOvertakesWhatWaits) {
+TEST_F(StagingOrderTest, UrgentTensorOvertakesWaitingTensors) {
   const auto large = Make(1, 0, 32 * kMiB);
   order_.Announce(large, 0);
   order_.Announce(Make(2, 0, kMiB), 0);
@@ -43,7 +44,7 @@ TEST_F(StagingOrderTest, WhatIsUrgentOvertakesWhatWaits) {
   EXPECT_THAT(started_, ElementsAre(1, 3, 2));
 }
 
-TEST_F(StagingOrderTest, SeveralSmallOnesAreUnderWayAtATime) {
+TEST_F(StagingOrderTest, SeveralSmallTensorsAreUnderWayAtATime) {
   for (uint32_t number = 1; number <= 40; ++number) order_.Announce(Make(number, 0, kMiB), 0);
   EXPECT_EQ(started_.size(), 16u);
 }
@@ -54,7 +55,7 @@ TEST_F(StagingOrderTest, GroupsDoNotWaitForEachOther) {
   EXPECT_THAT(started_, ElementsAre(1, 2));
 }
 
-TEST_F(StagingOrderTest, OneThatIsForgottenHoldsUpNobody) {
+TEST_F(StagingOrderTest, ForgottenTensorHoldsUpNoOther) {
   const auto large = Make(1, 0, 32 * kMiB);
   order_.Announce(large, 0);
   order_.Announce(Make(2, 0, kMiB), 0);
@@ -63,66 +64,55 @@ TEST_F(StagingOrderTest, OneThatIsForgottenHoldsUpNobody) {
   EXPECT_THAT(started_, ElementsAre(1, 2));
 }
 
-class Collector final : public Stage {
- public:
-  explicit Collector(std::vector<uint32_t>* partitions) : partitions_(partitions) {}
-  void Enter(Pipeline*, Task task) override { partitions_->push_back(task.partition); }
-
- private:
-  std::vector<uint32_t>* const partitions_;
-};
-
-class StagingStageTest : public ::testing::Test {
+class StagingQueueTest : public ::testing::Test {
  protected:
-  StagingStageTest() : pipeline_(MakeStages()) {}
-  std::vector<std::unique_ptr<Stage>> MakeStages() {
-    std::vector<std::unique_ptr<Stage>> stages;
-    stages.push_back(std::make_unique<StagingStage>());
-    staging_ = static_cast<StagingStage*>(stages.back().get());
-    stages.push_back(std::make_unique<Collector>(&passed_));
-    return stages;
-  }
-  void Begin(const std::shared_ptr<Tensor>& tensor) {
+  // The partitions that need not wait.
+  std::vector<uint32_t> Begin(const std::shared_ptr<NodeTensor>& tensor) {
+    std::vector<uint32_t> passed;
     for (uint32_t partition = 0; partition < tensor->partitions(); ++partition) {
-      Task task;
-      task.tensor = tensor;
-      task.partition = partition;
-      pipeline_.Begin(std::move(task));
+      if (!queue_.Hold({.tensor = tensor, .partition = partition, .round = Round(1)})) {
+        passed.push_back(partition);
+      }
     }
+    return passed;
+  }
+  std::vector<uint32_t> Stage(NodeTensor* tensor, uint32_t rank, uint64_t bytes) {
+    tensor->device.pushes[rank].staged = bytes;
+    std::vector<uint32_t> passed;
+    for (const PartitionPush& push : queue_.Advance(*tensor)) passed.push_back(push.partition);
+    return passed;
   }
 
-  StagingStage* staging_ = nullptr;
-  std::vector<uint32_t> passed_;
-  Pipeline pipeline_;
+  StagingQueue queue_;
 };
 
-TEST_F(StagingStageTest, WhatIsInHostMemoryPassesAtOnce) {
-  Begin(Make(1, 0, 3 * kMiB));
-  EXPECT_THAT(passed_, ElementsAre(0, 1, 2));
+TEST_F(StagingQueueTest, PartitionsInHostMemoryDoNotWait) {
+  EXPECT_THAT(Begin(Make(1, 0, 3 * kMiB)), ElementsAre(0, 1, 2));
 }
 
-TEST_F(StagingStageTest, APartitionPassesWhenAllRanksHaveDoneTheirPartOfIt) {
+TEST_F(StagingQueueTest, PartitionWaitsUntilAllRanksHaveStagedIt) {
   const auto tensor = Make(1, 0, 3 * kMiB, 2);
-  tensor->device[0].used = tensor->device[1].used = true;
-  tensor->device[1].staged = 3 * kMiB;
-  Begin(tensor);
-  EXPECT_THAT(passed_, ElementsAre());
-  tensor->device[0].staged = 2 * kMiB - 1;
-  staging_->Advance(*tensor);
-  EXPECT_THAT(passed_, ElementsAre(0));
-  tensor->device[0].staged = 3 * kMiB;
-  staging_->Advance(*tensor);
-  EXPECT_THAT(passed_, ElementsAre(0, 1, 2));
+  tensor->device.pushes[0].used = tensor->device.pushes[1].used = true;
+  tensor->device.pushes[1].staged = 3 * kMiB;
+  EXPECT_THAT(Begin(tensor), ElementsAre());
+  EXPECT_THAT(Stage(tensor.get(), 0, 2 * kMiB - 1), ElementsAre(0));
+  EXPECT_THAT(Stage(tensor.get(), 0, 3 * kMiB), ElementsAre(1, 2));
+  EXPECT_THAT(Stage(tensor.get(), 0, 3 * kMiB), ElementsAre());
 }
 
-TEST_F(StagingStageTest, OneRankMayPushFromHostMemory) {
+TEST_F(StagingQueueTest, RankThatPushesFromHostMemoryIsNotWaitedFor) {
   const auto tensor = Make(1, 0, kMiB, 2);
-  tensor->device[1].used = true;
-  Begin(tensor);
-  EXPECT_THAT(passed_, ElementsAre());
-  tensor->device[1].staged = kMiB;
-  staging_->Advance(*tensor);
-  EXPECT_THAT(passed_, ElementsAre(0));
+  tensor->device.pushes[1].used = true;
+  EXPECT_THAT(Begin(tensor), ElementsAre());
+  EXPECT_THAT(Stage(tensor.get(), 1, kMiB), ElementsAre(0));
+}
+
+TEST_F(StagingQueueTest, ClearedQueueReturnsNoPartition) {
+  const auto tensor = Make(1, 0, kMiB);
+  tensor->device.pushes[0].used = true;
+  EXPECT_THAT(Begin(tensor), ElementsAre());
+  queue_.Clear();
+  EXPECT_THAT(Stage(tensor.get(), 0, kMiB), ElementsAre());
 }
 
 }  // namespace

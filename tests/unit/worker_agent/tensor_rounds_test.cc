@@ -1,3 +1,4 @@
+// A tensor's rounds on a node: pushes and results.
 #include "services/worker_agent/tensor_rounds.h"
 
 #include <gtest/gtest.h>
@@ -5,7 +6,7 @@
 namespace addend {
 namespace {
 
-TEST(TensorRoundsTest, ARoundIsReadyWhenAllLocalRanksHavePushed) {
+TEST(TensorRoundsTest, RoundIsReadyWhenAllLocalRanksHavePushed) {
   TensorRounds rounds(2);
   ASSERT_TRUE(rounds.OnPush(1, Round(1), false).ok());
   EXPECT_FALSE(rounds.AllPushed());
@@ -16,7 +17,7 @@ TEST(TensorRoundsTest, ARoundIsReadyWhenAllLocalRanksHavePushed) {
   EXPECT_FALSE(rounds.HasData(0));
 }
 
-TEST(TensorRoundsTest, ARankPushesRoundsWithoutGapsOrRepetitions) {
+TEST(TensorRoundsTest, RanksPushRoundsWithoutGapsOrRepetitions) {
   TensorRounds rounds(2);
   EXPECT_FALSE(rounds.OnPush(0, Round(2), false).ok());
   ASSERT_TRUE(rounds.OnPush(0, Round(1), false).ok());
@@ -24,7 +25,7 @@ TEST(TensorRoundsTest, ARankPushesRoundsWithoutGapsOrRepetitions) {
   EXPECT_FALSE(rounds.OnPush(0, Round(2), false).ok()) << "round 1 has not ended";
 }
 
-TEST(TensorRoundsTest, ARoundEndsWithTheResultOfItsLastPartition) {
+TEST(TensorRoundsTest, RoundEndsWithTheResultOfItsLastPartition) {
   TensorRounds rounds(1);
   ASSERT_TRUE(rounds.OnPush(0, Round(1), false).ok());
   rounds.Start(3);
@@ -37,7 +38,7 @@ TEST(TensorRoundsTest, ARoundEndsWithTheResultOfItsLastPartition) {
   EXPECT_TRUE(rounds.OnPush(0, Round(2), false).ok());
 }
 
-TEST(TensorRoundsTest, AResultOfAnOldRoundIsNotWanted) {
+TEST(TensorRoundsTest, ResultOfAnOldRoundIsNotWanted) {
   TensorRounds rounds(1);
   ASSERT_TRUE(rounds.OnPush(0, Round(1), false).ok());
   rounds.Start(1);
@@ -52,7 +53,7 @@ TEST(TensorRoundsTest, AResultOfAnOldRoundIsNotWanted) {
   EXPECT_TRUE(rounds.Wants(0, Round(2)));
 }
 
-TEST(TensorRoundsTest, APartitionTakesOneResult) {
+TEST(TensorRoundsTest, PartitionTakesASingleResult) {
   TensorRounds rounds(1);
   ASSERT_TRUE(rounds.OnPush(0, Round(1), false).ok());
   rounds.Start(2);

@@ -1,4 +1,4 @@
-// The declarations of the CUDA runtime that lib/client/cuda uses, as the toolkit has them, for the
+// The declarations of the CUDA runtime that lib/client/cuda uses, as in the toolkit, for the
 // emulation: so its tests need no toolkit. In C, like the original.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The declarations of NCCL that lib/client/cuda uses, as NCCL's own header has them; see
+// The declarations of NCCL that lib/client/cuda uses, as in NCCL's own header; see
 // cuda_runtime_api.h beside it.
 #pragma once
 

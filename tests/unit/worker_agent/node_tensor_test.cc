@@ -1,4 +1,5 @@
-#include "services/worker_agent/tensor.h"
+// A tensor's memory, partitions and contribution.
+#include "services/worker_agent/node_tensor.h"
 
 #include <gtest/gtest.h>
 
@@ -7,15 +8,14 @@
 namespace addend {
 namespace {
 
-std::shared_ptr<Tensor> Make(ReduceOp op, uint32_t local_ranks, int64_t elements = 100) {
+std::shared_ptr<NodeTensor> Make(ReduceOp op, uint32_t local_ranks, int64_t elements = 100) {
   TensorShape shape{.name = "t", .dtype = DType::kFloat32, .op = op, .dims = {elements}};
-  auto tensor = *Tensor::Create(1, shape, local_ranks);
-  tensor->partition_elements = 64;
-  tensor->owners.resize((elements + 63) / 64);
+  auto tensor = *NodeTensor::Create(1, shape, local_ranks);
+  tensor->SetPlan(TensorId(1), 64, std::vector<PartitionOwner>((elements + 63) / 64));
   return tensor;
 }
 
-void Write(Tensor* tensor, uint32_t rank, float value) {
+void Write(NodeTensor* tensor, uint32_t rank, float value) {
   float* values = reinterpret_cast<float*>(tensor->contributions[rank]->memory().data());
   std::fill(values, values + tensor->bytes / sizeof(float), value);
 }
@@ -26,7 +26,7 @@ float First(Bytes bytes) {
   return value;
 }
 
-TEST(TensorTest, OneRanksDataTravelsFromWhereItWasWritten) {
+TEST(NodeTensorTest, SingleRanksDataIsSentFromItsSegment) {
   const auto tensor = Make(ReduceOp::kSum, 1);
   ASSERT_TRUE(tensor->rounds.OnPush(0, Round(1), false).ok());
   ASSERT_TRUE(tensor->PrepareContribution().ok());
@@ -36,18 +36,18 @@ TEST(TensorTest, OneRanksDataTravelsFromWhereItWasWritten) {
   EXPECT_EQ(tensor->Contribution(1).size(), 144u) << "the last partition is the rest";
 }
 
-TEST(TensorTest, WhatANicReadsFromTheGpuIsReadThereUntilItIsOnTheHost) {
+TEST(NodeTensorTest, DirectContributionIsReadFromTheGpuUntilItsCopyIsOnTheHost) {
   const auto tensor = Make(ReduceOp::kSum, 1);
   ASSERT_TRUE(tensor->rounds.OnPush(0, Round(1), false).ok());
-  tensor->direct_range = *DeviceRange::Reserve(UniqueFd(), tensor->bytes);
-  tensor->direct = true;
-  tensor->on_host = {false, true};
+  tensor->device.range = *DeviceRange::Reserve(UniqueFd(), tensor->bytes);
+  tensor->device.direct = true;
+  tensor->device.on_host = {false, true};
   ASSERT_TRUE(tensor->PrepareContribution().ok());
-  EXPECT_EQ(tensor->Contribution(0).data(), tensor->direct_range->memory().data());
+  EXPECT_EQ(tensor->Contribution(0).data(), tensor->device.range->memory().data());
   EXPECT_EQ(tensor->Contribution(1).data(), tensor->contributions[0]->memory().data() + 256);
 }
 
-TEST(TensorTest, SeveralRanksAreSummedPartitionByPartition) {
+TEST(NodeTensorTest, SeveralRanksAreSummedPartitionByPartition) {
   const auto tensor = Make(ReduceOp::kAverage, 2);
   Write(tensor.get(), 0, 1.0f);
   Write(tensor.get(), 1, 2.0f);
@@ -61,7 +61,7 @@ TEST(TensorTest, SeveralRanksAreSummedPartitionByPartition) {
       << "a contribution is never written";
 }
 
-TEST(TensorTest, ANodeWithoutDataContributesNothing) {
+TEST(NodeTensorTest, NodeWithoutDataHasAnEmptyContribution) {
   const auto tensor = Make(ReduceOp::kSum, 2);
   ASSERT_TRUE(tensor->rounds.OnPush(0, Round(1), true).ok());
   ASSERT_TRUE(tensor->rounds.OnPush(1, Round(1), true).ok());
@@ -70,26 +70,26 @@ TEST(TensorTest, ANodeWithoutDataContributesNothing) {
   EXPECT_TRUE(tensor->Contribution(0).empty());
 }
 
-TEST(TensorTest, TwoLocalRootsOfABroadcastAreAMismatch) {
+TEST(NodeTensorTest, BroadcastWithTwoLocalRootsIsAMismatch) {
   const auto tensor = Make(ReduceOp::kBroadcast, 2);
   ASSERT_TRUE(tensor->rounds.OnPush(0, Round(1), false).ok());
   ASSERT_TRUE(tensor->rounds.OnPush(1, Round(1), false).ok());
   EXPECT_EQ(tensor->PrepareContribution().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST(TensorTest, ResultsAlternateBetweenTwoSlots) {
+TEST(NodeTensorTest, ResultsAlternateBetweenTwoSlots) {
   const auto tensor = Make(ReduceOp::kSum, 1);
   EXPECT_NE(tensor->ResultSlot(Round(1)).data(), tensor->ResultSlot(Round(2)).data());
   EXPECT_EQ(tensor->ResultSlot(Round(1)).data(), tensor->ResultSlot(Round(3)).data());
 }
 
-TEST(TensorTest, ATensorWithoutElementsHasNoPartitionsAndNoBytes) {
+TEST(NodeTensorTest, TensorWithoutElementsHasNoPartitionsAndNoBytes) {
   const auto tensor = Make(ReduceOp::kSum, 1, 0);
   EXPECT_EQ(tensor->bytes, 0u);
   EXPECT_EQ(tensor->partitions(), 0u);
 }
 
-TEST(TensorTest, PlacesSpreadThePartitionsOfEveryLinkEvenly) {
+TEST(NodeTensorTest, PlacesSpreadThePartitionsOfEveryLinkEvenly) {
   const auto tensor = Make(ReduceOp::kSum, 1, 64 * 6);
   // The links are not used, only told apart.
   auto* const some = reinterpret_cast<ServerLink*>(0x10);
@@ -102,13 +102,13 @@ TEST(TensorTest, PlacesSpreadThePartitionsOfEveryLinkEvenly) {
                                    1 + bytes * 7 / 8, 1 + bytes / 4, 1 + bytes * 3 / 4}));
 }
 
-TEST(TensorTest, RanksThatAggregateOnTheirGpusAreOneContribution) {
+TEST(NodeTensorTest, GroupOfGpusIsASingleInputOfTheSum) {
   const auto tensor = Make(ReduceOp::kSum, 4);
   Write(tensor.get(), 0, 3.0f);  // of ranks 0 and 1
   Write(tensor.get(), 2, 5.0f);  // of ranks 2 and 3
   for (uint32_t rank = 0; rank < 4; ++rank) {
     ASSERT_TRUE(tensor->rounds.OnPush(rank, Round(1), /*empty=*/rank == 0).ok());
-    tensor->device[rank] = {.used = true, .lead = rank / 2 * 2, .staged = 0};
+    tensor->device.pushes[rank] = {.used = true, .lead = rank / 2 * 2, .staged = 0};
   }
   ASSERT_TRUE(tensor->PrepareContribution().ok());
   ASSERT_TRUE(tensor->must_reduce);
@@ -116,22 +116,22 @@ TEST(TensorTest, RanksThatAggregateOnTheirGpusAreOneContribution) {
   EXPECT_EQ(First(tensor->Contribution(0)), 8.0f);
 }
 
-TEST(TensorTest, WhatOneGroupHasSummedTravelsFromWhereItsMembersWroteIt) {
+TEST(NodeTensorTest, SumOfASingleGroupIsSentFromItsSegment) {
   const auto tensor = Make(ReduceOp::kSum, 2);
   for (uint32_t rank = 0; rank < 2; ++rank) {
     ASSERT_TRUE(tensor->rounds.OnPush(rank, Round(1), false).ok());
-    tensor->device[rank] = {.used = true, .lead = 0, .staged = tensor->bytes};
+    tensor->device.pushes[rank] = {.used = true, .lead = 0, .staged = tensor->bytes};
   }
   ASSERT_TRUE(tensor->PrepareContribution().ok());
   EXPECT_FALSE(tensor->must_reduce);
   EXPECT_EQ(tensor->Contribution(0).data(), tensor->contributions[0]->memory().data());
 }
 
-TEST(TensorTest, IsStagedAsFarAsTheLastOfItsRanks) {
+TEST(NodeTensorTest, StagedBytesAreThoseOfTheSlowestRank) {
   const auto tensor = Make(ReduceOp::kSum, 3);
   EXPECT_EQ(tensor->StagedBytes(), tensor->bytes);
-  tensor->device[0] = {.used = true, .lead = 0, .staged = 40};
-  tensor->device[2] = {.used = true, .lead = 2, .staged = 12};
+  tensor->device.pushes[0] = {.used = true, .lead = 0, .staged = 40};
+  tensor->device.pushes[2] = {.used = true, .lead = 2, .staged = 12};
   EXPECT_EQ(tensor->StagedBytes(), 12u);
 }
 

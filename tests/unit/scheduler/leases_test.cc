@@ -1,0 +1,160 @@
+#include "services/scheduler/leases.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace addend {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+constexpr absl::Duration kLease = absl::Seconds(5);
+
+class LeasesTest : public testing::Test {
+ protected:
+  LeasesTest() : job_(jobs_.Create("a")) {
+    job_.settings.set_num_nodes(3);
+    for (uint32_t rank = 0; rank < 3; ++rank) {
+      Node& node = job_.nodes[NodeId(rank)];
+      node.rank = NodeId(rank);
+      node.lease = Connected(10 + rank);
+    }
+  }
+  Lease Connected(WatchId watch) const {
+    Lease lease = Leases::Begun(now_);
+    lease.watch = watch;
+    lease.has_watched = true;
+    return lease;
+  }
+  Node& node(uint32_t rank) { return job_.nodes.at(NodeId(rank)); }
+  Server& AddServer() {
+    Server server;
+    server.id = fleet_.NumberFor(0);
+    server.lease = Connected(20 + server.id.value());
+    const ServerId id = server.id;
+    fleet_.Add(std::move(server));
+    return *fleet_.Find(id);
+  }
+  void Disconnect(Lease* lease) {
+    lease->watch = 0;
+    lease->unwatched_since = now_;
+  }
+
+  absl::Time now_ = absl::FromUnixSeconds(1'700'000'000);
+  Fleet fleet_;
+  Jobs jobs_;
+  Job& job_;
+  Leases leases_{kLease, now_};
+  History history_;
+  UpdateNumbers numbers_{now_};
+};
+
+TEST_F(LeasesTest, SilentMembersExpireAfterALease) {
+  const Server& server = AddServer();
+  now_ += kLease - absl::Milliseconds(1);
+  EXPECT_THAT(leases_.Expired(now_, job_), IsEmpty());
+  node(1).lease.last_seen = now_;
+  now_ += absl::Milliseconds(1);
+  EXPECT_THAT(leases_.Expired(now_, job_), ElementsAre(NodeId(0), NodeId(2)));
+  EXPECT_THAT(leases_.Expired(now_, fleet_), ElementsAre(server.id));
+  EXPECT_EQ(leases_.WhyExpired(now_, node(0).lease), "nothing was heard of it for 5s");
+}
+
+TEST_F(LeasesTest, MemberWithoutAStreamExpiresThoughItIsHeard) {
+  Disconnect(&node(0).lease);
+  now_ += kLease;
+  for (uint32_t rank = 0; rank < 3; ++rank) node(rank).lease.last_seen = now_;
+  EXPECT_THAT(leases_.Expired(now_, job_), ElementsAre(NodeId(0)));
+  EXPECT_EQ(leases_.WhyExpired(now_, node(0).lease),
+            "its connection broke and did not come back for 5s");
+}
+
+TEST_F(LeasesTest, ConnectedAndRestoredMembersLive) {
+  Lease lease = Connected(1);
+  EXPECT_TRUE(leases_.Alive(lease, now_));
+  Disconnect(&lease);
+  EXPECT_FALSE(leases_.Alive(lease, now_)) << "its stream broke: a new start replaces it";
+  const Lease restored = leases_.Restored(now_);
+  EXPECT_TRUE(leases_.Alive(restored, now_ + 2 * kLease - absl::Milliseconds(1)));
+  EXPECT_FALSE(leases_.Alive(restored, now_ + 2 * kLease));
+}
+
+TEST_F(LeasesTest, NewStreamEndsTheFormerStreamOfItsMember) {
+  Changes changes(now_, &history_, &numbers_);
+  Lease& lease = node(0).lease;
+  leases_.Open(91, {ServerId(), job_.id, NodeId(0)}, &lease, &changes);
+  leases_.Open(92, {ServerId(), job_.id, NodeId(0)}, &lease, &changes);
+  EXPECT_EQ(lease.watch, 92u);
+  const Decision decision = changes.TakeDecision();
+  ASSERT_EQ(decision.ended.size(), 2u);
+  EXPECT_EQ(decision.ended[1].watch, 91u);
+  EXPECT_TRUE(absl::IsAborted(decision.ended[1].reason));
+  EXPECT_FALSE(leases_.Broke(91).has_value()) << "it was replaced";
+  EXPECT_EQ(leases_.Broke(92)->node, NodeId(0));
+  EXPECT_FALSE(leases_.Broke(92).has_value());
+}
+
+TEST_F(LeasesTest, GapInWhichTheSchedulerStoodStillProlongsLeases) {
+  now_ += absl::Seconds(60);
+  EXPECT_EQ(leases_.ForgiveGap(now_, &fleet_, &jobs_), absl::Seconds(59));
+  EXPECT_THAT(leases_.Expired(now_, job_), IsEmpty());
+  now_ += absl::Seconds(1);
+  EXPECT_EQ(leases_.ForgiveGap(now_, &fleet_, &jobs_), absl::ZeroDuration());
+}
+
+TEST_F(LeasesTest, AccusedNodeIsGuiltyWhenItsConnectionBreaks) {
+  Leases::Accuse(now_, NodeId(0), "cannot reach it", &node(1));
+  EXPECT_EQ(leases_.Guilty(now_, job_), nullptr);
+  Disconnect(&node(1).lease);
+  EXPECT_EQ(leases_.Guilty(now_, job_), &node(1));
+}
+
+TEST_F(LeasesTest, ConnectedNodeIsGuiltyALeaseAfterItsFirstAccusation) {
+  Leases::Accuse(now_, NodeId(0), "cannot reach it", &node(1));
+  now_ += absl::Seconds(4);
+  Leases::Accuse(now_, NodeId(0), "still cannot reach it", &node(1));
+  Leases::Accuse(now_, NodeId(2), "cannot reach it either", &node(1));
+  EXPECT_EQ(leases_.Guilty(now_, job_), nullptr);
+  now_ += absl::Seconds(1);
+  EXPECT_EQ(leases_.Guilty(now_, job_), &node(1)) << "later accusations give no new lease";
+}
+
+TEST_F(LeasesTest, NodeThatMostOthersCannotReachGoesFirst) {
+  Leases::Accuse(now_, NodeId(1), "cannot reach it", &node(0));
+  Leases::Accuse(now_, NodeId(0), "cannot reach it", &node(1));
+  Leases::Accuse(now_, NodeId(2), "cannot reach it", &node(1));
+  now_ += kLease;
+  EXPECT_EQ(leases_.Guilty(now_, job_), &node(1));
+}
+
+TEST_F(LeasesTest, AccusedServerIsGuiltyIfItsStreamBrokeAtAboutThatTime) {
+  Server& server = AddServer();
+  server.accused_at = now_;
+  EXPECT_THAT(Leases::Guilty(fleet_), IsEmpty()) << "it is connected";
+  now_ += absl::Milliseconds(900);
+  Disconnect(&server.lease);
+  EXPECT_THAT(Leases::Guilty(fleet_), ElementsAre(server.id));
+  now_ += absl::Seconds(1);
+  Disconnect(&server.lease);
+  EXPECT_THAT(Leases::Guilty(fleet_), IsEmpty()) << "the accusation is older than the break";
+}
+
+TEST_F(LeasesTest, EmptyJobIsKeptForTwelveLeases) {
+  job_.empty_since = now_;
+  EXPECT_THAT(leases_.Abandoned(now_ + 12 * kLease - absl::Milliseconds(1), jobs_), IsEmpty());
+  EXPECT_THAT(leases_.Abandoned(now_ + 12 * kLease, jobs_), ElementsAre(job_.id));
+}
+
+TEST_F(LeasesTest, NextLookIsSoonWhereSomethingIsDue) {
+  EXPECT_EQ(leases_.NextLook(now_, fleet_, jobs_), now_ + absl::Seconds(1));
+  job_.forming_changed = true;
+  EXPECT_EQ(leases_.NextLook(now_, fleet_, jobs_), now_ + absl::Milliseconds(200));
+  node(1).lease.last_seen = now_ - kLease + absl::Milliseconds(50);
+  EXPECT_EQ(leases_.NextLook(now_, fleet_, jobs_), now_ + absl::Milliseconds(50));
+  Leases::Accuse(now_, NodeId(1), "cannot reach it", &node(0));
+  EXPECT_EQ(leases_.NextLook(now_, fleet_, jobs_), now_ + absl::Milliseconds(20));
+}
+
+}  // namespace
+}  // namespace addend

@@ -1,0 +1,84 @@
+#include "services/scheduler/lifecycle.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/unit/scheduler/job_scope_fixture.h"
+
+namespace addend {
+namespace {
+
+using testing::HasSubstr;
+
+class LifecycleTest : public JobScopeTest {
+ protected:
+  LifecycleTest() {
+    AddNodes(2);
+    job_.current.state = v1::FORMING;
+  }
+  void Update() { Lifecycle(scope()).UpdateForming(); }
+  Node& node(uint32_t rank) { return job_.nodes.at(NodeId(rank)); }
+};
+
+TEST_F(LifecycleTest, JobIsReadyWhenNothingIsMissing) {
+  EXPECT_EQ(WaitsFor(job_, fleet_), "");
+  Update();
+  EXPECT_EQ(job_.current.state, v1::READY);
+  EXPECT_NE(Broadcast(), nullptr);
+}
+
+TEST_F(LifecycleTest, FormingJobNamesTheNodesThatHoldItUp) {
+  node(1).trainers = 0;
+  EXPECT_THAT(WaitsFor(job_, fleet_), HasSubstr("node 1 of 2 (ranks 0..1): agent connected"));
+  node(0).info.set_colocated_server_id(5);
+  EXPECT_THAT(WaitsFor(job_, fleet_), HasSubstr("node 0 of 2 (ranks 0..1): the colocated"));
+  node(1).lease.watch = 0;
+  EXPECT_THAT(WaitsFor(job_, fleet_), HasSubstr("node 1 of 2 (ranks 0..1): registered, but"));
+  job_.settings.set_num_nodes(4);
+  EXPECT_THAT(WaitsFor(job_, fleet_), HasSubstr("nodes 2 and 3 of 4 (ranks 0..3): not registered"));
+}
+
+TEST_F(LifecycleTest, NodesAreNotToldAnewTooOften) {
+  node(0).trainers = node(1).trainers = 0;
+  Update();
+  EXPECT_NE(Broadcast(), nullptr);
+  NextEvent(absl::Milliseconds(199));
+  node(0).trainers = 1;
+  Update();
+  EXPECT_EQ(Broadcast(), nullptr);
+  EXPECT_TRUE(job_.forming_changed);
+  NextEvent(absl::Milliseconds(1));
+  node(0).trainers = 0;
+  Update();
+  EXPECT_NE(Broadcast(), nullptr);
+  EXPECT_FALSE(job_.forming_changed);
+}
+
+TEST_F(LifecycleTest, OnlyAReadyGenerationFails) {
+  Lifecycle(scope()).Fail("first", 75, "peer_lost");
+  EXPECT_EQ(job_.current.state, v1::FORMING);
+  job_.current.state = v1::READY;
+  Lifecycle(scope()).Fail("second", 75, "peer_lost");
+  Lifecycle(scope()).Fail("third", 1, "internal");
+  EXPECT_EQ(job_.current.state, v1::FAILED);
+  EXPECT_EQ(job_.current.reason, "second") << "the first failure counts";
+}
+
+TEST_F(LifecycleTest, NextGenerationBeginsWhenAllNodesAreIdle) {
+  Server& server = AddServer(1 << 20);
+  job_.current.state = v1::READY;
+  Published("w", 5000);
+  ASSERT_LT(server.free_bytes, 1u << 20);
+  node(0).idle = true;
+  Lifecycle(scope()).StartNextGenerationIfIdle();
+  EXPECT_EQ(job_.current.number, Generation(1));
+  node(1).idle = true;
+  Lifecycle(scope()).StartNextGenerationIfIdle();
+  EXPECT_EQ(job_.current.number, Generation(2));
+  EXPECT_EQ(job_.current.state, v1::FORMING);
+  EXPECT_TRUE(job_.current.tensors.empty());
+  EXPECT_EQ(server.free_bytes, 1u << 20);
+  EXPECT_EQ(changes_->updates().full.size(), 2u) << "every node gets the whole state";
+}
+
+}  // namespace
+}  // namespace addend

@@ -1,0 +1,113 @@
+#include "services/scheduler/records.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/scheduler/job_scope_fixture.h"
+
+namespace addend {
+namespace {
+
+// Records are compared with those of the state that is read from them.
+class RecordsTest : public JobScopeTest {
+ protected:
+  RecordsTest() {
+    AddNodes(2);
+    job_.key = std::string(32, 'k');
+    job_.created = now_;
+    Server& server = AddServer(1 << 20);
+    server.info.add_endpoints()->set_port(1);
+    server.secret_digest = "digest";
+    for (auto& [rank, node] : job_.nodes) {
+      node.info.set_job("a");
+      *node.info.mutable_settings() = job_.settings;
+    }
+    tensor_ = &Published("w", 5000);
+    server.draining = true;
+  }
+  template <typename Message>
+  static void ExpectEqual(const Message& a, const Message& b) {
+    EXPECT_EQ(a.DebugString(), b.DebugString());
+  }
+  Jobs EmptyJobs() const {
+    Jobs jobs;
+    jobs.RestoreNextNumber(jobs_.next_number());
+    return jobs;
+  }
+
+  DeclaredTensor* tensor_ = nullptr;
+};
+
+TEST_F(RecordsTest, StateSurvivesItsRecord) {
+  const v1::ServerRecord server = records::RecordOf(*fleet_.Find(ServerId(1)));
+  Fleet fleet;
+  fleet.RestoreNextNumber(2);
+  ExpectEqual(records::RecordOf(*records::From(server, fleet)), server);
+
+  job_.current.state = v1::FAILED;
+  job_.current.reason = "why";
+  job_.current.exit_code = 75;
+  job_.current.failed_kind = "peer_lost";
+  job_.current.gone[NodeId(1)] = "lost";
+  job_.current.lost[NodeId(1)] = 101;
+  const v1::JobRecord job = records::RecordOf(job_);
+  ExpectEqual(records::RecordOf(*records::From(job, EmptyJobs())), job);
+
+  job_.nodes.at(NodeId(1)).idle = true;
+  const v1::NodeRecord node = records::RecordOf(job_, job_.nodes.at(NodeId(1)));
+  ExpectEqual(records::RecordOf(job_, *records::From(node, job_)), node);
+
+  tensor_->differing = Descriptor("w", 6000);
+  tensor_->differing_node = NodeId(1);
+  const v1::AgreementRecord agreement = records::RecordOf(job_, *tensor_);
+  Job empty = *records::From(job, EmptyJobs());
+  ExpectEqual(records::RecordOf(job_, *records::From(agreement, empty)), agreement);
+}
+
+TEST_F(RecordsTest, ServerWithAnUnknownNumberIsDamage) {
+  v1::ServerRecord record = records::RecordOf(*fleet_.Find(ServerId(1)));
+  record.set_server_id(fleet_.next_number());
+  EXPECT_TRUE(absl::IsDataLoss(records::From(record, Fleet()).status()));
+  record.set_server_id(0);
+  EXPECT_TRUE(absl::IsDataLoss(records::From(record, fleet_).status()));
+}
+
+TEST_F(RecordsTest, SecondJobOfANameIsDamage) {
+  v1::JobRecord record = records::RecordOf(job_);
+  EXPECT_TRUE(absl::IsDataLoss(records::From(record, jobs_).status()));
+  record.set_name("b");
+  EXPECT_TRUE(records::From(record, jobs_).ok());
+  record.set_job_id(jobs_.next_number());
+  EXPECT_TRUE(absl::IsDataLoss(records::From(record, jobs_).status()));
+}
+
+TEST_F(RecordsTest, NodeOutsideOfItsJobIsDamage) {
+  v1::NodeRecord record = records::RecordOf(job_, job_.nodes.at(NodeId(1)));
+  record.mutable_registration()->set_job("b");
+  EXPECT_FALSE(records::From(record, job_).ok());
+  record.mutable_registration()->set_job("a");
+  job_.settings.set_num_nodes(1);
+  EXPECT_FALSE(records::From(record, job_).ok());
+}
+
+TEST_F(RecordsTest, PlanHasToFitItsTensor) {
+  const v1::PlanRecord good = records::PlanRecordOf(job_, *tensor_);
+  job_.current.tensors.ClearId(*tensor_);
+  EXPECT_TRUE(records::Check(good, job_, *tensor_).ok());
+  const auto refused = [&](auto damage) {
+    v1::PlanRecord record = good;
+    damage(record.mutable_plan());
+    return absl::IsDataLoss(records::Check(record, job_, *tensor_));
+  };
+  EXPECT_TRUE(refused([](auto* plan) { plan->set_tensor_id(0); }));
+  EXPECT_TRUE(refused([&](auto* plan) { plan->set_tensor_id(job_.next_tensor); }));
+  EXPECT_TRUE(refused([](auto* plan) { plan->mutable_tensor()->set_name("b"); }));
+  EXPECT_TRUE(refused([](auto* plan) { plan->set_partition_elements(0); }));
+  EXPECT_TRUE(refused([](auto* plan) { plan->add_servers(1); }));
+  EXPECT_TRUE(refused([](auto* plan) { plan->set_shards(0, 1 << 20); }));
+  EXPECT_TRUE(refused([](auto* plan) { plan->add_moves()->set_partition(1000); }));
+  job_.current.tensors.SetId(tensor_, TensorId(good.plan().tensor_id()));
+  EXPECT_TRUE(refused([](auto*) {})) << "another tensor has the number";
+}
+
+}  // namespace
+}  // namespace addend

@@ -1,0 +1,69 @@
+#include "services/scheduler/stragglers.h"
+
+#include "tests/unit/scheduler/job_scope_fixture.h"
+
+namespace addend {
+namespace {
+
+class StragglersTest : public JobScopeTest {
+ protected:
+  StragglersTest() {
+    AddNodes(2);
+    slow_ = AddServer().id;
+    fast_ = AddServer().id;
+    Published("w", 100000);
+  }
+  // All nodes see the servers at work for these parts of the time.
+  void Work(double slow, double fast) {
+    for (int i = 0; i < 20; ++i) {
+      NextEvent();
+      beat_.set_generation(1);
+      beat_.clear_paces();
+      for (const auto& [id, part] : {std::pair{slow_, slow}, std::pair{fast_, fast}}) {
+        v1::ServerPace& pace = *beat_.add_paces();
+        pace.set_server_id(id.value());
+        pace.set_served_s(served_[id] += part);
+        pace.set_services(services_ += 10);
+      }
+      for (const auto& [rank, node] : job_.nodes) TakePaces(now_, rank, beat_, &job_);
+      Stragglers(scope()).Follow(react_);
+    }
+  }
+
+  ServerId slow_, fast_;
+  bool react_ = true;
+  v1::HeartbeatRequest beat_;
+  std::map<ServerId, double> served_;
+  uint64_t services_ = 0;
+};
+
+TEST_F(StragglersTest, ServerThatIsAtWorkLongerCountsWithLess) {
+  Work(0.9, 0.3);
+  EXPECT_LT(job_.SpeedOf(slow_), 1);
+  EXPECT_EQ(job_.SpeedOf(fast_), 1);
+  EXPECT_EQ(job_.current.rebalance, PlanReason::kPace);
+}
+
+TEST_F(StragglersTest, NothingChangesWhenReactionIsSwitchedOff) {
+  react_ = false;
+  Work(0.9, 0.3);
+  EXPECT_EQ(job_.SpeedOf(slow_), 1);
+  EXPECT_FALSE(job_.current.rebalance.has_value());
+}
+
+TEST_F(StragglersTest, FastestServerThatIsLeftCountsInFull) {
+  job_.speeds[slow_] = 0.5;
+  fleet_.Remove(fast_);
+  Stragglers(scope()).Follow(/*react=*/false);
+  EXPECT_EQ(job_.SpeedOf(slow_), 1);
+  EXPECT_EQ(job_.current.rebalance, PlanReason::kPace);
+}
+
+TEST_F(StragglersTest, LowestSpeedOfAllJobsIsShown) {
+  job_.speeds[slow_] = 0.5;
+  jobs_.Create("b").speeds[slow_] = 0.25;
+  EXPECT_EQ(LowestSpeeds(jobs_), (std::map<ServerId, double>{{slow_, 0.25}}));
+}
+
+}  // namespace
+}  // namespace addend

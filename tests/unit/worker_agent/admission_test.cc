@@ -1,0 +1,139 @@
+// Trainers before they are ranks.
+#include "services/worker_agent/admission.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lib/client/addend.h"
+#include "tests/unit/worker_agent/fake_node.h"
+
+namespace addend {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class AdmissionTest : public ::testing::Test {
+ protected:
+  static ipc::Message InitOf(int32_t local_rank) {
+    ipc::Message init;
+    init.type = ipc::Type::kInit;
+    init.rank = 2 + local_rank;
+    init.size = 4;
+    init.local_rank = local_rank;
+    init.local_size = 2;
+    return init;
+  }
+  absl::Status Init(FakeTrainer* trainer, const ipc::Message& init, std::string_view job = "job",
+                    bool running = true) {
+    TrainerMessage message;
+    message.fixed = init;
+    message.text = job;
+    return admission_.OnInit(trainer, message, ranks_, running);
+  }
+  void ExpectRefused(const ipc::Message& init, const std::string& why,
+                     std::string_view job = "job") {
+    FakeTrainer trainer;
+    EXPECT_TRUE(Init(&trainer, init, job).ok());
+    ASSERT_THAT(trainer.types(), ElementsAre(ipc::Type::kInitReply));
+    EXPECT_NE(trainer.last().message.code, 0u);
+    EXPECT_THAT(trainer.last().text, HasSubstr(why));
+  }
+
+  FakeNode node_;
+  LocalRanks ranks_{NodeId(1), 2, "host"};
+  Admission admission_{node_.context()};
+  FakeTrainer first_{11};
+  FakeTrainer second_{12};
+};
+
+TEST_F(AdmissionTest, TrainersWaitForTheJobAndHearItsProgress) {
+  node_.job = {.state = v1::FORMING, .reason = "waiting for node 0"};
+  ASSERT_TRUE(Init(&first_, InitOf(0)).ok());
+  EXPECT_THAT(node_.reports.said, ElementsAre("trainers 1"));
+  EXPECT_THAT(admission_.AdmitWaiting(&ranks_), IsEmpty());
+  EXPECT_THAT(first_.types(), ElementsAre(ipc::Type::kProgress));
+  EXPECT_EQ(first_.last().text, "waiting for node 0");
+  node_.job = {.state = v1::READY, .reason = ""};
+  EXPECT_THAT(admission_.AdmitWaiting(&ranks_), ElementsAre(&first_));
+  EXPECT_EQ(ranks_.at(0), &first_);
+  const ipc::Message& reply = first_.last().message;
+  EXPECT_EQ(reply.type, ipc::Type::kInitReply);
+  EXPECT_EQ(reply.rank, 2);
+  EXPECT_EQ(reply.node_rank, 1);
+  EXPECT_EQ(reply.num_nodes, 2);
+}
+
+TEST_F(AdmissionTest, NextRunWaitsForTheEndOfTheFormerRun) {
+  ASSERT_TRUE(Init(&first_, InitOf(0)).ok());
+  admission_.AdmitWaiting(&ranks_);
+  ranks_.Leave(&first_);
+  ASSERT_TRUE(Init(&second_, InitOf(0)).ok());
+  EXPECT_THAT(admission_.AdmitWaiting(&ranks_), IsEmpty());
+  EXPECT_EQ(second_.last().text, "waiting for the former run to end on all nodes");
+}
+
+TEST_F(AdmissionTest, RefusesTrainersThatDoNotFit) {
+  ipc::Message init = InitOf(0);
+  init.version = 9999;
+  ExpectRefused(init, "libaddend speaks version 9999");
+  ExpectRefused(InitOf(0), "serves job 'job', not job 'other'", "other");
+  init = InitOf(0);
+  init.local_size = 3;
+  ExpectRefused(init, "LOCAL_WORLD_SIZE=3 does not fit");
+  init = InitOf(0);
+  init.rank = 0;
+  ExpectRefused(init, "local rank 0 of node 1 is rank 2 of 4");
+  EXPECT_EQ(admission_.refused(), 4u);
+}
+
+TEST_F(AdmissionTest, RefusesASecondTrainerOfARank) {
+  ASSERT_TRUE(Init(&first_, InitOf(0)).ok());
+  ExpectRefused(InitOf(0), "local rank 0 of node 1 is already connected");
+  admission_.AdmitWaiting(&ranks_);
+  ExpectRefused(InitOf(0), "local rank 0 of node 1 is already connected");
+  EXPECT_TRUE(Init(&second_, InitOf(0), "job", /*running=*/false).ok());
+  EXPECT_THAT(second_.sent, IsEmpty()) << "it waits for the next generation";
+}
+
+TEST_F(AdmissionTest, SecondInitBreaksTheProtocol) {
+  ASSERT_TRUE(Init(&first_, InitOf(0)).ok());
+  admission_.AdmitWaiting(&ranks_);
+  EXPECT_EQ(Init(&first_, InitOf(0)).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(AdmissionTest, TrainersWaitNoLongerThanForARound) {
+  node_.job = {.state = v1::FORMING, .reason = "waiting for node 0"};
+  ASSERT_TRUE(Init(&first_, InitOf(0)).ok());
+  node_.loop.Pass(absl::Seconds(100));
+  ASSERT_TRUE(Init(&second_, InitOf(1)).ok());
+  node_.loop.Pass(absl::Seconds(200));
+  admission_.RefuseStalled(ranks_);
+  EXPECT_EQ(first_.last().message.code, uint32_t{ADDEND_ERROR_STALLED});
+  EXPECT_THAT(first_.last().text, HasSubstr("has not begun within --stall-timeout=5m: waiting for "
+                                            "node 0"));
+  EXPECT_THAT(second_.sent, IsEmpty());
+  EXPECT_THAT(node_.reports.said, ElementsAre("trainers 1", "trainers 2", "trainers 1"));
+}
+
+TEST_F(AdmissionTest, TrainerThatIsGoneWaitsNoLonger) {
+  node_.job.state = v1::FORMING;
+  ASSERT_TRUE(Init(&first_, InitOf(0)).ok());
+  admission_.OnTrainerGone(&first_);
+  admission_.OnTrainerGone(&second_);
+  EXPECT_THAT(node_.reports.said, ElementsAre("trainers 1", "trainers 0"));
+  node_.job.state = v1::READY;
+  EXPECT_THAT(admission_.AdmitWaiting(&ranks_), IsEmpty());
+}
+
+TEST_F(AdmissionTest, ProcessThatEndsRefusesAllTrainers) {
+  ASSERT_TRUE(Init(&first_, InitOf(0)).ok());
+  admission_.RefuseAll(absl::UnavailableError("the agent was stopped"), /*told=*/1);
+  EXPECT_EQ(first_.last().text, "the agent was stopped");
+  ExpectRefused(InitOf(1), "the agent was stopped");
+  EXPECT_EQ(admission_.refused(), 3u);
+}
+
+}  // namespace
+}  // namespace addend

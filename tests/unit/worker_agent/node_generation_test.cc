@@ -1,0 +1,267 @@
+// A generation from its trainers' messages to their results, and its replacement.
+#include "services/worker_agent/node_generation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "lib/client/addend.h"
+#include "services/worker_agent/agent_report.h"
+#include "tests/unit/worker_agent/fake_node.h"
+
+namespace addend {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class NodeGenerationTest : public ::testing::Test {
+ protected:
+  NodeGenerationTest() { Begin(); }
+  ~NodeGenerationTest() override {
+    generation_->End();
+    node_.loop.Settle();
+    generation_.reset();
+    node_.directory.DropClosed();
+  }
+  void Begin() {
+    generation_.emplace(node_.context());
+    for (uint32_t rank = 0; rank < 2; ++rank) generation_->ranks()->Enter(rank, &trainers_[rank]);
+  }
+  absl::Status Send(uint32_t rank, const ipc::Message& fixed, std::string_view text = {}) {
+    static constexpr int64_t kDims[] = {2};
+    TrainerMessage message;
+    message.fixed = fixed;
+    message.text = text;
+    if (fixed.type == ipc::Type::kDeclare) message.dims = kDims;
+    return generation_->OnMessage(&trainers_[rank], std::move(message));
+  }
+  ipc::Message Of(ipc::Type type, uint32_t number = 0) {
+    ipc::Message message;
+    message.type = type;
+    message.tensor = number;
+    message.round = 1;
+    return message;
+  }
+  void DeclareAndPlan() {
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      ASSERT_TRUE(Send(rank, Of(ipc::Type::kDeclare), "t").ok());
+    }
+    v1::NodeUpdate update = Update();
+    v1::TensorPlan* const plan = update.add_tensors();
+    plan->set_tensor_id(6);
+    plan->mutable_tensor()->set_name("t");
+    plan->set_partition_elements(2);
+    plan->add_servers(2);
+    plan->add_shards(0);
+    generation_->Apply(update);
+    link_ = node_.tcp.Open();
+  }
+  void Push() {
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      WriteFloats(generation_->tensors().ByNumber(1)->contributions[rank]->memory(), {1, 2});
+      ASSERT_TRUE(Send(rank, Of(ipc::Type::kPush, 1)).ok());
+    }
+    node_.loop.Settle();
+  }
+  static v1::NodeUpdate Update(v1::JobState state = v1::READY) {
+    v1::NodeUpdate update;
+    update.set_generation(1);
+    update.set_state(state);
+    update.set_plan_version(3);
+    return update;
+  }
+  FrameHeader Result() const {
+    FrameHeader header;
+    header.type = FrameType::kResult;
+    header.job = node_.identity.job;
+    header.generation = node_.identity.generation;
+    header.partition = PartitionId(TensorId(6), 0);
+    header.round = Round(1);
+    return header;
+  }
+
+  FakeNode node_;
+  FakeTrainer trainers_[2] = {FakeTrainer(100), FakeTrainer(101)};
+  std::optional<NodeGeneration> generation_;
+  FakeLink* link_ = nullptr;
+};
+
+TEST_F(NodeGenerationTest, PushPullFromDeclarationToResult) {
+  DeclareAndPlan();
+  EXPECT_EQ(trainers_[0].last().message.type, ipc::Type::kDeclared);
+  EXPECT_EQ(trainers_[0].last().segments, 2u);
+  Push();
+  ASSERT_THAT(link_->types(), ElementsAre(FrameType::kContribution));
+  EXPECT_EQ(link_->frames[0].payload, FloatBytes({2, 4}));
+  ASSERT_TRUE(link_->Deliver(Result(), FloatBytes({20, 40})).ok());
+  EXPECT_EQ(trainers_[1].last().message.type, ipc::Type::kResult);
+  EXPECT_EQ(trainers_[1].last().message.code, 0u);
+}
+
+TEST_F(NodeGenerationTest, DifferentDeclarationsFailTheGeneration) {
+  ASSERT_TRUE(Send(0, Of(ipc::Type::kDeclare), "t").ok());
+  ipc::Message other = Of(ipc::Type::kDeclare);
+  other.op = static_cast<uint8_t>(ReduceOp::kMax);
+  ASSERT_TRUE(Send(1, other, "t").ok());
+  EXPECT_THAT(trainers_[1].last().text, HasSubstr("all ranks must declare the same"));
+  node_.loop.Settle();
+  EXPECT_EQ(trainers_[0].last().message.type, ipc::Type::kFailure);
+  EXPECT_EQ(trainers_[0].last().message.code, uint32_t{ADDEND_ERROR_MISMATCH});
+}
+
+TEST_F(NodeGenerationTest, UndeclaredAndUnknownMessagesBreakTheProtocol) {
+  EXPECT_FALSE(Send(0, Of(ipc::Type::kPush, 1)).ok());
+  EXPECT_FALSE(Send(0, Of(ipc::Type::kUndeclare, 1)).ok());
+  EXPECT_FALSE(Send(0, Of(static_cast<ipc::Type>(99))).ok());
+}
+
+TEST_F(NodeGenerationTest, TrainerThatEndsFailsTheGenerationForAllNodes) {
+  generation_->OnTrainerGone(&trainers_[1], absl::UnavailableError("its socket closed"));
+  node_.loop.Settle();
+  EXPECT_THAT(node_.reports.said, Contains("failed peer_lost: rank 3 (local rank 1 of node 1, pid "
+                                           "101 on host) ended without shutdown: its socket "
+                                           "closed"));
+  EXPECT_EQ(trainers_[0].last().message.type, ipc::Type::kFailure);
+}
+
+TEST_F(NodeGenerationTest, LastTrainerThatLeavesMakesTheNodeIdle) {
+  for (FakeTrainer& trainer : trainers_) {
+    ASSERT_TRUE(Send(static_cast<uint32_t>(trainer.local_rank), Of(ipc::Type::kShutdown)).ok());
+    EXPECT_EQ(trainer.closed, absl::OkStatus());
+    generation_->OnTrainerGone(&trainer, absl::OkStatus());
+  }
+  EXPECT_EQ(node_.reports.said.back(), "idle");
+  EXPECT_TRUE(generation_->state().running());
+}
+
+TEST_F(NodeGenerationTest, FailureOfTheJobReachesTheTrainers) {
+  v1::NodeUpdate update = Update(v1::FAILED);
+  update.set_reason("node 0 was lost");
+  update.set_failed_kind("peer_lost");
+  generation_->Apply(update);
+  node_.loop.Settle();
+  EXPECT_EQ(trainers_[0].last().text, "node 0 was lost");
+  EXPECT_THAT(node_.reports.said, Not(Contains(HasSubstr("failed")))) << "the scheduler knows";
+}
+
+TEST_F(NodeGenerationTest, TrainersHearOfNodesThatAreLost) {
+  v1::NodeUpdate update = Update();
+  update.add_lost_nodes(0);
+  generation_->Apply(update);
+  EXPECT_EQ(trainers_[0].last().message.type, ipc::Type::kMembers);
+  EXPECT_EQ(trainers_[0].last().message.num_nodes, 1);
+}
+
+TEST_F(NodeGenerationTest, JobThatFormsAgainIsNoticedOnce) {
+  EXPECT_FALSE(generation_->Apply(Update()));
+  EXPECT_TRUE(generation_->Apply(Update(v1::FORMING)));
+  EXPECT_FALSE(generation_->Apply(Update(v1::FORMING)));
+  EXPECT_EQ(node_.counters.plan_version, PlanVersion(3));
+  EXPECT_EQ(node_.counters.plan_changes, 1u);
+}
+
+TEST_F(NodeGenerationTest, NextGenerationStartsAfreshWhileOldLinksClose) {
+  DeclareAndPlan();
+  Push();
+  FakeLink* const old = link_;
+  generation_->End();
+  EXPECT_EQ(trainers_[0].closed, absl::AbortedError("the generation is over"));
+  generation_.reset();
+  node_.identity.generation = Generation(2);
+  Begin();
+  FrameHeader late = Result();
+  late.generation = Generation(1);
+  EXPECT_TRUE(old->Deliver(late, FloatBytes({20, 40})).ok()) << "nothing takes it";
+  node_.loop.Pass(absl::Minutes(1));
+  EXPECT_TRUE(generation_->state().running());
+  EXPECT_TRUE(generation_->tensors().by_number().empty());
+  DeclareAndPlan();
+  Push();
+  EXPECT_EQ(link_->frames[0].header.generation, Generation(2));
+  ASSERT_TRUE(link_->Deliver(Result(), FloatBytes({20, 40})).ok());
+  EXPECT_EQ(trainers_[0].last().message.type, ipc::Type::kResult);
+}
+
+TEST_F(NodeGenerationTest, SchedulerThatRestartedHearsTheDeclarationsAgain) {
+  ASSERT_TRUE(Send(0, Of(ipc::Type::kDeclare), "t").ok());
+  node_.reports.said.clear();
+  generation_->ReportAgain();
+  EXPECT_THAT(node_.reports.said, ElementsAre("declare t"));
+}
+
+class AgentReportTest : public NodeGenerationTest {
+ protected:
+  const NodeContext context_ = node_.context();
+  const AgentReport report_{&context_};
+};
+
+TEST_F(AgentReportTest, SnapshotShowsTrainersLinksAndOpenRounds) {
+  DeclareAndPlan();
+  ASSERT_TRUE(Send(0, Of(ipc::Type::kPush, 1)).ok());
+  node_.loop.Pass(absl::Seconds(7));
+  const v1::GetAgentResponse response = report_.Snapshot(*generation_);
+  EXPECT_EQ(response.job(), "job");
+  EXPECT_EQ(response.node_rank(), 1u);
+  EXPECT_EQ(response.plan_version(), 3u);
+  ASSERT_EQ(response.trainers_size(), 2);
+  EXPECT_EQ(response.trainers(0).pid(), 100);
+  EXPECT_EQ(response.trainers(0).open_pushes(), 1u);
+  ASSERT_EQ(response.links_size(), 1);
+  EXPECT_EQ(response.links(0).transport(), "tcp");
+  EXPECT_TRUE(response.links(0).connected());
+  ASSERT_EQ(response.open_size(), 1);
+  EXPECT_EQ(response.open(0).name(), "t");
+  EXPECT_EQ(response.open(0).open_s(), 7.0);
+  EXPECT_THAT(response.open(0).missing(), ElementsAre(1));
+  EXPECT_EQ(response.open_rounds(), 1u);
+  EXPECT_GT(response.shared_memory_bytes(), 0u);
+}
+
+TEST_F(AgentReportTest, NumbersCountPartitionsAndTheOldestRound) {
+  DeclareAndPlan();
+  Push();
+  node_.loop.Pass(absl::Seconds(2));
+  EXPECT_EQ(report_.Numbers(*generation_).partitions_out, 1u);
+  EXPECT_EQ(report_.Numbers(*generation_).oldest_open_s, 2.0);
+  ASSERT_TRUE(link_->Deliver(Result(), FloatBytes({20, 40})).ok());
+  const AgentNumbers numbers = report_.Numbers(*generation_);
+  EXPECT_EQ(numbers.partitions_in, 1u);
+  EXPECT_EQ(numbers.bytes_in, 8u);
+  EXPECT_EQ(numbers.oldest_open_s, 0.0);
+}
+
+TEST_F(AgentReportTest, HeartbeatTellsActivityAndEachIncidentOnce) {
+  DeclareAndPlan();
+  node_.incidents.Note("stall", "a round is open", node_.loop.TraceTime());
+  node_.loop.Pass(absl::Seconds(3));
+  v1::HeartbeatRequest beat;
+  report_.FillBeat(*generation_, &beat);
+  EXPECT_EQ(beat.activity(), "2 of 2 trainers connected, 0 rounds");
+  EXPECT_THAT(beat.links(), HasSubstr("1 tcp"));
+  ASSERT_EQ(beat.incidents_size(), 1);
+  EXPECT_EQ(beat.incidents(0).age_s(), 3.0);
+  ASSERT_EQ(beat.paces_size(), 1);
+  EXPECT_EQ(beat.paces(0).server_id(), 2u);
+  v1::HeartbeatRequest next;
+  report_.FillBeat(*generation_, &next);
+  EXPECT_EQ(next.incidents_size(), 0);
+}
+
+TEST_F(AgentReportTest, TraceHasTheTimesOfItsJobsPartitions) {
+  DeclareAndPlan();
+  Push();
+  ASSERT_TRUE(link_->Deliver(Result(), FloatBytes({20, 40})).ok());
+  v1::TraceChunk chunk;
+  report_.FillTrace(JobId(99), 1, &chunk);
+  EXPECT_EQ(chunk.lives_size(), 0) << "another job";
+  report_.FillTrace(node_.identity.job, 1, &chunk);
+  ASSERT_EQ(chunk.lives_size(), 1);
+  EXPECT_EQ(chunk.lives(0).server_id(), 2u);
+  EXPECT_EQ(chunk.tensors(0).name(), "t");
+}
+
+}  // namespace
+}  // namespace addend

@@ -1,0 +1,199 @@
+// Links to servers: made, lost, made again, and given up.
+#include "services/worker_agent/servers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lib/base/exit_codes.h"
+#include "lib/transport/rdma/signals.h"
+#include "tests/unit/worker_agent/fake_generation.h"
+
+namespace addend {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class ServersTest : public ::testing::Test {
+ protected:
+  // A link to a partition's owner.
+  ServerLink* LinkToOwner(uint32_t server) {
+    generation_.Declare(Floats("t", 4));
+    generation_.Apply(FakeGeneration::PlanOf(6, "t", 4, {server}));
+    node_.reports.said.clear();
+    return *generation_.servers.LinkTo(server, 0);
+  }
+  // The servers of a plan with this server alone.
+  static google::protobuf::RepeatedPtrField<v1::ServerInfo> OneServer(uint32_t number,
+                                                                      uint64_t incarnation = 9) {
+    google::protobuf::RepeatedPtrField<v1::ServerInfo> servers;
+    *servers.Add() = FakeNode().AddServer(number);
+    servers[0].set_incarnation(incarnation);
+    return servers;
+  }
+
+  FakeNode node_;
+  FakeGeneration generation_{&node_};
+  Servers& servers_ = generation_.servers;
+};
+
+TEST_F(ServersTest, LinkIsMadeOnce) {
+  ServerLink* const link = *servers_.LinkTo(2, 3);
+  EXPECT_EQ(*servers_.LinkTo(2, 3), link);
+  ASSERT_EQ(node_.tcp.attempts.size(), 1u);
+  EXPECT_EQ(node_.tcp.attempts.front().address.host, "10.0.0.7");
+  EXPECT_EQ(node_.tcp.attempts.front().shard, 3u);
+  node_.tcp.Open();
+  EXPECT_TRUE(link->open());
+  EXPECT_EQ(link->where(), "summation server 2 (b)");
+}
+
+TEST_F(ServersTest, ColocatedServerIsReachedInTheProcess) {
+  ASSERT_TRUE(servers_.LinkTo(1, 0).ok());
+  EXPECT_EQ(node_.inproc.attempts.size(), 1u);
+  EXPECT_TRUE(servers_.is_colocated(ServerId(1)));
+}
+
+TEST_F(ServersTest, RefusesServersThatCannotBeReached) {
+  EXPECT_TRUE(absl::IsInternal(servers_.LinkTo(7, 0).status()));
+  node_.directory.servers[2].mutable_endpoints(0)->set_host("127.0.0.1");
+  const absl::Status loopback = servers_.LinkTo(2, 0).status();
+  EXPECT_THAT(loopback.message(), HasSubstr("advertises 127.0.0.1, which other machines cannot"));
+  EXPECT_EQ(ExitCodeOf(loopback), kExitBadConfiguration);
+  EXPECT_THAT(servers_.links(), IsEmpty());
+}
+
+TEST_F(ServersTest, BrokenLinkIsMadeAgainAtOnce) {
+  ServerLink* const link = LinkToOwner(2);
+  node_.tcp.Open()->Close(absl::UnavailableError("reset"));
+  node_.loop.Settle();
+  EXPECT_THAT(generation_.events, ElementsAre("open", "lost"));
+  ASSERT_EQ(node_.tcp.attempts.size(), 1u);
+  node_.tcp.Open();
+  EXPECT_EQ(link->times_open(), 2);
+  EXPECT_THAT(node_.reports.said, IsEmpty());
+}
+
+TEST_F(ServersTest, ServerThatRefusesConnectionsIsReportedLostOnce) {
+  LinkToOwner(2);
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    ASSERT_EQ(node_.tcp.attempts.size(), 1u);
+    node_.tcp.Refuse(absl::UnavailableError("refused"));
+    node_.loop.Pass(absl::Milliseconds(100));
+  }
+  EXPECT_THAT(node_.reports.said, ElementsAre("lost server 2"));
+}
+
+TEST_F(ServersTest, DisagreementFailsTheGeneration) {
+  LinkToOwner(2);
+  node_.tcp.Open()->Close(WithExitCode(absl::FailedPreconditionError("v9"), kExitVersion));
+  node_.loop.Settle();
+  EXPECT_FALSE(generation_.state.running());
+  EXPECT_THAT(node_.reports.said, ElementsAre(HasSubstr("failed version: summation server 2")));
+}
+
+TEST_F(ServersTest, RestartedServerIsReportedLost) {
+  LinkToOwner(2);
+  node_.tcp.Open(Incarnation(10));
+  EXPECT_THAT(generation_.events, ElementsAre("stranger"));
+  EXPECT_THAT(node_.reports.said, ElementsAre("lost server 2"));
+}
+
+TEST_F(ServersTest, ServerThatLeavesThePlanLosesItsLinks) {
+  ServerLink* const link = LinkToOwner(2);
+  FakeLink* const wire = node_.tcp.Open();
+  servers_.Learn(OneServer(2));
+  EXPECT_FALSE(wire->closed.has_value());
+  servers_.Learn(OneServer(3));
+  EXPECT_TRUE(wire->closed.has_value());
+  EXPECT_TRUE(link->given_up());
+  node_.loop.Settle();
+  EXPECT_THAT(generation_.events, ElementsAre("open")) << "a link that was given up is not lost";
+}
+
+TEST_F(ServersTest, NumberOfAnotherProcessLosesItsLinks) {
+  LinkToOwner(2);
+  FakeLink* const wire = node_.tcp.Open();
+  servers_.Learn(OneServer(2, /*incarnation=*/10));
+  EXPECT_TRUE(wire->closed.has_value());
+}
+
+TEST_F(ServersTest, ServerThatReturnsToThePlanGetsANewLink) {
+  ServerLink* const link = LinkToOwner(2);
+  node_.tcp.Open();
+  servers_.Learn(OneServer(3));
+  servers_.Learn(OneServer(2));
+  EXPECT_NE(*servers_.LinkTo(2, 0), link);
+  EXPECT_EQ(node_.directory.retired.size(), 1u);
+  node_.loop.Settle();
+  node_.directory.DropClosed();
+  EXPECT_THAT(node_.directory.retired, IsEmpty());
+}
+
+TEST_F(ServersTest, FailedRdmaFallsBackToTcp) {
+  FakeTransport rdma(&node_.loop, &node_.identity, "rdma");
+  NodeContext context = node_.context();
+  context.transports.rdma = &rdma;
+  class Events final : public ServerEvents {
+   public:
+    MutableBytes RoomForResult(const ServerLink*, const FrameHeader&) override { return {}; }
+    MutableBytes RoomForStamp(const ServerLink*, const FrameHeader&) override { return {}; }
+    void OnStamp(const ServerLink*, const FrameHeader&, Bytes) override {}
+    void OnResult(const ServerLink*, const FrameHeader&, Bytes) override {}
+    void OnSendAgain(const ServerLink*, const FrameHeader&) override {}
+    void OnMoved(const ServerLink*, const FrameHeader&) override {}
+    void OnRecovered(const ServerLink*, const FrameHeader&) override {}
+    void OnAborted(const ServerLink*, const FrameHeader&) override {}
+    void OnLinkOpen(ServerLink*, Incarnation) override {}
+    void OnLinkLost(ServerLink* link, const absl::Status& why) override {
+      servers->OnLost(link, why);
+    }
+    Servers* servers = nullptr;
+  } events;
+  Servers servers(context, &generation_.tensors, &generation_.state, &events);
+  events.servers = &servers;
+  ServerLink* const link = *servers.LinkTo(2, 0);
+  // The route to this server is TCP; the link was made over RDMA before.
+  node_.tcp.Refuse(absl::CancelledError("not used"));
+  link->Connect(&rdma, {}, "", absl::Seconds(1));
+  rdma.Refuse(rdma::PathFailure(absl::UnavailableError("the port is down")));
+  EXPECT_EQ(node_.counters.rdma_fallbacks, 1u);
+  node_.loop.Pass(absl::Milliseconds(100));
+  EXPECT_FALSE(node_.tcp.attempts.empty());
+  EXPECT_THAT(node_.incidents.Take().at(0).text, HasSubstr("the port is down; trying TCP"));
+  servers.Retire(absl::CancelledError("the test ends"));
+}
+
+TEST_F(ServersTest, EachLinkGetsItsPartOfTheBytesInFlight) {
+  SendLimits limits;
+  limits.contributions_in_flight = 1000;
+  Convoy convoy(limits);
+  NodeContext context = node_.context();
+  context.convoy = &convoy;
+  Servers servers(context, &generation_.tensors, &generation_.state, nullptr);
+  const auto tensor = generation_.Declare(Floats("t", 8));
+  std::vector<PartitionOwner> owners(4);
+  for (PartitionOwner& owner : owners) owner.link = *servers.LinkTo(2, 0);
+  owners[3].link = *servers.LinkTo(2, 1);
+  tensor->SetPlan(TensorId(6), 2, owners);
+  generation_.tensors.EnterPlan(tensor);
+  servers.LimitInFlight(2);
+  std::vector<FakeLink> wires;
+  for (auto& attempt : node_.tcp.attempts) {
+    wires.emplace_back(&node_.loop, attempt.sink);
+  }
+  size_t next = 0;
+  for (auto& attempt : node_.tcp.attempts) attempt.connected(&wires[next++]);
+  EXPECT_EQ(wires[0].in_flight, SendLimits::kUnlimited) << "the loads have not changed";
+  servers.OnOwnersChanged();
+  servers.LimitInFlight(2);
+  EXPECT_EQ(wires[0].in_flight, 750u);
+  EXPECT_EQ(wires[1].in_flight, 250u);
+  servers.Retire(absl::CancelledError("the test ends"));
+  node_.loop.Settle();
+  node_.directory.DropClosed();
+}
+
+}  // namespace
+}  // namespace addend

@@ -1,0 +1,122 @@
+// Declarations of tensors, and their end.
+#include "services/worker_agent/tensor_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lib/base/limits.h"
+#include "tests/unit/worker_agent/fake_node.h"
+
+namespace addend {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class TensorTableTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<NodeTensor> Attach(uint32_t rank, const TensorShape& shape) {
+    auto tensor = table_.Attach(rank, shape, &conflicting_);
+    EXPECT_TRUE(tensor.ok()) << tensor.status();
+    table_.DeclareFront(shape.name);
+    return *tensor;
+  }
+
+  LocalRanks ranks_{NodeId(1), 2, "host"};
+  FakeReports reports_;
+  ResultSlots slots_;
+  TensorTable table_{Generation(4), &ranks_, &reports_, &slots_};
+  std::shared_ptr<NodeTensor> conflicting_;
+};
+
+TEST_F(TensorTableTest, RanksThatDeclareTheSameShareATensorThatIsDeclaredOnce) {
+  const auto tensor = Attach(0, Floats("t", 4));
+  EXPECT_EQ(Attach(1, Floats("t", 4)), tensor);
+  EXPECT_THAT(reports_.said, ElementsAre("declare t"));
+  EXPECT_EQ(table_.Attached(tensor->number, 1), tensor);
+  EXPECT_EQ(table_.ByName("t"), tensor);
+  EXPECT_TRUE(slots_.Find(Generation(4), "t").has_value());
+}
+
+TEST_F(TensorTableTest, OtherDeclarationOfTheNameIsAMismatch) {
+  const auto tensor = Attach(0, Floats("t", 4));
+  const auto other = table_.Attach(1, Floats("t", 5), &conflicting_);
+  EXPECT_EQ(other.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(other.status().message(), HasSubstr("float32 [4] sum by rank 2 but as float32 [5] "
+                                                  "sum by rank 3 (both on node 1)"));
+  EXPECT_EQ(conflicting_, tensor);
+  EXPECT_EQ(table_.Attached(tensor->number, 1), nullptr);
+}
+
+TEST_F(TensorTableTest, NameIsUndeclaredWhenAllRanksHaveReleasedIt) {
+  const auto tensor = Attach(0, Floats("t", 4));
+  Attach(1, Floats("t", 4));
+  EXPECT_FALSE(table_.Release(tensor, 0));
+  EXPECT_EQ(table_.Attached(tensor->number, 0), nullptr);
+  EXPECT_TRUE(table_.Release(tensor, 1));
+  EXPECT_THAT(reports_.said, ElementsAre("declare t", "undeclare t"));
+  EXPECT_EQ(table_.ByName("t"), nullptr);
+  EXPECT_EQ(table_.ByNumber(tensor->number), nullptr);
+  EXPECT_FALSE(slots_.Find(Generation(4), "t").has_value());
+}
+
+TEST_F(TensorTableTest, SecondInstanceIsDeclaredWhenTheFirstEnds) {
+  const auto first = Attach(0, Floats("t", 4));
+  Attach(1, Floats("t", 4));
+  table_.Release(first, 0);
+  const auto second = Attach(0, Floats("t", 9));
+  EXPECT_NE(second, first);
+  EXPECT_THAT(reports_.said, ElementsAre("declare t"));
+  table_.Release(first, 1);
+  EXPECT_THAT(reports_.said, ElementsAre("declare t", "undeclare t", "declare t"));
+  EXPECT_EQ(table_.ByName("t"), second);
+}
+
+TEST_F(TensorTableTest, PlannedTensorIsFoundByItsIdUntilItsPlanIsForgotten) {
+  const auto tensor = Attach(0, Floats("t", 4));
+  Attach(1, Floats("t", 4));
+  tensor->SetPlan(TensorId(6), 4, std::vector<PartitionOwner>(1));
+  table_.EnterPlan(tensor);
+  table_.Release(tensor, 0);
+  table_.Release(tensor, 1);
+  EXPECT_EQ(table_.ById(TensorId(6)), tensor) << "other nodes may need its result";
+  table_.ForgetPlan(TensorId(6));
+  EXPECT_EQ(table_.ById(TensorId(6)), nullptr);
+}
+
+TEST_F(TensorTableTest, OnlyDeclarationsWithoutAPlanAreRepeated) {
+  Attach(0, Floats("waits", 4));
+  Attach(0, Floats("planned", 4))->SetPlan(TensorId(6), 4, std::vector<PartitionOwner>(1));
+  Attach(0, Floats("wrong", 4))->error = absl::InternalError("wrong");
+  reports_.said.clear();
+  table_.DeclareAgain();
+  EXPECT_THAT(reports_.said, ElementsAre("declare waits"));
+}
+
+TEST_F(TensorTableTest, NamesTheFirstErrorOfATensor) {
+  const auto tensor = Attach(0, Floats("t", 4));
+  EXPECT_TRUE(table_.FirstError().ok());
+  tensor->error = absl::InternalError("wrong");
+  EXPECT_EQ(table_.FirstError(), tensor->error);
+}
+
+TEST(ReadShapeTest, RefusesNamesAndShapesThatNoTensorHas) {
+  const int64_t dims[] = {3, 4};
+  TrainerMessage message;
+  message.text = "t";
+  message.dims = dims;
+  ASSERT_TRUE(ReadShape(message).ok());
+  EXPECT_EQ(ReadShape(message)->elements(), 12u);
+  message.fixed.dtype = kDTypes;
+  EXPECT_FALSE(ReadShape(message).ok());
+  message.fixed.dtype = 0;
+  message.text = "\xff";
+  EXPECT_FALSE(ReadShape(message).ok());
+  message.text = "t";
+  const int64_t negative[] = {-1};
+  message.dims = negative;
+  EXPECT_FALSE(ReadShape(message).ok());
+}
+
+}  // namespace
+}  // namespace addend
