@@ -1,4 +1,4 @@
-# Compiler settings, the packages we stand on, and the two functions every folder uses.
+# Compiler settings, required packages, and the functions that every folder uses.
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(absl REQUIRED)
@@ -20,25 +20,25 @@ if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
-# -ffp-contract=off: a sum is rounded after every operation on every machine, with or without FMA.
+# -ffp-contract=off: every operation is rounded separately on every machine, with or without FMA.
 add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Werror;-ffp-contract=off>")
 if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
   add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-Wthread-safety>")
 endif()
 if(ADDEND_SANITIZE)
-  # Of debug information a report needs names and lines alone; all of it takes a third of the compiler's time.
+  # A report needs only names and lines of the debug information; full information takes a third of the compiler's time.
   add_compile_options(-fsanitize=${ADDEND_SANITIZE} -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${ADDEND_SANITIZE})
-  # Abseil's headers read flags through a fence, which g++ says ThreadSanitizer does not model.
+  # Abseil's headers read flags through a fence; g++ warns that ThreadSanitizer does not model fences.
   if(ADDEND_SANITIZE MATCHES thread AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     add_compile_options(-Wno-tsan)
   endif()
 endif()
 if(ADDEND_FUZZ)
-  # What is undefined ends the process, as everything else that a fuzzer finds.
+  # Undefined behaviour ends the process, as every other finding of a fuzzer does.
   add_compile_options(-fsanitize=fuzzer-no-link -fno-sanitize-recover=all)
 endif()
-# Only the sources that mention the fault are compiled with it, so that another fault costs seconds to build.
+# Compiles only the sources that mention the fault with its definition, so that building another fault takes seconds.
 function(addend_plant_fault)
   if(ADDEND_PLANTED_FAULT)
     string(TOUPPER ADDEND_FAULT_${ADDEND_PLANTED_FAULT} fault)
@@ -58,7 +58,7 @@ function(addend_plant_fault)
 endfunction()
 include_directories(${CMAKE_SOURCE_DIR})
 
-# addend_library(name SOURCES ... DEPS ...): one static library per folder.
+# addend_library(name SOURCES ... DEPS ...): a static library per folder.
 function(addend_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
@@ -66,12 +66,12 @@ function(addend_library name)
   target_link_libraries(${name} PUBLIC ${ARG_DEPS})
 endfunction()
 
-# addend_test(name SOURCES ... DEPS ...): one GoogleTest program, known to CTest by its name.
+# addend_test(name SOURCES ... DEPS ...): a GoogleTest program, registered with CTest under its name.
 function(addend_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
-  # Of a test the compiler's time counts, not the test's own.
+  # Compiling a test takes longer than running it.
   target_compile_options(${name} PRIVATE -O0)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})

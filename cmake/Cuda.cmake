@@ -1,5 +1,5 @@
-# Whether libaddend_cuda.so is built: ADDEND_HAS_CUDA. Nothing else needs CUDA, and the tests of what
-# drives a GPU run without it (tests/support/emulated_cuda).
+# Decides whether libaddend_cuda.so is built: ADDEND_HAS_CUDA. Nothing else needs CUDA, and the tests of the GPU code run without it
+# (tests/support/emulated_cuda).
 set(ADDEND_CUDA AUTO CACHE STRING "Build what drives NVIDIA GPUs: AUTO (where nvcc and nccl.h are), ON or OFF")
 set_property(CACHE ADDEND_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(ADDEND_HAS_CUDA OFF)
@@ -29,7 +29,7 @@ if(ADDEND_WHY_NO_CUDA)
   endif()
   message(STATUS "libaddend_cuda.so: not built (${ADDEND_WHY_NO_CUDA})")
 else()
-  # From Turing on; what is newer than all of these compiles the last one's PTX when it is loaded.
+  # From Turing on; a GPU newer than all of these compiles the last architecture's PTX when the library is loaded.
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     execute_process(COMMAND ${ADDEND_NVCC} --list-gpu-arch OUTPUT_VARIABLE known)
     set(CMAKE_CUDA_ARCHITECTURES "")

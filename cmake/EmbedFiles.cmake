@@ -1,5 +1,5 @@
 # cmake -DFOLDER=... "-DFILES=a.html;b.css" -DOUTPUT=out.cc -P EmbedFiles.cmake
-# Writes files, as text, into a C++ source: PageFile(name) as services/scheduler/page_files.h declares it.
+# Writes files, as text, into a C++ source: PageFile(name), as services/scheduler/page_files.h declares it.
 set(cases "")
 foreach(file IN LISTS FILES)
   file(READ "${FOLDER}/${file}" text)

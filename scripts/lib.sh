@@ -2,9 +2,9 @@
 # shellcheck shell=bash
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-PYTHON=/usr/bin/python3  # Debian's: python3-numpy and python3-torch belong to it, whatever else is on PATH
+PYTHON=/usr/bin/python3  # Debian's: python3-numpy and python3-torch belong to it; PATH may have another Python
 JOBS=${ADDEND_JOBS:-$(nproc)}
-# Paths below the checkout are hashed relative to it, so that the sanitizer and fault builds share ccache's entries.
+# ccache hashes paths below the checkout relative to it, so that sanitizer and fault builds share its entries.
 export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
 
 fail() {  # STATUS SENTENCE
@@ -20,7 +20,7 @@ packages_of() {
   done
 }
 
-# Prints those of the given packages that are not installed, nor provided by one that is (another nodejs brings npm).
+# Prints the given packages that are neither installed nor provided by an installed package (another nodejs provides npm).
 missing_packages() {
   local package provided
   provided=" $(dpkg-query -W -f='${db:Status-Status}, ${Provides}\n' | sed -n 's/^installed, //p' | sed 's/([^)]*)//g' | tr ',\n' '  ') "
@@ -29,7 +29,7 @@ missing_packages() {
   done
 }
 
-# Installs what is missing of the groups in scripts/packages.txt. Exits 77 in one sentence where it may not.
+# Installs the missing packages of the groups in scripts/packages.txt. Exits with 77 and a sentence if it may not.
 require_packages() {
   local missing log
   command -v dpkg-query >/dev/null || fail 77 "this is not a Debian system: install what scripts/packages.txt lists, then build with 'cmake --preset release'."
@@ -44,7 +44,7 @@ require_packages() {
   echo "Installing ${#missing[@]} Debian packages that scripts/packages.txt lists for: $*"
   printf '  %s\n' "${missing[@]}"
   log=$(mktemp)
-  # The lists may be absent (a fresh image) or stale (a package has been replaced): then update and try again.
+  # The package lists may be absent (a fresh image) or stale (a package was replaced): then it updates them and retries.
   local install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}")
   if ! "${install[@]}" >"$log" 2>&1; then
     "${as_root[@]}" apt-get update -q >>"$log" 2>&1
@@ -56,8 +56,8 @@ require_packages() {
   rm -f "$log"
 }
 
-# Configures a preset; further arguments are cmake's. A new build folder compiles its files by the batch, which takes half the time;
-# who is going to edit them configures first, by 'cmake --preset release', and has each compiled alone.
+# Configures a preset; further arguments are cmake's. A new build folder uses a unity build, which takes half the time. To
+# edit sources, configure first by 'cmake --preset release', which compiles each file alone.
 configure_preset() {
   local preset=$1 directory=$ROOT/build-$1
   shift
@@ -66,7 +66,7 @@ configure_preset() {
   (cd "$ROOT" && cmake --preset "$preset" "$@")
 }
 
-# Configures and builds one preset of CMakePresets.json; further arguments are targets. Quiet unless it fails.
+# Configures and builds a preset of CMakePresets.json; further arguments are targets. Prints nothing unless it fails.
 build_preset() {
   local preset=$1 directory log
   shift
