@@ -10,6 +10,7 @@ import pytest
 from tests.support import status_stub as stub
 from tests.support.browser import Browser
 from tests.support.cluster import Cluster, PATIENCE, ROOT
+from tests.support.ports import free_port
 from tests.support.processes import eventually
 from tests.support.rounds import finish, running
 
@@ -120,7 +121,8 @@ def test_a_standby_scheduler_names_the_leader(tmp_path):
 @in_a_browser
 def test_a_running_job_a_killed_server_and_a_scheduler_that_is_away(tmp_path, browser):
     flags = ["--bandwidth=1Gbps"]
-    with Cluster(tmp_path, nodes=3, cpu_servers=2, scheduler_flags=LEASE, agent_flags=flags, summation_flags=flags,
+    at = f"--http=127.0.0.1:{free_port()}"  # the browser finds a restarted scheduler there; the last flag wins
+    with Cluster(tmp_path, nodes=3, cpu_servers=2, scheduler_flags=[*LEASE, at], agent_flags=flags, summation_flags=flags,
                  store=f"sqlite:{tmp_path}/scheduler.db") as cluster:
         ranks = running(cluster)
         page = browser.open(f"http://127.0.0.1:{cluster.scheduler.ports['http']}/")
@@ -162,10 +164,8 @@ def test_a_running_job_a_killed_server_and_a_scheduler_that_is_away(tmp_path, br
         page.eventually("document.querySelector('#connection').dataset.state === 'live'", 20)
         assert page.text("#notice") == ""
 
-        http = cluster.scheduler.ports["http"]
         cluster.scheduler.kill()
         page.shows("Rounds that are running go on without it", "#notice", timeout=20)
-        cluster.flags["scheduler"].append(f"--http=127.0.0.1:{http}")  # the last flag wins
         cluster.start_scheduler()
         page.eventually("document.querySelector('#connection').dataset.state === 'live'", 20)
         page.shows("● ready", "#jobs")

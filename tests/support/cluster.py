@@ -220,7 +220,10 @@ class Cluster:
         return int(eventually(leads, 30 * PATIENCE, "a scheduler that leads")[0])
 
     def _scheduler_port(self):
-        return self.scheduler.ports["grpc"] if self.scheduler else 0  # a restarted scheduler keeps its address
+        """A restarted scheduler keeps its address, so no other process may take the port meanwhile."""
+        if self.scheduler:
+            return self.scheduler.ports["grpc"]
+        return 0 if self.network else free_port()  # in a network all processes are this cluster's
 
     def start_summation(self, *flags, host=None):
         index = sum(process.name.startswith("summation") for process in self.processes)
