@@ -12,6 +12,7 @@
 #include "lib/base/units.h"
 #include "lib/memory/arena.h"
 #include "lib/summation/partition_layout.h"
+#include "lib/summation/table_bytes.h"
 
 namespace addend {
 namespace {

@@ -5,11 +5,11 @@
 
 namespace addend {
 
-absl::Status CheckFit(const FrameHeader& header, const Partition::Spec& spec) {
+absl::Status CheckFit(const FrameHeader& header, const PartitionSpec& spec) {
   if (header.type != FrameType::kContribution && header.type != FrameType::kResult) {
     return absl::OkStatus();
   }
-  const size_t expected = header.flags & kFlagEmpty ? 0 : spec.elements * SizeOf(spec.dtype);
+  const size_t expected = header.flags & kFlagEmpty ? 0 : spec.payload_bytes();
   if (header.dtype == spec.dtype && header.op == spec.op && header.payload_bytes == expected) {
     return absl::OkStatus();
   }

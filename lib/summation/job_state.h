@@ -9,7 +9,7 @@
 
 #include "lib/base/ids.h"
 #include "lib/summation/job_memory.h"
-#include "lib/summation/partition.h"
+#include "lib/summation/partition_spec.h"
 #include "lib/summation/server_identity.h"
 #include "lib/summation/shard_journal.h"
 #include "lib/summation/specs.h"
@@ -48,8 +48,7 @@ struct JobState {
 
   // The header of a frame about a partition, to one of the job's nodes. `version`: the plan version
   // that made this server the owner.
-  FrameHeader HeaderFor(FrameType type, const Partition::Spec& partition,
-                        PlanVersion version) const {
+  FrameHeader HeaderFor(FrameType type, const PartitionSpec& partition, PlanVersion version) const {
     FrameHeader header;
     header.type = type;
     header.dtype = partition.dtype;
@@ -65,6 +64,6 @@ struct JobState {
 
 // Of a contribution or result. INVALID_ARGUMENT: type, operation or size differ from the
 // partition's.
-absl::Status CheckFit(const FrameHeader& header, const Partition::Spec& spec);
+absl::Status CheckFit(const FrameHeader& header, const PartitionSpec& spec);
 
 }  // namespace addend

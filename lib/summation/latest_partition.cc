@@ -16,7 +16,7 @@ constexpr uint64_t PaidStampBytes(uint32_t nodes) { return StampBytes(nodes) + 1
 
 }  // namespace
 
-LatestPartition::LatestPartition(Partition::Spec spec, std::shared_ptr<JobMemory> memory)
+LatestPartition::LatestPartition(PartitionSpec spec, std::shared_ptr<JobMemory> memory)
     : spec_(std::move(spec)),
       memory_(std::move(memory)),
       copies_(payload_bytes(), memory_),

@@ -30,7 +30,7 @@
 #include "lib/base/ids.h"
 #include "lib/memory/arena.h"
 #include "lib/summation/job_memory.h"
-#include "lib/summation/partition.h"
+#include "lib/summation/partition_spec.h"
 #include "lib/summation/value_copies.h"
 #include "lib/wire/stamp.h"
 
@@ -48,13 +48,13 @@ class LatestPartition {
   // The owner from the first round on, unless spec.version names a plan: then another server was
   // the owner before, and the nodes report the copies that they hold. `memory` pays for the copies
   // above the reserved copies, for as long as they are lent; null: they are not limited.
-  explicit LatestPartition(Partition::Spec spec, std::shared_ptr<JobMemory> memory = nullptr);
+  explicit LatestPartition(PartitionSpec spec, std::shared_ptr<JobMemory> memory = nullptr);
   ~LatestPartition() { ForgetStamps(); }
   LatestPartition(const LatestPartition&) = delete;
   LatestPartition& operator=(const LatestPartition&) = delete;
 
-  const Partition::Spec& spec() const { return spec_; }
-  size_t payload_bytes() const { return spec_.elements * SizeOf(spec_.dtype); }
+  const PartitionSpec& spec() const { return spec_; }
+  size_t payload_bytes() const { return spec_.payload_bytes(); }
   State state() const { return state_; }
   // For people and the roll-call: "recovering", "lacking", "closed" or "open".
   std::string_view Describe() const;
@@ -134,7 +134,7 @@ class LatestPartition {
   bool PayForStamp() const;
   bool AllHaveReported() const;
 
-  const Partition::Spec spec_;
+  const PartitionSpec spec_;
   const std::shared_ptr<JobMemory> memory_;
   ValueCopies copies_;
   State state_ = State::kOpen;

@@ -63,7 +63,7 @@ std::vector<PartitionId> LatestPartitions::Ids() const {
   return ids;
 }
 
-const Partition::Spec* LatestPartitions::SpecOf(PartitionId id) const {
+const PartitionSpec* LatestPartitions::SpecOf(PartitionId id) const {
   const auto it = partitions_.find(id);
   return it == partitions_.end() ? nullptr : &it->second->spec();
 }
@@ -75,7 +75,7 @@ absl::StatusOr<std::shared_ptr<LatestPartition>> LatestPartitions::Find(
     ADDEND_RETURN_IF_ERROR(CheckFit(header, it->second->spec()));
     return it->second;
   }
-  if (const Partition::Spec* const other = summed_(header.partition); other != nullptr) {
+  if (const PartitionSpec* const other = summed_(header.partition); other != nullptr) {
     ADDEND_RETURN_IF_ERROR(CheckFit(header, *other));
   }
   return nullptr;

@@ -20,7 +20,7 @@ namespace addend {
 class LatestPartitions {
  public:
   // The specification of the job's summed partition; null if there is no such partition.
-  using OtherSpecFn = std::function<const Partition::Spec*(PartitionId)>;
+  using OtherSpecFn = std::function<const PartitionSpec*(PartitionId)>;
 
   // `job` and `context` outlive this object.
   LatestPartitions(JobState* job, ShardContext* context, OtherSpecFn summed)
@@ -40,7 +40,7 @@ class LatestPartitions {
   // The node contributes no update any more. No effect if that is known.
   void Lose(PartitionId id, NodeId node);
   std::vector<PartitionId> Ids() const;
-  const Partition::Spec* SpecOf(PartitionId id) const;
+  const PartitionSpec* SpecOf(PartitionId id) const;
 
   // ---- frames of a node ----
   absl::StatusOr<MutableBytes> Place(NodePort* node, const FrameHeader& header);

@@ -11,9 +11,9 @@ namespace addend {
 void PartitionFrames::SendResult(NodePort* node, const Partition& partition) const {
   FrameHeader header = HeaderFor(FrameType::kResult, partition);
   header.round = partition.LastRound();
-  header.priority = partition.priority();
-  header.contributors = partition.contributors();
-  if (partition.nonfinite()) header.flags |= kFlagNonFinite;
+  header.priority = partition.open_round().priority();
+  header.contributors = partition.last_outcome().contributors;
+  if (partition.last_outcome().nonfinite) header.flags |= kFlagNonFinite;
   const Bytes result = partition.LastResult();
   header.uncompressed_bytes = static_cast<uint32_t>(result.size());
   const ShardJournal::Subject subject{.job = header.job,
@@ -42,7 +42,7 @@ void PartitionFrames::SendAborted(NodePort* node, const Partition& partition) co
   FrameHeader header = HeaderFor(FrameType::kAborted, partition);
   if (!job_->spec.failed) header.flags = kFlagEmpty;
   header.round = partition.collector().round();
-  header.priority = partition.priority();
+  header.priority = partition.open_round().priority();
   node->PushOnce(header);
 }
 
@@ -50,7 +50,7 @@ void PartitionFrames::SendMoved(NodePort* node, const Partition& partition) cons
   FrameHeader header = HeaderFor(FrameType::kMoved, partition);
   header.plan_version = partition.ownership().next_version();
   header.round = partition.LastRound();
-  header.priority = partition.priority();  // behind the result of that round
+  header.priority = partition.open_round().priority();  // behind the result of that round
   node->PushOnce(header);
 }
 

@@ -19,8 +19,8 @@ uint64_t OwnBytes(const TensorSpec& tensor, uint32_t partition, bool external) {
   return AccumulatorSizeOf(tensor.dtype) == SizeOf(tensor.dtype) ? 0 : accumulator;
 }
 
-Partition::Spec SpecOf(const JobSpec& job, const TensorSpec& tensor, const SharedText& name,
-                       size_t i) {
+PartitionSpec SpecOf(const JobSpec& job, const TensorSpec& tensor, const SharedText& name,
+                     size_t i) {
   return {.id = PartitionId(tensor.id, tensor.partitions[i]),
           .name = name,
           .dtype = tensor.dtype,

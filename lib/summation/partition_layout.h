@@ -10,7 +10,7 @@
 #include "lib/base/bytes.h"
 #include "lib/base/shared_text.h"
 #include "lib/memory/arena.h"
-#include "lib/summation/partition.h"
+#include "lib/summation/partition_spec.h"
 #include "lib/summation/specs.h"
 
 namespace addend {
@@ -21,8 +21,8 @@ namespace addend {
 uint64_t OwnBytes(const TensorSpec& tensor, uint32_t partition, bool external);
 
 // The specification of tensor.partitions[i]. `name`: the tensor's, which all partitions share.
-Partition::Spec SpecOf(const JobSpec& job, const TensorSpec& tensor, const SharedText& name,
-                       size_t i);
+PartitionSpec SpecOf(const JobSpec& job, const TensorSpec& tensor, const SharedText& name,
+                     size_t i);
 
 // The memory of a partition whose part of the engine's own memory begins at `own`. Without
 // keep_alive.

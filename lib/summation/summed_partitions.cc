@@ -19,14 +19,14 @@ bool IsOutdated(const FrameHeader& header, const Partition& partition) {
 }
 
 // Without a buffer the contribution is dropped, and requested again at the node's turn.
-void KeepEarly(NodeId node, Partition* partition, bool empty, Payload payload,
+void KeepEarly(NodeId node, OpenRound* round, bool empty, Payload payload,
                std::unique_ptr<EarlyContribution> early) {
   if (early != nullptr) {
-    partition->KeepEarly(node, std::move(early));
+    round->Keep(node, std::move(early));
   } else if (empty || payload.by_reference()) {
-    partition->KeepEarly(node, std::make_unique<EarlyContribution>(std::move(payload), empty));
+    round->Keep(node, std::make_unique<EarlyContribution>(std::move(payload), empty));
   } else {
-    partition->collector().Drop(node);
+    round->Drop(node);
   }
 }
 
@@ -34,7 +34,7 @@ void KeepEarly(NodeId node, Partition* partition, bool empty, Payload payload,
 bool IsWaiting(const Partition& partition) {
   if (partition.aborted()) return false;
   const Ownership& ownership = partition.ownership();
-  return partition.IsOpen() || ownership.state() == Ownership::State::kRecovering ||
+  return partition.collector().IsOpen() || ownership.state() == Ownership::State::kRecovering ||
          (ownership.Sums() && ownership.AnyLacks());
 }
 
@@ -49,7 +49,7 @@ void SummedPartitions::Add(std::shared_ptr<Partition> partition) {
 // The roll-call shows for how long the reports of the nodes have been missing.
 void SummedPartitions::NoteRecovery(const std::shared_ptr<Partition>& partition) {
   if (partition->ownership().state() != Ownership::State::kRecovering) return;
-  partition->Touch(context_->now(), 0);
+  partition->open_round().Touch(context_->now(), 0);
   waiting_.insert(partition->spec().id);
 }
 
@@ -91,7 +91,7 @@ void SummedPartitions::Abort(PartitionId id) {
 // The nodes that have contributed to the open round are told now, the others when they contribute.
 void SummedPartitions::Abort(Partition* partition) {
   partition->Abort();
-  partition->DropEarly();
+  partition->open_round().DropKept();
   waiting_.erase(partition->spec().id);
   if (!partition->ownership().Sums()) return;  // the open round is not known yet
   for (const auto& [id, node] : job_->nodes) frames_.SendAborted(node, *partition);
@@ -137,7 +137,7 @@ std::vector<PartitionId> SummedPartitions::Ids() const {
   return ids;
 }
 
-const Partition::Spec* SummedPartitions::SpecOf(PartitionId id) const {
+const PartitionSpec* SummedPartitions::SpecOf(PartitionId id) const {
   const auto it = partitions_.find(id);
   return it == partitions_.end() ? nullptr : &it->second->spec();
 }
@@ -149,7 +149,7 @@ absl::StatusOr<std::shared_ptr<Partition>> SummedPartitions::Find(const FrameHea
     ADDEND_RETURN_IF_ERROR(CheckFit(header, it->second->spec()));
     return it->second;
   }
-  if (const Partition::Spec* const other = latest_(header.partition); other != nullptr) {
+  if (const PartitionSpec* const other = latest_(header.partition); other != nullptr) {
     ADDEND_RETURN_IF_ERROR(CheckFit(header, *other));
   }
   return nullptr;
@@ -175,7 +175,7 @@ absl::StatusOr<MutableBytes> SummedPartitions::RoomFor(NodePort* node, const Fra
   partition.Meet(header.round);
   switch (partition.collector().Classify(node->node(), header.round)) {
     case Collector::Standing::kItsTurn:
-      if (const MutableBytes room = partition.DirectRoom(); !room.empty()) return room;
+      if (const MutableBytes room = partition.open_round().DirectRoom(); !room.empty()) return room;
       return node->landing().ScratchFor(header.payload_bytes, placed);
     case Collector::Standing::kEarly:
       placed->early = EarlyContribution::TakeBuffer(context_->early_buffers.get(),
@@ -225,8 +225,9 @@ absl::Status SummedPartitions::TakeContribution(NodePort* node, Partition* parti
     frames_.SendAborted(node, *partition);
     return absl::OkStatus();
   }
-  partition->Touch(context_->now(), header.priority);
-  const Collector::Standing standing = partition->collector().Classify(node->node(), header.round);
+  OpenRound& round = partition->open_round();
+  round.Touch(context_->now(), header.priority);
+  const Collector::Standing standing = round.collector().Classify(node->node(), header.round);
   if (standing == Collector::Standing::kItsTurn || standing == Collector::Standing::kEarly) {
     NoteArrival(node->node(), partition, header, placed->began);
     waiting_.insert(header.partition);
@@ -236,12 +237,12 @@ absl::Status SummedPartitions::TakeContribution(NodePort* node, Partition* parti
     case Collector::Standing::kItsTurn:
       // The node's turn came while the payload was received, and there had been no buffer for it.
       if (payload.bytes().size() != header.payload_bytes) {
-        partition->collector().Drop(node->node());
+        round.Drop(node->node());
         return Advance(partition);
       }
       return Sum(partition, std::move(payload), empty);
     case Collector::Standing::kEarly:
-      KeepEarly(node->node(), partition, empty, std::move(payload), std::move(placed->early));
+      KeepEarly(node->node(), &round, empty, std::move(payload), std::move(placed->early));
       return absl::OkStatus();
     case Collector::Standing::kSealed:
       // A result that this server lacks is on its way from a node that holds it.
@@ -262,7 +263,7 @@ absl::Status SummedPartitions::TakeContribution(NodePort* node, Partition* parti
 void SummedPartitions::NoteArrival(NodeId node, Partition* partition, const FrameHeader& header,
                                    int64_t began) {
   const int64_t now = TraceNow();
-  partition->gathering().Note(node, now);
+  partition->open_round().gathering().Note(node, now);
   context_->journal.Received({.job = header.job,
                               .generation = header.generation,
                               .partition = header.partition,
@@ -273,7 +274,8 @@ void SummedPartitions::NoteArrival(NodeId node, Partition* partition, const Fram
 // The contribution of the node whose turn it is, and then the early ones behind it.
 absl::Status SummedPartitions::Sum(Partition* partition, Payload payload, bool empty) {
   const size_t bytes = payload.bytes().size();
-  ADDEND_RETURN_IF_ERROR(NoteSummed(partition, partition->Take(std::move(payload), empty), bytes));
+  ADDEND_RETURN_IF_ERROR(
+      NoteSummed(partition, partition->open_round().Take(std::move(payload), empty), bytes));
   return Advance(partition);
 }
 
@@ -283,23 +285,24 @@ absl::Status SummedPartitions::NoteSummed(Partition* partition, absl::Status sta
     context_->stats.payload_bytes_summed.fetch_add(bytes, std::memory_order_relaxed);
     job_->totals.payload_bytes += bytes;
   }
-  if (status.ok() || !partition->RootIsLost()) return status;
+  if (status.ok() || !partition->open_round().RootIsLost()) return status;
   Abort(partition);
   return absl::OkStatus();
 }
 
 absl::Status SummedPartitions::Advance(Partition* partition) {
+  OpenRound& round = partition->open_round();
   while (!partition->aborted()) {
-    const Collector::Next next = partition->collector().Advance();
+    const Collector::Next next = round.Advance();
     if (next == Collector::Next::kKept) {
-      const auto bytes = partition->TakeKept();
+      const auto bytes = round.TakeKept();
       context_->stats.early_kept.fetch_add(1, std::memory_order_relaxed);
       ADDEND_RETURN_IF_ERROR(NoteSummed(partition, bytes.status(), bytes.value_or(0)));
       continue;
     }
     if (next == Collector::Next::kAsk) {
       context_->stats.early_dropped.fetch_add(1, std::memory_order_relaxed);
-      RequestAgain(partition->collector().turn(), *partition);
+      RequestAgain(round.collector().turn(), *partition);
     }
     Settle(partition);
     break;
@@ -310,12 +313,12 @@ absl::Status SummedPartitions::Advance(Partition* partition) {
 void SummedPartitions::Settle(Partition* partition) {
   if (partition->aborted() || job_->spec.failed) return;
   Round sealed;
-  const uint64_t copied = partition->copied_bytes();
+  OpenRound& round = partition->open_round();
+  const uint64_t copied = round.copied_bytes();
   const int64_t began = TraceNow();
   partition->Settle(&sealed);
-  partition->gathering().busy_ns += TraceNow() - began;
-  context_->stats.copied_bytes.fetch_add(partition->copied_bytes() - copied,
-                                         std::memory_order_relaxed);
+  round.gathering().busy_ns += TraceNow() - began;
+  context_->stats.copied_bytes.fetch_add(round.copied_bytes() - copied, std::memory_order_relaxed);
   if (sealed != Round()) SendResults(partition);
 }
 
@@ -325,8 +328,8 @@ void SummedPartitions::SendResults(Partition* partition) {
                             .generation = job_->spec.generation,
                             .partition = partition->spec().id,
                             .round = partition->LastRound()},
-                           partition->gathering(), &job_->totals);
-  partition->gathering() = {};
+                           partition->open_round().gathering(), &job_->totals);
+  partition->open_round().gathering() = {};
   if (!partition->ownership().AnyLacks()) waiting_.erase(partition->spec().id);
   for (const auto& [id, node] : job_->nodes) frames_.SendResult(node, *partition);
 }
@@ -430,7 +433,7 @@ void SummedPartitions::OnReceiverLeft(const std::vector<std::shared_ptr<Partitio
 }
 
 void SummedPartitions::ForgetReferences(NodeId node) {
-  for (auto& [id, partition] : partitions_) partition->ForgetReferences(node);
+  for (auto& [id, partition] : partitions_) partition->open_round().ForgetReferences(node);
 }
 
 // The contributions that are dropped count as dropped when they are requested again.
@@ -438,7 +441,7 @@ void SummedPartitions::TrimEarly() {
   for (const PartitionId waiting : waiting_) {  // only open rounds have early contributions
     if (!job_->memory->over_part()) break;
     const auto partition = partitions_.find(waiting);
-    if (partition != partitions_.end()) partition->second->DropEarly();
+    if (partition != partitions_.end()) partition->second->open_round().DropKept();
   }
 }
 
@@ -467,7 +470,7 @@ OpenRoundInfo SummedPartitions::Describe(const Partition& partition) const {
   info.name = partition.spec().name.str();
   info.partition = partition.spec().id.index();
   info.round = collector.round();
-  info.open_s = absl::ToDoubleSeconds(now - std::min(now, partition.open_since()));
+  info.open_s = absl::ToDoubleSeconds(now - std::min(now, partition.open_round().open_since()));
   info.state = ownership.Describe();
   for (uint32_t i = 0; i < job_->spec.num_nodes; ++i) {
     const NodeId node(i);

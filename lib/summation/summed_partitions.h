@@ -24,7 +24,7 @@ namespace addend {
 class SummedPartitions {
  public:
   // The specification of the job's asynchronous partition; null if there is no such partition.
-  using OtherSpecFn = std::function<const Partition::Spec*(PartitionId)>;
+  using OtherSpecFn = std::function<const PartitionSpec*(PartitionId)>;
 
   // `job` and `context` outlive this object.
   SummedPartitions(JobState* job, ShardContext* context, OtherSpecFn latest)
@@ -44,7 +44,7 @@ class SummedPartitions {
   // The node takes part in no round any more. No effect if that is known.
   void Lose(PartitionId id, NodeId node);
   std::vector<PartitionId> Ids() const;
-  const Partition::Spec* SpecOf(PartitionId id) const;
+  const PartitionSpec* SpecOf(PartitionId id) const;
 
   // ---- frames of a node ----
   absl::StatusOr<MutableBytes> Place(NodePort* node, const FrameHeader& header);

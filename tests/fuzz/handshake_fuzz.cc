@@ -30,21 +30,21 @@ constexpr uint64_t kMemoryLimit = 64 << 10;
 constexpr PartitionId kWatched(TensorId(1), 0);  // the partition whose sums are checked
 constexpr uint32_t kNodes = 2;
 
-const std::vector<Partition::Spec>& Specs() {
+const std::vector<PartitionSpec>& Specs() {
   const auto spec = [](uint32_t tensor, uint32_t index, DType dtype, ReduceOp op, uint64_t elements,
                        uint64_t version = 0, bool handed_over = false) {
-    return Partition::Spec{.id = PartitionId(TensorId(tensor), index),
-                           .name = "tensor",
-                           .dtype = dtype,
-                           .op = op,
-                           .elements = elements,
-                           .nodes = kNodes,
-                           .lost = {},
-                           .aborted = false,
-                           .version = PlanVersion(version),
-                           .handed_over = handed_over};
+    return PartitionSpec{.id = PartitionId(TensorId(tensor), index),
+                         .name = "tensor",
+                         .dtype = dtype,
+                         .op = op,
+                         .elements = elements,
+                         .nodes = kNodes,
+                         .lost = {},
+                         .aborted = false,
+                         .version = PlanVersion(version),
+                         .handed_over = handed_over};
   };
-  static const std::vector<Partition::Spec> specs = {
+  static const std::vector<PartitionSpec> specs = {
       spec(1, 0, DType::kFloat32, ReduceOp::kSum, 5),
       spec(1, 1, DType::kFloat32, ReduceOp::kSum, 5000),
       spec(2, 0, DType::kFloat16, ReduceOp::kAverage, 7),
@@ -81,7 +81,7 @@ class Run {
     return JobId(++last);
   }
   void Begin();
-  void Reserve(const Partition::Spec& spec);
+  void Reserve(const PartitionSpec& spec);
   JobSpec Job() const;
 
   // ---- the honest nodes ----
@@ -129,11 +129,11 @@ void Run::Begin() {
            .key = kKey,
            .num_nodes = kNodes};
   shard_->SetJob(spec_, memory_);
-  for (const Partition::Spec& spec : Specs()) Reserve(spec);
+  for (const PartitionSpec& spec : Specs()) Reserve(spec);
 }
 
 // As the engine does.
-void Run::Reserve(const Partition::Spec& spec) {
+void Run::Reserve(const PartitionSpec& spec) {
   if (spec.op == ReduceOp::kAccumulate) {
     return shard_->AddPartition(job_, std::make_shared<LatestPartition>(spec));
   }
@@ -262,7 +262,7 @@ void Run::CheckResult(uint32_t node, const Peer::Frame& frame) {
 
 // Mostly a header that fits an existing partition.
 FrameHeader Run::AnyHeader(std::string* payload) {
-  const Partition::Spec& spec = Specs()[input_.Below(Specs().size())];
+  const PartitionSpec& spec = Specs()[input_.Below(Specs().size())];
   FrameHeader header;
   header.type = static_cast<FrameType>(input_.Number<uint8_t>(17));
   if (input_.Take() % 4 == 0) header.flags = input_.Number<uint16_t>(64);
@@ -387,7 +387,7 @@ void Run::WriteBundle(Peer* peer) {
 // Carries out an order of the scheduler.
 void Run::Order() {
   trusted_ = false;
-  const Partition::Spec& spec = Specs()[input_.Below(Specs().size())];
+  const PartitionSpec& spec = Specs()[input_.Below(Specs().size())];
   const auto what = input_.Take() % 7;
   const PlanVersion version(input_.Number<uint64_t>(6));
   const bool flag = input_.Flag();

@@ -13,6 +13,7 @@
 #include "lib/auth/link_proof.h"
 #include "lib/base/limits.h"
 #include "lib/summation/engine.h"
+#include "lib/summation/table_bytes.h"
 #include "lib/transport/tcp/factory.h"
 #include "lib/wire/stamp.h"
 

@@ -104,7 +104,7 @@ class JobFixture : public testing::Test {
   }
   // A partition of a single float. `version` 0: this server is the owner from the first round on;
   // else the nodes have to report.
-  Partition::Spec Spec(uint32_t index, uint64_t version = 0) const {
+  PartitionSpec Spec(uint32_t index, uint64_t version = 0) const {
     return {.id = PartitionAt(index),
             .name = "t",
             .op = op_,

@@ -13,7 +13,7 @@ using State = LatestPartition::State;
 
 class LatestPartitionTest : public ::testing::Test {
  protected:
-  static Partition::Spec SpecOf(PlanVersion version, std::set<NodeId> lost = {}) {
+  static PartitionSpec SpecOf(PlanVersion version, std::set<NodeId> lost = {}) {
     return {.id = PartitionId(TensorId(1), 0),
             .name = "weights",
             .dtype = DType::kFloat32,

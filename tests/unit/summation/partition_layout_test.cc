@@ -55,7 +55,7 @@ TEST(PartitionLayoutTest, SpecificationFollowsTheJobAndTheReservation) {
   job.local_size = 2;
   job.lost = {NodeId(1)};
   job.failed = true;
-  const Partition::Spec spec = SpecOf(job, Tensor(DType::kFloat32), "t", 1);
+  const PartitionSpec spec = SpecOf(job, Tensor(DType::kFloat32), "t", 1);
   EXPECT_EQ(spec.id, PartitionId(TensorId(3), 1));
   EXPECT_EQ(spec.elements, 50u);
   EXPECT_EQ(spec.nodes, 3u);

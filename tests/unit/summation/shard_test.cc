@@ -61,12 +61,12 @@ class ShardTest : public testing::Test {
     Do([&] {
       for (uint32_t i = 0; i < count; ++i, ++added_) {
         shard_->AddPartition(
-            kJob, std::make_shared<Partition>(Partition::Spec{.id = PartitionId(kTensor, added_),
-                                                              .name = "t",
-                                                              .elements = 1,
-                                                              .nodes = 2,
-                                                              .lost = job_.lost,
-                                                              .version = PlanVersion(version)},
+            kJob, std::make_shared<Partition>(PartitionSpec{.id = PartitionId(kTensor, added_),
+                                                            .name = "t",
+                                                            .elements = 1,
+                                                            .nodes = 2,
+                                                            .lost = job_.lost,
+                                                            .version = PlanVersion(version)},
                                               memory));
       }
     });

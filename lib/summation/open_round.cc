@@ -1,0 +1,156 @@
+// From the contributions of a round to its sum or broadcast.
+#include "lib/summation/open_round.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "lib/base/status_macros.h"
+#include "lib/reduce/finite.h"
+
+namespace addend {
+
+OpenRound::OpenRound(const PartitionSpec* spec, const PartitionMemory* memory)
+    : spec_(spec),
+      memory_(memory),
+      collector_(spec->nodes),
+      sum_(spec->dtype, spec->op, spec->elements),
+      kept_(spec->nodes) {
+  for (const NodeId node : spec->lost) collector_.Lose(node);
+}
+
+MutableBytes OpenRound::DirectRoom() const {
+  const bool widened = SizeOf(spec_->dtype) != AccumulatorSizeOf(spec_->dtype);
+  if (has_data_ || (widened && !is_broadcast())) return {};
+  return MutableBytes(Slot().result, spec_->payload_bytes());
+}
+
+absl::Status OpenRound::Take(Payload payload, bool empty) {
+  const Bytes data = payload.bytes();
+  std::unique_ptr<EarlyContribution> owner;
+  if (payload.by_reference()) {
+    owner = std::make_unique<EarlyContribution>(std::move(payload), empty);
+  }
+  return Take(data, empty, std::move(owner));
+}
+
+absl::StatusOr<size_t> OpenRound::TakeKept() {
+  auto kept = std::move(kept_[collector_.turn().value()]);
+  const Bytes data = kept->bytes();
+  const bool empty = kept->empty();
+  ADDEND_RETURN_IF_ERROR(Take(data, empty, std::move(kept)));
+  return data.size();
+}
+
+absl::Status OpenRound::Take(Bytes data, bool empty, std::unique_ptr<EarlyContribution> owner) {
+  if (is_broadcast()) {
+    ADDEND_RETURN_IF_ERROR(TakeBroadcast(data, empty));
+  } else if (!empty) {
+    sum_.Add(collector_.turn(), data, std::move(owner), Slot());
+  }
+  has_data_ = has_data_ || !empty;
+  collector_.Summed();
+  return absl::OkStatus();
+}
+
+absl::Status OpenRound::TakeBroadcast(Bytes data, bool empty) {
+  if (empty) return collector_.IsLast() ? CheckRoot() : absl::OkStatus();
+  if (has_data_) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "two nodes sent data for the broadcast '%s': all ranks must name the same root",
+        spec_->name.str()));
+  }
+  std::byte* const result = Slot().result;
+  if (data.data() != result) {
+    std::memcpy(result, data.data(), data.size());
+    copied_bytes_ += data.size();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OpenRound::CheckRoot() const {
+  if (!is_broadcast() || has_data_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrFormat("no node sent data for the broadcast '%s': its root rank is not in this job",
+                      spec_->name.str()));
+}
+
+bool OpenRound::RootIsLost() const {
+  return is_broadcast() && !has_data_ && collector_.contributors() < spec_->nodes;
+}
+
+std::optional<OpenRound::Outcome> OpenRound::Settle() {
+  if (!collector_.IsComplete()) {
+    copied_bytes_ += sum_.LetGoOfBuffers(Slot());
+    return std::nullopt;
+  }
+  Outcome outcome{.contributors = collector_.contributors()};
+  if (!is_broadcast()) {
+    sum_.Finish(Slot(), uint64_t{spec_->ranks} * outcome.contributors);
+    // Here, while the result is in the cache.
+    outcome.nonfinite = FirstNonFinite(spec_->dtype, Slot().result, spec_->elements).has_value();
+  }
+  collector_.Seal();
+  has_data_ = false;
+  open_since_ = absl::InfiniteFuture();
+  return outcome;
+}
+
+void OpenRound::Keep(NodeId node, std::unique_ptr<EarlyContribution> early) {
+  kept_[node.value()] = std::move(early);
+  collector_.Keep(node);
+}
+
+size_t OpenRound::DropKept() {
+  size_t dropped = 0;
+  for (uint32_t node = 0; node < kept_.size(); ++node) {
+    if (kept_[node] == nullptr || kept_[node]->room().empty()) continue;
+    if (collector_.IsLost(NodeId(node))) continue;  // the node could not send it again
+    kept_[node].reset();
+    collector_.Drop(NodeId(node));
+    ++dropped;
+  }
+  return dropped;
+}
+
+void OpenRound::ForgetReferences(NodeId node) {
+  if (sum_.RefersTo(node)) copied_bytes_ += sum_.Condense(Slot());
+  auto& kept = kept_[node.value()];
+  if (kept == nullptr || !kept->by_reference()) return;
+  kept.reset();
+  collector_.Forget(node);
+}
+
+bool OpenRound::Lose(NodeId node) {
+  ForgetReferences(node);
+  const bool was_complete = collector_.IsComplete();
+  collector_.Lose(node);
+  return !was_complete && collector_.IsComplete() && collector_.IsOpen();
+}
+
+void OpenRound::Restart(Round next) {
+  Forget();
+  collector_.Restart(next);
+}
+
+void OpenRound::GoBack() {
+  Forget();
+  collector_.GoBack();
+}
+
+void OpenRound::Forget() {
+  for (auto& kept : kept_) kept.reset();
+  sum_.Clear();
+  has_data_ = false;
+  gathering_ = {};
+  open_since_ = absl::InfiniteFuture();
+}
+
+void OpenRound::Touch(absl::Time now, int32_t priority) {
+  if (open_since_ == absl::InfiniteFuture()) {
+    open_since_ = now;
+    priority_ = priority;
+  }
+}
+
+}  // namespace addend

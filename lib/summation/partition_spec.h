@@ -1,0 +1,41 @@
+// A partition as its owner is told of it, and its memory.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <set>
+
+#include "lib/base/ids.h"
+#include "lib/base/shared_text.h"
+#include "lib/base/types.h"
+
+namespace addend {
+
+struct PartitionSpec {
+  PartitionId id = {};
+  SharedText name = {};  // of the tensor, which all its partitions share
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  uint64_t elements = 0;
+  uint32_t nodes = 1;
+  uint32_t ranks = 1;          // of a node: Average divides by those that take part
+  std::set<NodeId> lost = {};  // nodes that take part in no round
+  bool aborted = false;        // no round is summed or sealed: the generation has failed
+  PlanVersion version = {};    // 0: the owner from the first round on
+  bool handed_over = false;    // by the former owner: the first contribution names the round
+
+  size_t payload_bytes() const { return elements * SizeOf(dtype); }
+};
+
+// Where a partition sums and leaves its results, by parity of the round. `accumulator` has
+// AccumulatorSizeOf(dtype) bytes an element, `result` SizeOf(dtype); both may be the same memory.
+struct PartitionMemory {
+  std::byte* accumulator[2] = {nullptr, nullptr};
+  std::byte* result[2] = {nullptr, nullptr};
+  std::atomic<uint64_t>* reads = nullptr;  // of results in the agent's memory: see ExternalSlots
+  std::shared_ptr<void> keep_alive;
+};
+
+}  // namespace addend
