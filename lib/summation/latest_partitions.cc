@@ -141,11 +141,11 @@ absl::Status LatestPartitions::OnUpdate(NodePort* node, LatestPartition* partiti
   if (header.round == applied) return SendLatest(node, partition, header.priority);
   if (header.round < applied) return absl::OkStatus();
   if (partition->aborted() || job_->spec.failed) {
-    SendAborted(node, *partition, header.round);
+    frames_.SendAborted(node, *partition, header.round);
     return absl::OkStatus();
   }
   if (state == State::kClosed) {
-    SendMoved(node, *partition);
+    frames_.SendMoved(node, *partition);
     return absl::OkStatus();
   }
   if (header.round != Next(applied)) {
@@ -175,12 +175,12 @@ absl::Status LatestPartitions::Apply(NodePort* node, LatestPartition* partition,
 // the stamp of the next answer.
 absl::Status LatestPartitions::SendLatest(NodePort* node, LatestPartition* partition,
                                           int32_t priority) {
-  FrameHeader answer = HeaderFor(FrameType::kResult, *partition);
+  FrameHeader answer = frames_.HeaderFor(FrameType::kResult, *partition);
   answer.round = partition->Applied(node->node());
   if (node->StillWaits(answer)) return absl::OkStatus();
   ADDEND_ASSIGN_OR_RETURN(const std::shared_ptr<const Arena> value, partition->Value());
   if (partition->HasFurtherCopies()) copied_.insert(partition->spec().id);
-  FrameHeader header = HeaderFor(FrameType::kStamp, *partition);
+  FrameHeader header = frames_.HeaderFor(FrameType::kStamp, *partition);
   header.round = answer.round;
   header.priority = priority;
   const auto stamp =
@@ -218,11 +218,7 @@ void LatestPartitions::DropFurtherCopies(LatestPartition* partition) {
 void LatestPartitions::RequestPostponed(LatestPartition* partition) {
   while (const auto postponed = partition->TakePostponed()) {
     NodePort* const node = job_->nodes.Find(*postponed);
-    if (node == nullptr) continue;
-    FrameHeader header = HeaderFor(FrameType::kSendAgain, *partition);
-    header.round = Next(partition->Applied(*postponed));
-    header.priority = INT32_MAX;
-    return node->PushOnce(header);
+    if (node != nullptr) return frames_.RequestContribution(node, *partition);
   }
 }
 
@@ -231,7 +227,7 @@ absl::Status LatestPartitions::OnReport(NodePort* node, LatestPartition* partiti
   using State = LatestPartition::State;
   if (header.plan_version != partition->version()) return absl::OkStatus();
   if (partition->state() == State::kOpen || partition->state() == State::kClosed) {  // repeated
-    SendRecovered(node, *partition);
+    frames_.SendRecovered(node, *partition);
     if (partition->Applied(node->node()) <= header.round) return absl::OkStatus();
     return SendLatest(node, partition, header.priority);
   }
@@ -240,7 +236,7 @@ absl::Status LatestPartitions::OnReport(NodePort* node, LatestPartition* partiti
     ADDEND_ASSIGN_OR_RETURN(stamp, DecodeStamp(bytes, job_->spec.num_nodes));
   }
   if (partition->state() == State::kRestoring) {  // repeated
-    if (partition->Holder() == node->node()) RequestCopy(node, *partition);
+    if (partition->Holder() == node->node()) frames_.RequestResult(node, *partition);
     return absl::OkStatus();
   }
   ADDEND_ASSIGN_OR_RETURN(const bool complete,
@@ -260,7 +256,7 @@ void LatestPartitions::OnSync(NodePort* node, LatestPartition* partition,
     // Without memory for the answer, the node asks again after the next reset of its link.
     SendLatest(node, partition, header.priority).IgnoreError();
   }
-  SendMoved(node, *partition);
+  frames_.SendMoved(node, *partition);
 }
 
 absl::Status LatestPartitions::OnCopy(NodePort* node, LatestPartition* partition,
@@ -298,7 +294,7 @@ void LatestPartitions::Restore(LatestPartition* partition) {
     return;
   }
   NodePort* const holder = job_->nodes.Find(*partition->Holder());
-  if (holder != nullptr) RequestCopy(holder, *partition);
+  if (holder != nullptr) frames_.RequestResult(holder, *partition);
 }
 
 // The value is there: each node learns which of its updates the value includes, and gets the answer
@@ -306,7 +302,7 @@ void LatestPartitions::Restore(LatestPartition* partition) {
 void LatestPartitions::Open(LatestPartition* partition) {
   waiting_.erase(partition->spec().id);
   for (const auto& [id, node] : job_->nodes) {
-    SendRecovered(node, *partition);
+    frames_.SendRecovered(node, *partition);
     if (partition->Applied(node->node()) <= partition->Held(node->node())) continue;
     const absl::Status sent = SendLatest(node, partition, INT32_MAX);
     if (!sent.ok()) node->Close(sent);  // the node reports again
@@ -332,38 +328,7 @@ void LatestPartitions::NoteRestored(const LatestPartition& restored) {
 
 void LatestPartitions::CloseIfDue(LatestPartition* partition) {
   if (job_->spec.failed || !partition->CloseIfDue()) return;
-  for (const auto& [id, node] : job_->nodes) SendMoved(node, *partition);
-}
-
-void LatestPartitions::SendRecovered(NodePort* node, const LatestPartition& partition) const {
-  FrameHeader header = HeaderFor(FrameType::kRecover, partition);
-  header.flags = kFlagReply;
-  header.round = partition.Applied(node->node());
-  header.priority = INT32_MAX;
-  node->PushOnce(header);
-}
-
-void LatestPartitions::SendMoved(NodePort* node, const LatestPartition& partition) const {
-  FrameHeader header = HeaderFor(FrameType::kMoved, partition);
-  header.plan_version = partition.next_version();
-  header.round = partition.Applied(node->node());
-  header.priority = INT32_MIN;  // behind the answer to that round
-  node->PushOnce(header);
-}
-
-void LatestPartitions::SendAborted(NodePort* node, const LatestPartition& partition,
-                                   Round round) const {
-  FrameHeader header = HeaderFor(FrameType::kAborted, partition);
-  header.round = round;
-  node->PushOnce(header);
-}
-
-void LatestPartitions::RequestCopy(NodePort* node, const LatestPartition& partition) const {
-  FrameHeader header = HeaderFor(FrameType::kSendAgain, partition);
-  header.flags = kFlagResult;
-  header.round = partition.Held(node->node());
-  header.priority = INT32_MAX;
-  node->PushOnce(header);
+  for (const auto& [id, node] : job_->nodes) frames_.SendMoved(node, *partition);
 }
 
 void LatestPartitions::TrimCopies() {

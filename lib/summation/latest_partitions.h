@@ -13,6 +13,7 @@
 #include "lib/summation/job_state.h"
 #include "lib/summation/latest_partition.h"
 #include "lib/summation/node_port.h"
+#include "lib/summation/partition_frames.h"
 #include "lib/summation/shard_context.h"
 
 namespace addend {
@@ -24,7 +25,7 @@ class LatestPartitions {
 
   // `job` and `context` outlive this object.
   LatestPartitions(JobState* job, ShardContext* context, OtherSpecFn summed)
-      : job_(job), context_(context), summed_(std::move(summed)) {}
+      : job_(job), context_(context), summed_(std::move(summed)), frames_(job, &context->journal) {}
 
   // ---- orders of the scheduler ----
   void Add(std::shared_ptr<LatestPartition> partition);
@@ -71,18 +72,12 @@ class LatestPartitions {
   void Open(LatestPartition* partition);
   void NoteRestored(const LatestPartition& restored);
   void CloseIfDue(LatestPartition* partition);
-  void SendRecovered(NodePort* node, const LatestPartition& partition) const;
-  void SendMoved(NodePort* node, const LatestPartition& partition) const;
-  void SendAborted(NodePort* node, const LatestPartition& partition, Round round) const;
-  void RequestCopy(NodePort* node, const LatestPartition& partition) const;
-  FrameHeader HeaderFor(FrameType type, const LatestPartition& partition) const {
-    return job_->HeaderFor(type, partition.spec(), partition.version());
-  }
   OpenRoundInfo Describe(const LatestPartition& partition) const;
 
   JobState* const job_;
   ShardContext* const context_;
   const OtherSpecFn summed_;
+  const PartitionFrames frames_;
   absl::flat_hash_map<PartitionId, std::shared_ptr<LatestPartition>> partitions_;
   absl::flat_hash_set<PartitionId> waiting_;  // not restored yet
   absl::flat_hash_set<PartitionId> copied_;   // with more copies than are reserved

@@ -1,4 +1,4 @@
-// The owner's frames about a summed partition. The priorities decide the order in the send queue.
+// The owner's frames about a partition. The priorities decide the order in the send queue.
 #include "lib/summation/partition_frames.h"
 
 #include <memory>
@@ -7,6 +7,70 @@
 #include "lib/trace/clock.h"
 
 namespace addend {
+namespace {
+
+void PushRecovered(NodePort* node, FrameHeader header, Round round) {
+  header.flags = kFlagReply;
+  header.round = round;
+  header.priority = INT32_MAX;
+  node->PushOnce(header);
+}
+
+// `priority`: of the last result, which has to come first.
+void PushMoved(NodePort* node, FrameHeader header, PlanVersion next, Round round,
+               int32_t priority) {
+  header.plan_version = next;
+  header.round = round;
+  header.priority = priority;
+  node->PushOnce(header);
+}
+
+// First in the queue: the partition waits for the answer, and so do all nodes.
+void PushRequest(NodePort* node, FrameHeader header, Round round, uint16_t flags) {
+  header.flags = flags;
+  header.round = round;
+  header.priority = INT32_MAX;
+  node->PushOnce(header);
+}
+
+}  // namespace
+
+void PartitionFrames::SendRecovered(NodePort* node, const Partition& partition) const {
+  PushRecovered(node, HeaderFor(FrameType::kRecover, partition), partition.ownership().newest());
+}
+
+void PartitionFrames::SendRecovered(NodePort* node, const LatestPartition& partition) const {
+  PushRecovered(node, HeaderFor(FrameType::kRecover, partition), partition.Applied(node->node()));
+}
+
+void PartitionFrames::SendMoved(NodePort* node, const Partition& partition) const {
+  PushMoved(node, HeaderFor(FrameType::kMoved, partition), partition.ownership().next_version(),
+            partition.LastRound(), partition.open_round().priority());
+}
+
+void PartitionFrames::SendMoved(NodePort* node, const LatestPartition& partition) const {
+  PushMoved(node, HeaderFor(FrameType::kMoved, partition), partition.next_version(),
+            partition.Applied(node->node()), INT32_MIN);
+}
+
+void PartitionFrames::RequestContribution(NodePort* node, const Partition& partition) const {
+  PushRequest(node, HeaderFor(FrameType::kSendAgain, partition), partition.collector().round(), 0);
+}
+
+void PartitionFrames::RequestContribution(NodePort* node, const LatestPartition& partition) const {
+  PushRequest(node, HeaderFor(FrameType::kSendAgain, partition),
+              Next(partition.Applied(node->node())), 0);
+}
+
+void PartitionFrames::RequestResult(NodePort* node, const Partition& partition) const {
+  PushRequest(node, HeaderFor(FrameType::kSendAgain, partition), partition.ownership().newest(),
+              kFlagResult);
+}
+
+void PartitionFrames::RequestResult(NodePort* node, const LatestPartition& partition) const {
+  PushRequest(node, HeaderFor(FrameType::kSendAgain, partition), partition.Held(node->node()),
+              kFlagResult);
+}
 
 void PartitionFrames::SendResult(NodePort* node, const Partition& partition) const {
   FrameHeader header = HeaderFor(FrameType::kResult, partition);
@@ -30,14 +94,6 @@ void PartitionFrames::SendResult(NodePort* node, const Partition& partition) con
                  });
 }
 
-void PartitionFrames::SendRecovered(NodePort* node, const Partition& partition) const {
-  FrameHeader header = HeaderFor(FrameType::kRecover, partition);
-  header.flags = kFlagReply;
-  header.round = partition.ownership().newest();
-  header.priority = INT32_MAX;
-  node->PushOnce(header);
-}
-
 void PartitionFrames::SendAborted(NodePort* node, const Partition& partition) const {
   FrameHeader header = HeaderFor(FrameType::kAborted, partition);
   if (!job_->spec.failed) header.flags = kFlagEmpty;
@@ -46,26 +102,10 @@ void PartitionFrames::SendAborted(NodePort* node, const Partition& partition) co
   node->PushOnce(header);
 }
 
-void PartitionFrames::SendMoved(NodePort* node, const Partition& partition) const {
-  FrameHeader header = HeaderFor(FrameType::kMoved, partition);
-  header.plan_version = partition.ownership().next_version();
-  header.round = partition.LastRound();
-  header.priority = partition.open_round().priority();  // behind the result of that round
-  node->PushOnce(header);
-}
-
-void PartitionFrames::RequestContribution(NodePort* node, const Partition& partition) const {
-  FrameHeader header = HeaderFor(FrameType::kSendAgain, partition);
-  header.round = partition.collector().round();
-  header.priority = INT32_MAX;  // all nodes wait for this contribution
-  node->PushOnce(header);
-}
-
-void PartitionFrames::RequestNewest(NodePort* node, const Partition& partition) const {
-  FrameHeader header = HeaderFor(FrameType::kSendAgain, partition);
-  header.flags = kFlagResult;
-  header.round = partition.ownership().newest();
-  header.priority = INT32_MAX;
+void PartitionFrames::SendAborted(NodePort* node, const LatestPartition& partition,
+                                  Round round) const {
+  FrameHeader header = HeaderFor(FrameType::kAborted, partition);
+  header.round = round;
   node->PushOnce(header);
 }
 

@@ -123,7 +123,7 @@ void SummedPartitions::ReplaceHolder(Partition* partition) {
   const Ownership& ownership = partition->ownership();
   if (!ownership.Sums() || !ownership.AnyLacks() || partition->Holds(ownership.newest())) return;
   if (const auto holder = ownership.Holder(); holder.has_value()) {
-    if (NodePort* const node = job_->nodes.Find(*holder)) frames_.RequestNewest(node, *partition);
+    if (NodePort* const node = job_->nodes.Find(*holder)) frames_.RequestResult(node, *partition);
     return;
   }
   partition->GoBack();
@@ -364,7 +364,7 @@ absl::Status SummedPartitions::OnSync(NodePort* node, const FrameHeader& header)
     frames_.SendMoved(node, *partition);
   }
   if (ownership.Sums() && ownership.AnyLacks() && !ownership.Lacks(node->node())) {
-    frames_.RequestNewest(node, *partition);
+    frames_.RequestResult(node, *partition);
   }
   return absl::OkStatus();
 }
@@ -393,7 +393,7 @@ void SummedPartitions::EndRecovery(Partition* partition) {
   if (partition->Holds(ownership.newest())) return Relay(partition);
   // A holder whose link is broken says where it stands when it is back (OnSync).
   if (NodePort* const holder = job_->nodes.Find(*ownership.Holder()); holder != nullptr) {
-    frames_.RequestNewest(holder, *partition);
+    frames_.RequestResult(holder, *partition);
   }
 }
 
