@@ -45,7 +45,8 @@ void JobShard::Disconnect(NodeId id) {
 }
 
 // One list of ids at a time, however many nodes are lost. Partitions that are added later know the
-// failure and the losses from their specification.
+// failure and the losses from their specification. The ids are taken from the back: open rounds,
+// for which ranks wait, come first.
 bool JobShard::BeginWalk() {
   if (!next_.failed && next_.lost.empty()) return false;
   walk_ = std::exchange(next_, Walk());

@@ -134,6 +134,7 @@ std::vector<PartitionId> SummedPartitions::Ids() const {
   std::vector<PartitionId> ids;
   ids.reserve(partitions_.size());
   for (const auto& [id, partition] : partitions_) ids.push_back(id);
+  std::partition(ids.begin(), ids.end(), [this](PartitionId id) { return !waiting_.contains(id); });
   return ids;
 }
 

@@ -43,6 +43,7 @@ class SummedPartitions {
   void Abort(PartitionId id);
   // The node takes part in no round any more. No effect if that is known.
   void Lose(PartitionId id, NodeId node);
+  // The partitions that wait for nodes come last.
   std::vector<PartitionId> Ids() const;
   const PartitionSpec* SpecOf(PartitionId id) const;
 

@@ -63,6 +63,21 @@ TEST_F(JobShardTest, FailureReachesThePartitionsAFewAtATime) {
   EXPECT_TRUE(deferred_.empty());
 }
 
+TEST_F(JobShardTest, FailureReachesOpenRoundsFirst) {
+  for (uint32_t i = 0; i < kMany; ++i) job_->Add(Summed(i));
+  std::set<PartitionId> open;
+  for (uint32_t i = 0; i < JobShard::kAtOnce; ++i) {
+    ASSERT_TRUE(Push(1, 1, 2 * i).ok());
+    open.insert(PartitionAt(2 * i));
+  }
+  Fail();
+  std::set<PartitionId> aborted;
+  for (const auto& frame : link(1).Take(FrameType::kAborted)) {
+    aborted.insert(frame.header.partition);
+  }
+  EXPECT_EQ(aborted, open);
+}
+
 TEST_F(JobShardTest, FailureOfASmallJobTakesASingleTurn) {
   AddOpen(3, 1);
   Fail();
