@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "lib/member/report.h"
 #include "proto/addend/v1/scheduler.pb.h"
 
 namespace addend {
@@ -89,21 +90,11 @@ class NodeMember {
   // The scheduler's answer to the first registration; constant.
   const v1::RegisterNodeResponse& registration() const;
 
-  // These methods queue a report and return at once; from any thread. A thread of the member sends
-  // the reports in this order, several waiting declarations in one call, and repeats a call until
-  // the scheduler has answered. Drops a report of a former generation. If the scheduler refuses a
-  // report for another reason, the job's generation fails.
-  void Declare(uint32_t generation, v1::TensorDescriptor tensor);
-  void Undeclare(uint32_t generation, std::string name);
-  // As ReportTrainersRequest.
-  void ReportTrainers(uint32_t generation, uint32_t initialised);
-  void ReportIdle(uint32_t generation);
-  // `kind` as NodeUpdate.failed_kind.
-  void ReportFailure(uint32_t generation, absl::Status reason, std::string kind);
-  // Reports a CPU server that this node cannot reach, though other nodes may.
-  void ReportServerLost(uint32_t generation, uint32_t server, const absl::Status& why);
-  // As AckChangeRequest.
-  void AckChange(uint32_t generation, uint64_t change, bool following);
+  // Queues a report and returns at once; from any thread. A thread of the member sends the reports
+  // in this order, several waiting declarations in one call, and repeats a call until the scheduler
+  // has answered. Drops a report of a former generation. If the scheduler refuses a report for
+  // another reason, the job's generation fails.
+  void Send(Report report);
   // Sends the next heartbeat at once. From any thread.
   void BeatSoon();
   // Waits until all queued reports are answered; false if that took longer than `timeout`.

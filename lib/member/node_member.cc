@@ -25,7 +25,6 @@
 namespace addend {
 
 using internal::NodeAnnounced;
-using internal::Report;
 using internal::ReportQueue;
 using internal::Session;
 
@@ -91,47 +90,23 @@ absl::Status NodeMember::Impl::Watch(const v1::MemberId& id, grpc::ClientContext
 
 namespace {
 
-grpc::Status Send(v1::Scheduler::Stub* stub, grpc::ClientContext* context,
-                  const v1::DeclareRequest& request) {
-  v1::DeclareResponse response;
-  return stub->Declare(context, request, &response);
+using Stub = v1::Scheduler::Stub;
+
+template <typename Request, typename Response>
+grpc::Status Call(Stub* stub, grpc::ClientContext* context, const Request& request,
+                  grpc::Status (Stub::*call)(grpc::ClientContext*, const Request&, Response*)) {
+  Response response;
+  return (stub->*call)(context, request, &response);
 }
 
-grpc::Status Send(v1::Scheduler::Stub* stub, grpc::ClientContext* context,
-                  const v1::UndeclareRequest& request) {
-  v1::UndeclareResponse response;
-  return stub->Undeclare(context, request, &response);
-}
-
-grpc::Status Send(v1::Scheduler::Stub* stub, grpc::ClientContext* context,
-                  const v1::ReportTrainersRequest& request) {
-  v1::ReportTrainersResponse response;
-  return stub->ReportTrainers(context, request, &response);
-}
-
-grpc::Status Send(v1::Scheduler::Stub* stub, grpc::ClientContext* context,
-                  const v1::ReportIdleRequest& request) {
-  v1::ReportIdleResponse response;
-  return stub->ReportIdle(context, request, &response);
-}
-
-grpc::Status Send(v1::Scheduler::Stub* stub, grpc::ClientContext* context,
-                  const v1::ReportFailureRequest& request) {
-  v1::ReportFailureResponse response;
-  return stub->ReportFailure(context, request, &response);
-}
-
-grpc::Status Send(v1::Scheduler::Stub* stub, grpc::ClientContext* context,
-                  const v1::ReportServerLostRequest& request) {
-  v1::ReportServerLostResponse response;
-  return stub->ReportServerLost(context, request, &response);
-}
-
-grpc::Status Send(v1::Scheduler::Stub* stub, grpc::ClientContext* context,
-                  const v1::AckChangeRequest& request) {
-  v1::AckChangeResponse response;
-  return stub->AckChange(context, request, &response);
-}
+// The call of each report.
+constexpr auto CallOf(const v1::DeclareRequest&) { return &Stub::Declare; }
+constexpr auto CallOf(const v1::UndeclareRequest&) { return &Stub::Undeclare; }
+constexpr auto CallOf(const v1::ReportTrainersRequest&) { return &Stub::ReportTrainers; }
+constexpr auto CallOf(const v1::ReportIdleRequest&) { return &Stub::ReportIdle; }
+constexpr auto CallOf(const v1::ReportFailureRequest&) { return &Stub::ReportFailure; }
+constexpr auto CallOf(const v1::ReportServerLostRequest&) { return &Stub::ReportServerLost; }
+constexpr auto CallOf(const v1::AckChangeRequest&) { return &Stub::AckChange; }
 
 }  // namespace
 
@@ -144,7 +119,7 @@ void NodeMember::Impl::RunSender() {
               [&](auto& request) {
                 *request.mutable_member() = id;
                 ShortenSentences(&request);
-                return Send(session.stub(), context, request);
+                return Call(session.stub(), context, request, CallOf(request));
               },
               report);
         });
@@ -163,12 +138,7 @@ void NodeMember::Impl::OnRefused(const Report& report, const absl::Status& statu
   if (absl::IsCancelled(status) || std::holds_alternative<v1::ReportFailureRequest>(report)) return;
   // Trainers wait for the answer to the refused report, so they have to learn that it will not
   // come.
-  v1::ReportFailureRequest failure;
-  failure.set_generation(generation);
-  failure.set_reason(Message(status));
-  failure.set_exit_code(ExitCodeOf(status));
-  failure.set_kind("internal");
-  reports.AddFront(std::move(failure));
+  reports.AddFront(report::Failed(Generation(generation), status, "internal"));
 }
 
 void NodeMember::Impl::StopSending() {
@@ -198,57 +168,7 @@ absl::StatusOr<std::unique_ptr<NodeMember>> NodeMember::Join(const MemberOptions
 
 const v1::RegisterNodeResponse& NodeMember::registration() const { return impl_->first_answer; }
 
-void NodeMember::Declare(uint32_t generation, v1::TensorDescriptor tensor) {
-  v1::DeclareRequest request;
-  request.set_generation(generation);
-  *request.add_tensors() = std::move(tensor);
-  impl_->reports.Add(std::move(request));
-}
-
-void NodeMember::Undeclare(uint32_t generation, std::string name) {
-  v1::UndeclareRequest request;
-  request.set_generation(generation);
-  request.add_names(std::move(name));
-  impl_->reports.Add(std::move(request));
-}
-
-void NodeMember::ReportTrainers(uint32_t generation, uint32_t initialised) {
-  v1::ReportTrainersRequest request;
-  request.set_generation(generation);
-  request.set_initialised(initialised);
-  impl_->reports.Add(std::move(request));
-}
-
-void NodeMember::ReportIdle(uint32_t generation) {
-  v1::ReportIdleRequest request;
-  request.set_generation(generation);
-  impl_->reports.Add(std::move(request));
-}
-
-void NodeMember::ReportFailure(uint32_t generation, absl::Status reason, std::string kind) {
-  v1::ReportFailureRequest request;
-  request.set_generation(generation);
-  request.set_reason(Message(reason));
-  request.set_exit_code(ExitCodeOf(reason));
-  request.set_kind(std::move(kind));
-  impl_->reports.Add(std::move(request));
-}
-
-void NodeMember::ReportServerLost(uint32_t generation, uint32_t server, const absl::Status& why) {
-  v1::ReportServerLostRequest request;
-  request.set_generation(generation);
-  request.set_server_id(server);
-  request.set_reason(Message(why));
-  impl_->reports.Add(std::move(request));
-}
-
-void NodeMember::AckChange(uint32_t generation, uint64_t change, bool following) {
-  v1::AckChangeRequest request;
-  request.set_generation(generation);
-  request.set_change(change);
-  request.set_following(following);
-  impl_->reports.Add(std::move(request));
-}
+void NodeMember::Send(Report report) { impl_->reports.Add(std::move(report)); }
 
 void NodeMember::BeatSoon() { impl_->session.BeatSoon(); }
 

@@ -4,19 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <string>
-#include <variant>
-#include <vector>
 
 #include "lib/base/mutex.h"
-#include "proto/addend/v1/scheduler.pb.h"
+#include "lib/member/report.h"
 
 namespace addend::internal {
-
-// The request of a call to the scheduler; the member's identity is filled in when it is sent.
-using Report = std::variant<v1::DeclareRequest, v1::UndeclareRequest, v1::ReportTrainersRequest,
-                            v1::ReportIdleRequest, v1::ReportFailureRequest,
-                            v1::ReportServerLostRequest, v1::AckChangeRequest>;
 
 uint32_t GenerationOf(const Report& report);
 

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <limits>
 
 #include "absl/strings/str_format.h"
 #include "lib/base/clock.h"
@@ -63,47 +62,17 @@ absl::StatusOr<std::unique_ptr<EventLoop>> EventLoop::Start(const std::string& n
   if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0) {
     return absl::InternalError(absl::StrFormat("epoll_ctl: %s", std::strerror(errno)));
   }
-  std::unique_ptr<EventLoop> loop(
-      new EventLoop(name, std::move(epoll), std::move(wake), mailbox_capacity));
+  std::unique_ptr<EventLoop> loop(new EventLoop(
+      name, std::move(epoll), std::make_shared<Mailbox>(name, std::move(wake), mailbox_capacity)));
   EventLoop* raw = loop.get();
   loop->thread_ = std::thread([raw] { raw->Main(); });
   return loop;
 }
 
-EventLoop::EventLoop(std::string name, UniqueFd epoll, UniqueFd wake, size_t mailbox_capacity)
-    : name_(std::move(name)),
-      epoll_(std::move(epoll)),
-      wake_(std::move(wake)),
-      mailbox_capacity_(mailbox_capacity) {}
+EventLoop::EventLoop(std::string name, UniqueFd epoll, std::shared_ptr<Mailbox> mailbox)
+    : name_(std::move(name)), epoll_(std::move(epoll)), mailbox_(std::move(mailbox)) {}
 
 EventLoop::~EventLoop() { Stop(); }
-
-absl::Status EventLoop::Post(Task task) { return Enqueue(std::move(task), mailbox_capacity_); }
-
-void EventLoop::PostSurely(Task task) {
-  Enqueue(std::move(task), std::numeric_limits<size_t>::max()).IgnoreError();
-}
-
-absl::Status EventLoop::Enqueue(Task task, size_t capacity) {
-  bool first = false;
-  {
-    MutexLock lock(&mu_);
-    if (closed_) return absl::CancelledError(absl::StrFormat("the loop %s has stopped", name_));
-    if (mailbox_.size() >= capacity) {
-      ++stats_.posts_rejected;
-      return absl::ResourceExhaustedError(
-          absl::StrFormat("the mailbox of %s is full (%d tasks)", name_, capacity));
-    }
-    first = mailbox_.empty();
-    mailbox_.push_back(std::move(task));
-    stats_.mailbox_depth_max = std::max<uint64_t>(stats_.mailbox_depth_max, mailbox_.size());
-  }
-  if (first) {
-    const uint64_t one = 1;
-    [[maybe_unused]] ssize_t written = ::write(wake_.get(), &one, sizeof(one));
-  }
-  return absl::OkStatus();
-}
 
 void EventLoop::Run(absl::AnyInvocable<void()> task) {
   ADDEND_CHECK(!InLoop(), "Run() would wait for itself");
@@ -121,24 +90,10 @@ void EventLoop::Run(absl::AnyInvocable<void()> task) {
 
 void EventLoop::Stop() {
   ADDEND_CHECK(!InLoop(), "a loop cannot join itself");
-  std::vector<Task> unrun;
-  {
-    MutexLock lock(&mu_);
-    closed_ = true;
-    stop_.store(true);
-  }
-  const uint64_t one = 1;
-  [[maybe_unused]] ssize_t written = ::write(wake_.get(), &one, sizeof(one));
+  stop_.store(true);
+  mailbox_->Close();
   if (thread_.joinable()) thread_.join();
-  {
-    MutexLock lock(&mu_);
-    unrun.swap(mailbox_);
-  }
-}
-
-EventLoop::Stats EventLoop::stats() const {
-  MutexLock lock(&mu_);
-  return stats_;
+  mailbox_->Take();  // destroys the tasks that did not run
 }
 
 absl::Status EventLoop::Watch(int fd, uint32_t events, FdHandler* handler) {
@@ -198,12 +153,7 @@ int EventLoop::MillisUntilTimer() const {
 }
 
 void EventLoop::RunMailbox() {
-  std::vector<Task> tasks;
-  {
-    MutexLock lock(&mu_);
-    tasks.swap(mailbox_);
-  }
-  for (Task& task : tasks) {
+  for (std::vector<Task> tasks = mailbox_->Take(); Task & task : tasks) {
     if (stop_.load(std::memory_order_relaxed)) return;
     task();
     task = nullptr;
@@ -237,7 +187,7 @@ void EventLoop::Main() {
       const uint32_t serial = static_cast<uint32_t>(events[i].data.u64 >> 32);
       if (serial == 0) {
         uint64_t ignored;
-        [[maybe_unused]] ssize_t got = ::read(wake_.get(), &ignored, sizeof(ignored));
+        [[maybe_unused]] ssize_t got = ::read(mailbox_->wake_fd(), &ignored, sizeof(ignored));
         RunMailbox();
         continue;
       }

@@ -21,7 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "lib/base/fd.h"
-#include "lib/base/mutex.h"
+#include "lib/shard/mailbox.h"
 
 namespace addend {
 
@@ -34,11 +34,7 @@ class FdHandler {
 
 class EventLoop {
  public:
-  using Task = absl::AnyInvocable<void()>;
-  struct Stats {
-    uint64_t mailbox_depth_max = 0;
-    uint64_t posts_rejected = 0;
-  };
+  using Task = Mailbox::Task;
 
   // Starts the thread. `name` (15 characters at most) shows in `top -H`.
   static absl::StatusOr<std::unique_ptr<EventLoop>> Start(const std::string& name,
@@ -47,19 +43,18 @@ class EventLoop {
   ~EventLoop();
 
   // ---- any thread ----
-  // RESOURCE_EXHAUSTED if the mailbox is full, CANCELLED after Stop(); the task is destroyed in
-  // both cases.
-  absl::Status Post(Task task);
-  // Like Post(), but accepted by a full mailbox too: for tasks that are never sent again (the end
-  // of a link, memory that is released) and whose number is bounded elsewhere.
-  void PostSurely(Task task);
+  // As the mailbox's; CANCELLED after Stop().
+  absl::Status Post(Task task) { return mailbox_->Post(std::move(task)); }
+  void PostSurely(Task task) { mailbox_->PostSurely(std::move(task)); }
+  // Outlives the loop: for posters that nobody stops before the loop.
+  std::shared_ptr<Mailbox> mailbox() const { return mailbox_; }
   // Runs `task` on the loop and waits until it has run, or the loop has ended. Not from the loop's
   // own thread. A full mailbox accepts it too: a waiting thread has at most a single such task.
   void Run(absl::AnyInvocable<void()> task);
   // Ends the loop after the current task and joins the thread. Idempotent.
   void Stop();
   bool InLoop() const { return std::this_thread::get_id() == thread_id_.load(); }
-  Stats stats() const;
+  Mailbox::Stats stats() const { return mailbox_->stats(); }
 
   // ---- the loop's thread only ----
   // The caller owns the handler, and must unwatch it before it destroys it.
@@ -76,8 +71,7 @@ class EventLoop {
     FdHandler* handler;
     uint32_t serial;  // distinguishes a reused descriptor from the descriptor that an event was for
   };
-  EventLoop(std::string name, UniqueFd epoll, UniqueFd wake, size_t mailbox_capacity);
-  absl::Status Enqueue(Task task, size_t capacity);
+  EventLoop(std::string name, UniqueFd epoll, std::shared_ptr<Mailbox> mailbox);
   void Main();
   void RunMailbox();
   void RunDeferred();
@@ -87,8 +81,7 @@ class EventLoop {
   // Constant after construction.
   const std::string name_;
   const UniqueFd epoll_;
-  const UniqueFd wake_;
-  const size_t mailbox_capacity_;
+  const std::shared_ptr<Mailbox> mailbox_;
   std::thread thread_;
   std::atomic<std::thread::id> thread_id_;
 
@@ -101,10 +94,6 @@ class EventLoop {
   std::vector<Task> deferred_;
 
   std::atomic<bool> stop_{false};
-  mutable Mutex mu_;
-  std::vector<Task> mailbox_ ABSL_GUARDED_BY(mu_);
-  bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  Stats stats_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace addend

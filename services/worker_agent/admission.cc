@@ -115,8 +115,8 @@ void Admission::TellProgress(Trainer* trainer, const LocalRanks& ranks) const {
 
 void Admission::ReportWaiting() const {
   if (context_.job->state != v1::FORMING) return;
-  context_.reports->ReportTrainers(context_.identity->generation,
-                                   static_cast<uint32_t>(waiting_.size()));
+  context_.reports->Send(
+      report::Trainers(context_.identity->generation, static_cast<uint32_t>(waiting_.size())));
 }
 
 std::vector<Trainer*> Admission::AdmitWaiting(LocalRanks* ranks) {

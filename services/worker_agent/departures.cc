@@ -118,7 +118,7 @@ void Departures::MaybeReportIdle(bool waited) {
   if (!ranks_->anyone_left() && !state_->failed()) return;
   if (ranks_->all_came() || waited || state_->failed()) {
     idle_reported_ = true;
-    context_.reports->ReportIdle(context_.identity->generation);
+    context_.reports->Send(report::Idle(context_.identity->generation));
     return;
   }
   context_.loop->RunAfter(kMoment, [this] { MaybeReportIdle(/*waited=*/true); });

@@ -22,7 +22,7 @@ std::string CauseOf(const std::string& kind) {
 void GenerationState::Fail(const absl::Status& why, const std::string& kind) {
   if (!running()) return;
   Begin(why, kind);
-  context_.reports->ReportFailure(context_.identity->generation, why, kind);
+  context_.reports->Send(report::Failed(context_.identity->generation, why, kind));
   EndIfDecided();
 }
 

@@ -41,26 +41,7 @@ constexpr absl::Duration kRefusalGrace = absl::Seconds(3);
 class MemberReports final : public SchedulerReports {
  public:
   explicit MemberReports(NodeMember* member) : member_(member) {}
-  void Declare(Generation generation, const v1::TensorDescriptor& tensor) override {
-    member_->Declare(generation.value(), tensor);
-  }
-  void Undeclare(Generation generation, const std::string& name) override {
-    member_->Undeclare(generation.value(), name);
-  }
-  void ReportTrainers(Generation generation, uint32_t initialised) override {
-    member_->ReportTrainers(generation.value(), initialised);
-  }
-  void ReportIdle(Generation generation) override { member_->ReportIdle(generation.value()); }
-  void ReportFailure(Generation generation, const absl::Status& why,
-                     const std::string& kind) override {
-    member_->ReportFailure(generation.value(), why, kind);
-  }
-  void ReportServerLost(Generation generation, ServerId server, const absl::Status& why) override {
-    member_->ReportServerLost(generation.value(), server.value(), why);
-  }
-  void AckChange(Generation generation, uint64_t change, bool following) override {
-    member_->AckChange(generation.value(), change, following);
-  }
+  void Send(Report report) override { member_->Send(std::move(report)); }
   void BeatSoon() override { member_->BeatSoon(); }
 
  private:

@@ -214,7 +214,7 @@ void NodeGeneration::OnAdmitted(Trainer* trainer) const {
 
 void NodeGeneration::ReportAgain() const {
   if (departures_.idle_reported()) {
-    context_.reports->ReportIdle(context_.identity->generation);
+    context_.reports->Send(report::Idle(context_.identity->generation));
   } else if (state_.running()) {
     tensors_.DeclareAgain();
   }

@@ -204,11 +204,11 @@ void PlanFollower::AckChange() {
   if (!change_.connected_told) {
     if (!ConnectedToNextOwners()) return;
     change_.connected_told = true;
-    context_.reports->AckChange(generation, change_.number, /*following=*/false);
+    context_.reports->Send(report::ChangeDone(generation, change_.number, /*following=*/false));
   }
   if (change_.following_told || change_.moves > 0) return;
   change_.following_told = true;
-  context_.reports->AckChange(generation, change_.number, /*following=*/true);
+  context_.reports->Send(report::ChangeDone(generation, change_.number, /*following=*/true));
 }
 
 }  // namespace addend

@@ -260,7 +260,7 @@ Servers::Use Servers::UseOf(const ServerLink* link) const {
 void Servers::ReportLost(ServerLink* link, const absl::Status& why) {
   if (!reported_lost_.insert(link->server().value()).second) return;
   spdlog::warn("{}; the scheduler decides what becomes of it", Message(why));
-  context_.reports->ReportServerLost(context_.identity->generation, link->server(), why);
+  context_.reports->Send(report::ServerLost(context_.identity->generation, link->server(), why));
 }
 
 void Servers::LimitInFlight(uint32_t nodes) {

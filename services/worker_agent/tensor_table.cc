@@ -93,7 +93,7 @@ void TensorTable::DeclareFront(const std::string& name) {
   if (front.declared_to_scheduler || !front.error.ok()) return;
   front.declared_to_scheduler = true;
   slots_->Enter(generation_, front);
-  reports_->Declare(generation_, DescriptorOf(front.shape));
+  reports_->Send(report::Declare(generation_, DescriptorOf(front.shape)));
 }
 
 TensorTable::Shared TensorTable::Attached(uint32_t number, uint32_t local_rank) const {
@@ -112,7 +112,7 @@ bool TensorTable::Release(const Shared& tensor, uint32_t local_rank) {
   std::erase(instances, tensor);
   if (tensor->declared_to_scheduler) {
     slots_->Remove(generation_, *tensor);
-    reports_->Undeclare(generation_, name);
+    reports_->Send(report::Undeclare(generation_, name));
   }
   if (instances.empty()) {
     by_name_.erase(name);
@@ -127,7 +127,7 @@ void TensorTable::DeclareAgain() const {
     if (instances.empty()) continue;
     const NodeTensor& front = *instances.front();
     if (!front.declared_to_scheduler || front.planned() || !front.error.ok()) continue;
-    reports_->Declare(generation_, DescriptorOf(front.shape));
+    reports_->Send(report::Declare(generation_, DescriptorOf(front.shape)));
   }
 }
 

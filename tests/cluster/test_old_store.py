@@ -59,10 +59,12 @@ def share_of(cluster, number):
 
 
 def joins(cluster):
-    known = {one["server_id"] for one in cluster.addendctl("status")["servers"]}
+    def numbers():
+        return {one["server_id"] for one in cluster.addendctl("status")["servers"]}
+    known = numbers()
     server = cluster.start_summation()
     cluster.await_ports(server)
-    number, = {one["server_id"] for one in cluster.addendctl("status")["servers"]} - known
+    number, = eventually(lambda: numbers() - known, 10 * PATIENCE, "the new server in the status, which may be 0.1 s old")
     eventually(lambda: share_of(cluster, number) > 0.02, 20 * PATIENCE, "a share for the server that has joined")
     return server, number
 

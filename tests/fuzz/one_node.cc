@@ -109,25 +109,25 @@ void OneNode::Settle() {
   agent_->Snapshot();
 }
 
-void OneNode::ReportTrainers(Generation generation, uint32_t initialised) {
-  if (generation.value() != generation_ || initialised < kLocalSize) return;
+void OneNode::Answer(const v1::ReportTrainersRequest& request) {
+  if (request.generation() != generation_ || request.initialised() < kLocalSize) return;
   agent_->OnUpdate(Update(v1::READY));
 }
 
-void OneNode::ReportFailure(Generation generation, const absl::Status& why,
-                            const std::string& kind) {
+void OneNode::Answer(const v1::ReportFailureRequest& request) {
   v1::NodeUpdate update = Update(v1::FAILED);
-  update.set_generation(generation.value());
-  update.set_reason(Message(why));
-  update.set_exit_code(static_cast<uint32_t>(ExitCodeOf(why)));
-  update.set_failed_kind(kind);
+  update.set_generation(request.generation());
+  update.set_reason(request.reason());
+  update.set_exit_code(request.exit_code());
+  update.set_failed_kind(request.kind());
   agent_->OnUpdate(update);
 }
 
 // Plans the tensor in up to three partitions.
-void OneNode::Declare(Generation generation, const v1::TensorDescriptor& tensor) {
+void OneNode::Answer(const v1::DeclareRequest& request) {
+  const v1::TensorDescriptor& tensor = request.tensors(0);
   v1::NodeUpdate update = Update(v1::READY);
-  update.set_generation(generation.value());
+  update.set_generation(request.generation());
   TensorSpec spec;
   spec.id = TensorId(++last_tensor_);
   spec.name = tensor.name();
@@ -166,9 +166,9 @@ void OneNode::Declare(Generation generation, const v1::TensorDescriptor& tensor)
   agent_->OnUpdate(update);
 }
 
-void OneNode::Undeclare(Generation generation, const std::string& name) {
-  const auto node = tensors_.extract(name);
-  if (node.empty() || generation.value() != generation_) return;
+void OneNode::Answer(const v1::UndeclareRequest& request) {
+  const auto node = tensors_.extract(request.names(0));
+  if (node.empty() || request.generation() != generation_) return;
   engine_->Release(kJob, TensorId(node.mapped()));
   v1::NodeUpdate update = Update(v1::READY);
   update.add_removed(node.mapped());

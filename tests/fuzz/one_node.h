@@ -31,15 +31,16 @@ class OneNode final : private SchedulerReports {
 
  private:
   // On the agent's thread.
-  void Declare(Generation generation, const v1::TensorDescriptor& tensor) override;
-  void Undeclare(Generation generation, const std::string& name) override;
-  void ReportTrainers(Generation generation, uint32_t initialised) override;
-  void ReportIdle(Generation) override {}
-  void ReportFailure(Generation generation, const absl::Status& why,
-                     const std::string& kind) override;
-  void ReportServerLost(Generation, ServerId, const absl::Status&) override {}
-  void AckChange(Generation, uint64_t, bool) override {}
+  void Send(Report report) override {
+    std::visit([this](const auto& request) { Answer(request); }, report);
+  }
   void BeatSoon() override {}
+  void Answer(const v1::DeclareRequest& request);
+  void Answer(const v1::UndeclareRequest& request);
+  void Answer(const v1::ReportTrainersRequest& request);
+  void Answer(const v1::ReportFailureRequest& request);
+  template <typename Other>
+  void Answer(const Other&) {}
   v1::NodeUpdate Update(v1::JobState state) const;
 
   std::unique_ptr<Agent> agent_;

@@ -19,7 +19,7 @@ class InprocLink;
 class InprocNetwork {
  public:
   struct Listener {
-    EventLoop* loop;
+    std::shared_ptr<Mailbox> mailbox;
     InprocTransport* transport;
   };
   Mutex mu;
@@ -29,10 +29,11 @@ class InprocNetwork {
 namespace {
 
 // State shared by an end of a link, its peer and the payloads on their way. Other threads reach an
-// end by posting to its loop; `link` is read and cleared on that loop only.
+// end by posting to the mailbox of its loop, also after the loop has ended; `link` is read and
+// cleared on that loop only.
 struct End {
-  explicit End(EventLoop* loop) : loop(loop) {}
-  EventLoop* const loop;
+  explicit End(std::shared_ptr<Mailbox> mailbox) : mailbox(std::move(mailbox)) {}
+  const std::shared_ptr<Mailbox> mailbox;
   InprocLink* link = nullptr;
 };
 
@@ -134,7 +135,7 @@ void InprocLink::Send(const FrameHeader& header, Bytes payload, Done done) {
   const uint64_t send = Remember(std::move(done));
   auto release = [self = self_, send] {
     // Runs on the thread that destroyed the payload.
-    self->loop->PostSurely([self, send] {
+    self->mailbox->PostSurely([self, send] {
       if (self->link != nullptr) self->link->OnReleased(send);
     });
   };
@@ -142,7 +143,7 @@ void InprocLink::Send(const FrameHeader& header, Bytes payload, Done done) {
   stats.frames_sent.fetch_add(1, std::memory_order_relaxed);
   stats.local_bytes.fetch_add(payload.size(), std::memory_order_relaxed);
   // A closed or dead peer destroys the payload, which releases it.
-  peer_->loop->PostSurely(
+  peer_->mailbox->PostSurely(
       [peer = peer_, complete, lent = Payload(payload, std::move(release))]() mutable {
         if (peer->link != nullptr) peer->link->OnFrame(complete, std::move(lent));
       });
@@ -168,7 +169,7 @@ void InprocLink::Shut(absl::Status why) {
   if (closing_) return;
   closing_ = true;
   why_ = std::move(why);
-  peer_->loop->PostSurely(
+  peer_->mailbox->PostSurely(
       [peer = peer_,
        told = why_.ok() ? absl::CancelledError("the peer closed the link on purpose") : why_] {
         if (peer->link != nullptr) peer->link->OnPeerClosed(told);
@@ -191,7 +192,7 @@ void InprocLink::FinishIfIdle() {
 
 void InprocLink::Abandon(const absl::Status& why) {
   if (!closing_) {
-    peer_->loop->PostSurely([peer = peer_] {
+    peer_->mailbox->PostSurely([peer = peer_] {
       if (peer->link != nullptr)
         peer->link->OnPeerClosed(absl::UnavailableError("the peer shut down"));
     });
@@ -216,7 +217,8 @@ InprocTransport::~InprocTransport() {
 
 absl::StatusOr<Address> InprocTransport::Listen(const Address& bind, AcceptFn accept) {
   MutexLock lock(&network_->mu);
-  if (!network_->listeners.emplace(bind.host, InprocNetwork::Listener{loop_, this}).second) {
+  if (!network_->listeners.emplace(bind.host, InprocNetwork::Listener{loop_->mailbox(), this})
+           .second) {
     return absl::InvalidArgumentError(
         absl::StrFormat("the in-process address '%s' is in use", bind.host));
   }
@@ -233,17 +235,17 @@ void InprocTransport::Connect(const Address& peer, uint32_t, Sink* sink, absl::D
     const auto it = network_->listeners.find(peer.host);
     if (it != network_->listeners.end()) listener = it->second;
   }
-  if (listener.loop == nullptr) {
+  if (listener.mailbox == nullptr) {
     loop_->Defer([connected = std::move(connected), host = peer.host]() mutable {
       connected(absl::UnavailableError(
           absl::StrFormat("there is no listener on '%s' in this process", host)));
     });
     return;
   }
-  auto here = std::make_shared<End>(loop_);
-  auto there = std::make_shared<End>(listener.loop);
+  auto here = std::make_shared<End>(loop_->mailbox());
+  auto there = std::make_shared<End>(listener.mailbox);
   NewLink(here, there, peer.host);
-  listener.loop->PostSurely([network = network_, here, there, host = peer.host] {
+  listener.mailbox->PostSurely([network = network_, here, there, host = peer.host] {
     // The listener may have gone since the look-up.
     InprocTransport* transport = nullptr;
     {
@@ -252,7 +254,7 @@ void InprocTransport::Connect(const Address& peer, uint32_t, Sink* sink, absl::D
       if (it != network->listeners.end()) transport = it->second.transport;
     }
     if (transport != nullptr) return transport->Accept(there, here, "in-process peer");
-    here->loop->PostSurely([here] {
+    here->mailbox->PostSurely([here] {
       if (here->link != nullptr)
         here->link->OnPeerClosed(absl::UnavailableError("the listener is gone"));
     });

@@ -79,9 +79,9 @@ absl::Status RdmaTransport::Begin(const rdma::Devices& devices, const RdmaOption
 
 void RdmaTransport::WatchForFailures(const std::shared_ptr<rdma::Device>& device) {
   failures_.push_back(
-      device->OnFailure([loop = loop_, weak = std::weak_ptr<RdmaTransport*>(self_),
+      device->OnFailure([mailbox = loop_->mailbox(), weak = std::weak_ptr<RdmaTransport*>(self_),
                          device = device.get()](uint32_t queue_pair, const absl::Status& why) {
-        loop->PostSurely([weak, device, queue_pair, why] {
+        mailbox->PostSurely([weak, device, queue_pair, why] {
           const auto self = weak.lock();
           if (self == nullptr) return;
           for (auto& [number, link] : (*self)->links_) {
@@ -147,17 +147,17 @@ absl::Status RdmaTransport::TakeAnswer(rdma::RdmaLink* link, const rdma::Signal:
 void RdmaTransport::ListenTo(uint64_t number, rdma::Signals* signals) {
   // A peer may send signals faster than the shard handles them: then the link is closed, once: a
   // signal is never lost silently.
-  signals->Listen([loop = loop_, weak = std::weak_ptr<RdmaTransport*>(self_), number,
+  signals->Listen([mailbox = loop_->mailbox(), weak = std::weak_ptr<RdmaTransport*>(self_), number,
                    flooded = false](absl::StatusOr<rdma::Signal> signal) mutable {
     const auto tell = [weak, number](absl::StatusOr<rdma::Signal> told) {
       return [weak, number, told = std::move(told)]() mutable {
         if (const auto self = weak.lock()) (*self)->OnSignal(number, std::move(told));
       };
     };
-    if (!signal.ok()) return loop->PostSurely(tell(std::move(signal)));
-    const absl::Status posted = loop->Post(tell(std::move(signal)));
+    if (!signal.ok()) return mailbox->PostSurely(tell(std::move(signal)));
+    const absl::Status posted = mailbox->Post(tell(std::move(signal)));
     if (!absl::IsResourceExhausted(posted) || std::exchange(flooded, true)) return;
-    loop->PostSurely(tell(posted));
+    mailbox->PostSurely(tell(posted));
   });
 }
 

@@ -16,6 +16,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+constexpr Generation kFirst(1);
+
 class NodeMemberTest : public ::testing::Test {
  protected:
   NodeMemberTest() {
@@ -39,7 +41,7 @@ class NodeMemberTest : public ::testing::Test {
   void Declare(const std::string& name) {
     v1::TensorDescriptor tensor;
     tensor.set_name(name);
-    member_->Declare(1, tensor);
+    member_->Send(report::Declare(kFirst, tensor));
   }
 
   FakeScheduler scheduler_;
@@ -74,12 +76,12 @@ TEST_F(NodeMemberTest, ReportsArriveInOrderAndDeclarationsTogether) {
   ASSERT_TRUE(scheduler_.WaitForCalls("Declare", 1));  // "a" is on its way, so the others gather
   Declare("b");
   Declare("c");
-  member_->Undeclare(1, "a");
-  member_->Undeclare(1, "b");
+  member_->Send(report::Undeclare(kFirst, "a"));
+  member_->Send(report::Undeclare(kFirst, "b"));
   Declare("d");
-  member_->ReportTrainers(1, 2);
-  member_->ReportIdle(1);
-  member_->ReportFailure(1, absl::UnavailableError("rank 2 died"), "peer_lost");
+  member_->Send(report::Trainers(kFirst, 2));
+  member_->Send(report::Idle(kFirst));
+  member_->Send(report::Failed(kFirst, absl::UnavailableError("rank 2 died"), "peer_lost"));
   EXPECT_FALSE(member_->Flush(absl::Milliseconds(10)));
   scheduler_.Answer("Declare", absl::OkStatus());
   EXPECT_TRUE(member_->Flush(absl::Seconds(30)));

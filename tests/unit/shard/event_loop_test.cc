@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 
 #include <atomic>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -43,6 +44,34 @@ TEST(EventLoopTest, NothingRunsAfterStop) {
   loop->Stop();
   EXPECT_EQ(loop->Post([] { FAIL(); }).code(), absl::StatusCode::kCancelled);
   loop->Run([] { FAIL(); });  // returns, and runs nothing
+}
+
+TEST(EventLoopTest, MailboxOutlivesTheLoopAndDestroysWhatIsPosted) {
+  auto loop = *EventLoop::Start("test");
+  const std::shared_ptr<Mailbox> mailbox = loop->mailbox();
+  loop.reset();
+  auto lent = std::make_shared<int>(1);
+  mailbox->PostSurely([lent] { FAIL(); });
+  EXPECT_EQ(lent.use_count(), 1) << "the task is destroyed at once";
+  EXPECT_EQ(mailbox->Post([] { FAIL(); }).message(), "the loop test has stopped");
+}
+
+TEST(EventLoopTest, TasksThatDidNotRunAreDestroyedByStop) {
+  auto loop = *EventLoop::Start("test");
+  auto lent = std::make_shared<int>(1);
+  std::atomic<bool> running = false;
+  std::atomic<bool> go_on = false;
+  loop->PostSurely([&] {
+    running = true;
+    while (!go_on) std::this_thread::yield();
+  });
+  while (!running) std::this_thread::yield();
+  loop->PostSurely([lent] { FAIL(); });
+  std::thread stopper([&] { loop->Stop(); });
+  while (!absl::IsCancelled(loop->Post([] {}))) std::this_thread::yield();
+  go_on = true;
+  stopper.join();
+  EXPECT_EQ(lent.use_count(), 1);
 }
 
 TEST(EventLoopTest, DeferredTasksRunAfterTheCurrentTask) {

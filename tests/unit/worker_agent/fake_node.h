@@ -87,28 +87,34 @@ class FakeTrainer final : public Trainer {
 // "declare t", "failed peer_lost: ...", in the order of the reports.
 class FakeReports final : public SchedulerReports {
  public:
-  void Declare(Generation, const v1::TensorDescriptor& tensor) override {
-    said.push_back("declare " + tensor.name());
-  }
-  void Undeclare(Generation, const std::string& name) override {
-    said.push_back("undeclare " + name);
-  }
-  void ReportTrainers(Generation, uint32_t initialised) override {
-    said.push_back(absl::StrFormat("trainers %d", initialised));
-  }
-  void ReportIdle(Generation) override { said.push_back("idle"); }
-  void ReportFailure(Generation, const absl::Status& why, const std::string& kind) override {
-    said.push_back("failed " + kind + ": " + Message(why));
-  }
-  void ReportServerLost(Generation, ServerId server, const absl::Status&) override {
-    said.push_back(absl::StrFormat("lost server %d", server.value()));
-  }
-  void AckChange(Generation, uint64_t change, bool following) override {
-    said.push_back(absl::StrFormat("change %d %s", change, following ? "followed" : "connected"));
+  void Send(Report report) override {
+    said.push_back(std::visit([](const auto& request) { return Text(request); }, report));
   }
   void BeatSoon() override { said.push_back("beat"); }
 
   std::vector<std::string> said;
+
+ private:
+  static std::string Text(const v1::DeclareRequest& request) {
+    return "declare " + request.tensors(0).name();
+  }
+  static std::string Text(const v1::UndeclareRequest& request) {
+    return "undeclare " + request.names(0);
+  }
+  static std::string Text(const v1::ReportTrainersRequest& request) {
+    return absl::StrFormat("trainers %d", request.initialised());
+  }
+  static std::string Text(const v1::ReportIdleRequest&) { return "idle"; }
+  static std::string Text(const v1::ReportFailureRequest& request) {
+    return "failed " + request.kind() + ": " + request.reason();
+  }
+  static std::string Text(const v1::ReportServerLostRequest& request) {
+    return absl::StrFormat("lost server %d", request.server_id());
+  }
+  static std::string Text(const v1::AckChangeRequest& request) {
+    return absl::StrFormat("change %d %s", request.change(),
+                           request.following() ? "followed" : "connected");
+  }
 };
 
 // A server's end of a connection: records the node's frames.
