@@ -70,11 +70,11 @@ class FakeGeneration final : private ServerEvents, private GenerationState::List
   absl::Status Push(const std::shared_ptr<NodeTensor>& tensor, uint32_t rank,
                     const std::vector<float>& values, int32_t priority = 0) {
     WriteFloats(tensor->contributions[rank]->memory(), values);
-    ipc::Message push;
-    push.round = tensor->rounds.round().value();
-    push.priority = priority;
-    if (values.empty()) push.flags = ipc::kFlagEmpty;
-    return rounds.OnPush(tensor, trainers[rank].get(), push);
+    return rounds.OnPush(tensor, trainers[rank].get(),
+                         {.tensor = tensor->number,
+                          .round = tensor->rounds.round().value(),
+                          .priority = priority,
+                          .empty = values.empty()});
   }
   // A frame of an owner about a partition of the tensor's open round.
   FrameHeader FrameOf(FrameType type, const NodeTensor& tensor, uint32_t partition) const {
