@@ -1,4 +1,5 @@
 // The objects of a generation on a FakeNode, put together by hand: a test takes those it needs.
+// DeclaredTensorTest is the fixture of tests about a declared tensor.
 #pragma once
 
 #include <memory>
@@ -136,6 +137,14 @@ class FakeGeneration final : private ServerEvents, private GenerationState::List
     servers.OnLost(link, why);
   }
   void OnFailed(bool decided) override { events.push_back(decided ? "failed, decided" : "failed"); }
+};
+
+// A generation whose local ranks have declared the tensor "t", which has two elements and no plan.
+class DeclaredTensorTest : public ::testing::Test {
+ protected:
+  FakeNode node_;
+  FakeGeneration generation_{&node_};
+  const std::shared_ptr<NodeTensor> tensor_ = generation_.Declare(Floats("t", 2));
 };
 
 }  // namespace addend
