@@ -2,12 +2,13 @@
 // Decode() translate to and from the common fixed part (ipc::Message), whose fields have another
 // meaning in each type: no other code needs to know which. Pure.
 //
-// Decode() takes the fixed part of a message of that type, whose length has been checked. Numbers
-// are not checked: the receiver does that.
+// Decode() takes a message of that type, whose lengths have been checked. Numbers are not checked:
+// the receiver does that.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,11 +18,13 @@
 
 namespace addend::ipc {
 
-// A message before it is written to the socket. The sender sets the lengths in `fixed`.
+// A message in the form of the socket. The views are into the struct that was encoded, or into the
+// received packet, and live no longer: Encode() copies and allocates nothing. The sender sets the
+// lengths in `fixed`.
 struct Encoded {
   Message fixed;
-  std::vector<int64_t> dims = {};
-  std::string text = {};
+  std::span<const int64_t> dims = {};
+  std::string_view text = {};
 };
 
 inline Encoded EncodedAs(Type type, std::string_view text = {}) {
@@ -39,7 +42,8 @@ struct InitMessage {
   int32_t size = 0;
   int32_t local_rank = 0;
   int32_t local_size = 0;
-  std::string job = {};  // empty: the agent's job
+  std::string job = {};         // empty: the agent's job
+  uint16_t version = kVersion;  // of the protocol
 
   Encoded Encode() const {
     Encoded encoded = EncodedAs(Type::kInit, job);
@@ -47,10 +51,12 @@ struct InitMessage {
     encoded.fixed.size = size;
     encoded.fixed.local_rank = local_rank;
     encoded.fixed.local_size = local_size;
+    encoded.fixed.version = version;
     return encoded;
   }
-  static InitMessage Decode(const Message& m, std::string_view text) {
-    return {m.rank, m.size, m.local_rank, m.local_size, std::string(text)};
+  static InitMessage Decode(const Encoded& encoded) {
+    const Message& m = encoded.fixed;
+    return {m.rank, m.size, m.local_rank, m.local_size, std::string(encoded.text), m.version};
   }
 };
 
@@ -59,9 +65,7 @@ struct ProgressMessage {
   std::string text = {};
 
   Encoded Encode() const { return EncodedAs(Type::kProgress, text); }
-  static ProgressMessage Decode(const Message&, std::string_view text) {
-    return {std::string(text)};
-  }
+  static ProgressMessage Decode(const Encoded& encoded) { return {std::string(encoded.text)}; }
 };
 
 // Agent: the place of this rank in the job, or the reason of the refusal.
@@ -86,9 +90,12 @@ struct InitReplyMessage {
     encoded.fixed.num_nodes = num_nodes;
     return encoded;
   }
-  static InitReplyMessage Decode(const Message& m, std::string_view text) {
-    return {m.code,       std::string(text), m.rank,      m.size,
-            m.local_rank, m.local_size,      m.node_rank, m.num_nodes};
+  static InitReplyMessage Decode(const Encoded& encoded) {
+    const Message& m = encoded.fixed;
+    return {m.code,       std::string(encoded.text),
+            m.rank,       m.size,
+            m.local_rank, m.local_size,
+            m.node_rank,  m.num_nodes};
   }
 };
 
@@ -103,7 +110,9 @@ struct MembersMessage {
     encoded.fixed.size = waiting;
     return encoded;
   }
-  static MembersMessage Decode(const Message& m, std::string_view) { return {m.num_nodes, m.size}; }
+  static MembersMessage Decode(const Encoded& encoded) {
+    return {encoded.fixed.num_nodes, encoded.fixed.size};
+  }
 };
 
 // Agent: the job has failed. Nothing follows.
@@ -116,15 +125,15 @@ struct FailureMessage {
     encoded.fixed.code = code;
     return encoded;
   }
-  static FailureMessage Decode(const Message& m, std::string_view text) {
-    return {m.code, std::string(text)};
+  static FailureMessage Decode(const Encoded& encoded) {
+    return {encoded.fixed.code, std::string(encoded.text)};
   }
 };
 
 // Trainer: a clean end.
 struct ShutdownMessage {
   Encoded Encode() const { return EncodedAs(Type::kShutdown); }
-  static ShutdownMessage Decode(const Message&, std::string_view) { return {}; }
+  static ShutdownMessage Decode(const Encoded&) { return {}; }
 };
 
 // ---- tensors and rounds ----
@@ -145,10 +154,13 @@ struct DeclareMessage {
     encoded.dims = shape;
     return encoded;
   }
-  static DeclareMessage Decode(const Message& m, std::vector<int64_t> shape,
-                               std::string_view text) {
-    return {m.request, static_cast<DType>(m.dtype), static_cast<ReduceOp>(m.op), std::move(shape),
-            std::string(text)};
+  static DeclareMessage Decode(const Encoded& encoded) {
+    const Message& m = encoded.fixed;
+    return {m.request,
+            static_cast<DType>(m.dtype),
+            static_cast<ReduceOp>(m.op),
+            {encoded.dims.begin(), encoded.dims.end()},
+            std::string(encoded.text)};
   }
 };
 
@@ -166,8 +178,9 @@ struct DeclaredMessage {
     encoded.fixed.code = code;
     return encoded;
   }
-  static DeclaredMessage Decode(const Message& m, std::string_view text) {
-    return {m.request, m.tensor, m.code, std::string(text)};
+  static DeclaredMessage Decode(const Encoded& encoded) {
+    const Message& m = encoded.fixed;
+    return {m.request, m.tensor, m.code, std::string(encoded.text)};
   }
 };
 
@@ -180,7 +193,7 @@ struct UndeclareMessage {
     encoded.fixed.tensor = tensor;
     return encoded;
   }
-  static UndeclareMessage Decode(const Message& m, std::string_view) { return {m.tensor}; }
+  static UndeclareMessage Decode(const Encoded& encoded) { return {encoded.fixed.tensor}; }
 };
 
 // Trainer: the contribution to a round is in the segment, or will be on the GPU.
@@ -202,7 +215,8 @@ struct PushMessage {
     encoded.fixed.request = copied_in_ns;
     return encoded;
   }
-  static PushMessage Decode(const Message& m, std::string_view) {
+  static PushMessage Decode(const Encoded& encoded) {
+    const Message& m = encoded.fixed;
     return {
         m.tensor, m.round, m.priority, (m.flags & kFlagEmpty) != 0, (m.flags & kFlagDevice) != 0,
         m.request};
@@ -223,8 +237,9 @@ struct ResultMessage {
     encoded.fixed.code = code;
     return encoded;
   }
-  static ResultMessage Decode(const Message& m, std::string_view text) {
-    return {m.tensor, m.round, m.code, std::string(text)};
+  static ResultMessage Decode(const Encoded& encoded) {
+    const Message& m = encoded.fixed;
+    return {m.tensor, m.round, m.code, std::string(encoded.text)};
   }
 };
 
@@ -235,7 +250,7 @@ struct DeviceMessage {
   std::string bus_id = {};  // "0000:3b:00.0"
 
   Encoded Encode() const { return EncodedAs(Type::kDevice, bus_id); }
-  static DeviceMessage Decode(const Message&, std::string_view text) { return {std::string(text)}; }
+  static DeviceMessage Decode(const Encoded& encoded) { return {std::string(encoded.text)}; }
 };
 
 // Agent: the group of ranks that aggregate on their GPUs, as ipc::Group (pieces.h).
@@ -253,17 +268,19 @@ struct GroupMessage {
     encoded.fixed.local_size = static_cast<int32_t>(members);
     encoded.fixed.flags = static_cast<uint16_t>(
         (scatter ? kFlagScatter : 0) | (ordered ? kFlagOrdered : 0) | (direct ? kFlagDirect : 0));
-    encoded.text.assign(reinterpret_cast<const char*>(roots.data()),
-                        roots.size() * sizeof(uint32_t));
+    encoded.text = {reinterpret_cast<const char*>(roots.data()), roots.size() * sizeof(uint32_t)};
     return encoded;
   }
-  static GroupMessage Decode(const Message& m, std::string_view text) {
-    GroupMessage group{
-        static_cast<uint32_t>(m.local_rank), static_cast<uint32_t>(m.local_size),
-        (m.flags & kFlagScatter) != 0,       (m.flags & kFlagOrdered) != 0,
-        (m.flags & kFlagDirect) != 0,        std::vector<uint32_t>(text.size() / sizeof(uint32_t))};
+  static GroupMessage Decode(const Encoded& encoded) {
+    const Message& m = encoded.fixed;
+    GroupMessage group{static_cast<uint32_t>(m.local_rank),
+                       static_cast<uint32_t>(m.local_size),
+                       (m.flags & kFlagScatter) != 0,
+                       (m.flags & kFlagOrdered) != 0,
+                       (m.flags & kFlagDirect) != 0,
+                       std::vector<uint32_t>(encoded.text.size() / sizeof(uint32_t))};
     if (group.roots.empty()) return group;  // memcpy takes no null pointer
-    std::memcpy(group.roots.data(), text.data(), group.roots.size() * sizeof(uint32_t));
+    std::memcpy(group.roots.data(), encoded.text.data(), group.roots.size() * sizeof(uint32_t));
     return group;
   }
 };
@@ -273,9 +290,7 @@ struct GroupIdMessage {
   std::string id = {};
 
   Encoded Encode() const { return EncodedAs(Type::kGroupId, id); }
-  static GroupIdMessage Decode(const Message&, std::string_view text) {
-    return {std::string(text)};
-  }
+  static GroupIdMessage Decode(const Encoded& encoded) { return {std::string(encoded.text)}; }
 };
 
 // Trainer: requests the group's contribution segment of a tensor.
@@ -287,7 +302,7 @@ struct AttachMessage {
     encoded.fixed.tensor = tensor;
     return encoded;
   }
-  static AttachMessage Decode(const Message& m, std::string_view) { return {m.tensor}; }
+  static AttachMessage Decode(const Encoded& encoded) { return {encoded.fixed.tensor}; }
 };
 
 // Agent: the descriptor of that segment.
@@ -299,7 +314,7 @@ struct AttachedMessage {
     encoded.fixed.tensor = tensor;
     return encoded;
   }
-  static AttachedMessage Decode(const Message& m, std::string_view) { return {m.tensor}; }
+  static AttachedMessage Decode(const Encoded& encoded) { return {encoded.fixed.tensor}; }
 };
 
 // Agent: aggregate a round, and copy this rank's part.
@@ -317,7 +332,8 @@ struct ContributeMessage {
     encoded.fixed.flags = direct ? kFlagDirect : 0;
     return encoded;
   }
-  static ContributeMessage Decode(const Message& m, std::string_view) {
+  static ContributeMessage Decode(const Encoded& encoded) {
+    const Message& m = encoded.fixed;
     return {m.tensor, m.round, m.request, (m.flags & kFlagDirect) != 0};
   }
 };
@@ -335,7 +351,8 @@ struct StagedMessage {
     encoded.fixed.bytes = bytes;
     return encoded;
   }
-  static StagedMessage Decode(const Message& m, std::string_view) {
+  static StagedMessage Decode(const Encoded& encoded) {
+    const Message& m = encoded.fixed;
     return {m.tensor, m.round, m.bytes};
   }
 };
@@ -355,28 +372,31 @@ struct Range {
     encoded.fixed.bytes = bytes;
     return encoded;
   }
-  static Range Decode(const Message& m) { return {m.tensor, m.round, m.offset, m.bytes}; }
+  static Range Decode(const Encoded& encoded) {
+    const Message& m = encoded.fixed;
+    return {m.tensor, m.round, m.offset, m.bytes};
+  }
 };
 
 // Agent: a range of the result is in the segment.
 struct ArrivedMessage {
   Range range;
   Encoded Encode() const { return range.EncodeAs(Type::kArrived); }
-  static ArrivedMessage Decode(const Message& m, std::string_view) { return {Range::Decode(m)}; }
+  static ArrivedMessage Decode(const Encoded& encoded) { return {Range::Decode(encoded)}; }
 };
 
 // Agent: copy a range of the contribution from the dma-buf to the segment.
 struct FetchMessage {
   Range range;
   Encoded Encode() const { return range.EncodeAs(Type::kFetch); }
-  static FetchMessage Decode(const Message& m, std::string_view) { return {Range::Decode(m)}; }
+  static FetchMessage Decode(const Encoded& encoded) { return {Range::Decode(encoded)}; }
 };
 
 // Trainer: the range of a FetchMessage is in the segment.
 struct FetchedMessage {
   Range range;
   Encoded Encode() const { return range.EncodeAs(Type::kFetched); }
-  static FetchedMessage Decode(const Message& m, std::string_view) { return {Range::Decode(m)}; }
+  static FetchedMessage Decode(const Encoded& encoded) { return {Range::Decode(encoded)}; }
 };
 
 // Trainer: offers the dma-buf with the tensor's contribution. Agent: no NIC reads it; the trainer
@@ -391,7 +411,9 @@ struct DirectMessage {
     encoded.fixed.bytes = bytes;
     return encoded;
   }
-  static DirectMessage Decode(const Message& m, std::string_view) { return {m.tensor, m.bytes}; }
+  static DirectMessage Decode(const Encoded& encoded) {
+    return {encoded.fixed.tensor, encoded.fixed.bytes};
+  }
 };
 
 // Trainer: the GPU cannot be used any more.
@@ -401,9 +423,7 @@ struct DeviceFailedMessage {
   Encoded Encode() const {
     return EncodedAs(Type::kDeviceFailed, std::string_view(reason).substr(0, kMaxTextBytes));
   }
-  static DeviceFailedMessage Decode(const Message&, std::string_view text) {
-    return {std::string(text)};
-  }
+  static DeviceFailedMessage Decode(const Encoded& encoded) { return {std::string(encoded.text)}; }
 };
 
 }  // namespace addend::ipc

@@ -26,7 +26,7 @@ struct Packet {
   // As the struct of its type (messages.h).
   template <typename Typed>
   Typed Decode() const {
-    return Typed::Decode(message, text);
+    return Typed::Decode({.fixed = message, .text = text});
   }
 };
 

@@ -2,6 +2,7 @@
 #include "services/worker_agent/admission.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "lib/base/exit_codes.h"
@@ -13,9 +14,8 @@
 
 namespace addend {
 
-absl::Status Admission::Check(const TrainerMessage& message) const {
+absl::Status Admission::Check(const ipc::InitMessage& init) const {
   const NodeOptions& options = *context_.options;
-  const ipc::Message& init = message.fixed;
   if (!protocol::kTrainers.Contains(init.version)) {
     return WithExitCode(
         absl::FailedPreconditionError(absl::StrFormat(
@@ -24,10 +24,10 @@ absl::Status Admission::Check(const TrainerMessage& message) const {
             init.version, Describe(protocol::kTrainers))),
         kExitVersion);
   }
-  if (!message.text.empty() && message.text != options.job) {
+  if (!init.job.empty() && init.job != options.job) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "this agent serves job '%s', not job '%s': check ADDEND_JOB and ADDEND_SOCKET", options.job,
-        message.text));
+        init.job));
   }
   const auto local_size = static_cast<int32_t>(options.local_size);
   if (init.local_size != local_size || init.local_rank < 0 || init.local_rank >= local_size) {
@@ -59,27 +59,24 @@ absl::Status Admission::CheckFree(int32_t local_rank, const LocalRanks& ranks, b
                       local_rank, context_.options->node.value(), context_.options->local_size));
 }
 
-absl::Status Admission::OnInit(Trainer* trainer, const TrainerMessage& message,
-                               const LocalRanks& ranks, bool running) {
+absl::Status Admission::OnInit(Trainer* trainer, ipc::InitMessage init, const LocalRanks& ranks,
+                               bool running) {
   if (trainer->local_rank >= 0)
     return absl::InvalidArgumentError("a second init on one connection");
-  absl::Status status = Check(message);
+  absl::Status status = Check(init);
   if (status.ok()) status = refusing_;
-  if (status.ok()) status = CheckFree(message.fixed.local_rank, ranks, running);
+  if (status.ok()) status = CheckFree(init.local_rank, ranks, running);
   if (!status.ok()) {
     Refuse(trainer, status, "");
     return absl::OkStatus();
   }
-  waiting_.push_back({trainer, message.fixed, context_.loop->Now()});
+  waiting_.push_back({trainer, std::move(init), context_.loop->Now()});
   ReportWaiting();
   return absl::OkStatus();
 }
 
 void Admission::Refuse(Trainer* trainer, const absl::Status& why, const std::string& kind) {
-  ipc::Message reply;
-  reply.type = ipc::Type::kInitReply;
-  reply.code = TrainerCode(why, kind);
-  trainer->Send(reply, Message(why));
+  trainer->Send(ipc::InitReplyMessage{.code = TrainerCode(why, kind), .reason = Message(why)});
   ++refused_;
   spdlog::warn("refused a trainer (pid {}): {}", trainer->pid(), Message(why));
 }
@@ -108,9 +105,7 @@ std::string Admission::ProgressText(const LocalRanks& ranks) const {
 }
 
 void Admission::TellProgress(Trainer* trainer, const LocalRanks& ranks) const {
-  ipc::Message progress;
-  progress.type = ipc::Type::kProgress;
-  trainer->Send(progress, ProgressText(ranks));
+  trainer->Send(ipc::ProgressMessage{ProgressText(ranks)});
 }
 
 void Admission::ReportWaiting() const {
@@ -134,15 +129,13 @@ std::vector<Trainer*> Admission::AdmitWaiting(LocalRanks* ranks) {
 
 void Admission::Admit(const Waiting& waiting, LocalRanks* ranks) const {
   ranks->Enter(static_cast<uint32_t>(waiting.init.local_rank), waiting.trainer);
-  ipc::Message reply;
-  reply.type = ipc::Type::kInitReply;
-  reply.rank = waiting.init.rank;
-  reply.size = waiting.init.size;
-  reply.local_rank = waiting.init.local_rank;
-  reply.local_size = static_cast<int32_t>(context_.options->local_size);
-  reply.node_rank = static_cast<int32_t>(context_.options->node.value());
-  reply.num_nodes = static_cast<int32_t>(context_.options->num_nodes);
-  waiting.trainer->Send(reply);
+  waiting.trainer->Send(
+      ipc::InitReplyMessage{.rank = waiting.init.rank,
+                            .size = waiting.init.size,
+                            .local_rank = waiting.init.local_rank,
+                            .local_size = static_cast<int32_t>(context_.options->local_size),
+                            .node_rank = static_cast<int32_t>(context_.options->node.value()),
+                            .num_nodes = static_cast<int32_t>(context_.options->num_nodes)});
 }
 
 void Admission::OnTrainerGone(const Trainer* trainer) {

@@ -22,7 +22,7 @@ class Admission {
 
   // The trainer's first message: from now on it waits, or it was refused. INVALID_ARGUMENT: it is
   // not the first. `running`: the generation of `ranks` has not failed.
-  absl::Status OnInit(Trainer* trainer, const TrainerMessage& message, const LocalRanks& ranks,
+  absl::Status OnInit(Trainer* trainer, ipc::InitMessage init, const LocalRanks& ranks,
                       bool running);
   // Admits the waiting trainers to `ranks` if the job is ready and no rank has left; returns them.
   // Else tells them the progress.
@@ -41,10 +41,10 @@ class Admission {
  private:
   struct Waiting {
     Trainer* trainer;
-    ipc::Message init;
+    ipc::InitMessage init;
     absl::Time since;
   };
-  absl::Status Check(const TrainerMessage& message) const;
+  absl::Status Check(const ipc::InitMessage& init) const;
   absl::Status CheckFree(int32_t local_rank, const LocalRanks& ranks, bool running) const;
   void Refuse(Trainer* trainer, const absl::Status& why, const std::string& kind);
   void Admit(const Waiting& waiting, LocalRanks* ranks) const;

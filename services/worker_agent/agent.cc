@@ -179,16 +179,17 @@ void Agent::BeginGeneration(Generation generation) {
   generation_ = std::make_unique<NodeGeneration>(context_);
 }
 
-absl::Status Agent::OnMessage(Trainer* trainer, TrainerMessage message) {
+absl::Status Agent::OnMessage(Trainer* trainer, const ipc::Encoded& message, UniqueFd fd) {
   if (message.fixed.type == ipc::Type::kInit) {
-    ADDEND_RETURN_IF_ERROR(admission_->OnInit(trainer, message, *generation_->ranks(),
+    ADDEND_RETURN_IF_ERROR(admission_->OnInit(trainer, ipc::InitMessage::Decode(message),
+                                              *generation_->ranks(),
                                               generation_->state().running()));
     AdmitWaiting();
     return absl::OkStatus();
   }
   if (trainer->local_rank < 0)
     return absl::InvalidArgumentError("the first message must be an init");
-  return generation_->OnMessage(trainer, std::move(message));
+  return generation_->OnMessage(trainer, message, std::move(fd));
 }
 
 void Agent::OnTrainerGone(Trainer* trainer, const absl::Status& why) {

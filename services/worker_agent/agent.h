@@ -90,7 +90,7 @@ class Agent final : private TrainerEvents {
   NodeContext MakeContext();
 
   // TrainerEvents
-  absl::Status OnMessage(Trainer* trainer, TrainerMessage message) override;
+  absl::Status OnMessage(Trainer* trainer, const ipc::Encoded& message, UniqueFd fd) override;
   void OnTrainerGone(Trainer* trainer, const absl::Status& why) override;
 
   void Apply(const v1::NodeUpdate& update);

@@ -28,10 +28,10 @@ Layout EveryGpuCopies(uint32_t local_ranks, std::string why) {
 
 }  // namespace
 
-absl::Status DeviceRanks::OnDevice(const Trainer& trainer, std::string_view bus_id) {
+absl::Status DeviceRanks::OnDevice(const Trainer& trainer, ipc::DeviceMessage device) {
   if (!state_->running()) return absl::OkStatus();
   ADDEND_RETURN_IF_ERROR(
-      groups_.Join(static_cast<uint32_t>(trainer.local_rank), std::string(bus_id)));
+      groups_.Join(static_cast<uint32_t>(trainer.local_rank), std::move(device.bus_id)));
   first_at_ = std::min(first_at_, context_.loop->Now());
   if (!groups_.AllJoined()) return absl::OkStatus();
   const absl::Status decided = DecideLayout();
@@ -81,53 +81,45 @@ void DeviceRanks::DecideDirect(const Topology& machine, Layout* layout) {
 
 void DeviceRanks::TellGroup(uint32_t local_rank) const {
   const ipc::Group group = groups_.GroupOf(local_rank);
-  ipc::Message message;
-  message.type = ipc::Type::kGroup;
-  message.local_rank = static_cast<int32_t>(group.member);
-  message.local_size = static_cast<int32_t>(group.members);
-  const bool ordered = context_.options->deterministic_intranode;
-  message.flags = static_cast<uint16_t>((group.scatter ? ipc::kFlagScatter : 0) |
-                                        (ordered ? ipc::kFlagOrdered : 0) |
-                                        (direct_rank_ == local_rank ? ipc::kFlagDirect : 0));
-  ranks_->Tell(local_rank, message,
-               std::string_view(reinterpret_cast<const char*>(group.roots),
-                                group.num_roots * sizeof(group.roots[0])));
+  ranks_->Tell(local_rank,
+               ipc::GroupMessage{.member = group.member,
+                                 .members = group.members,
+                                 .scatter = group.scatter,
+                                 .ordered = context_.options->deterministic_intranode,
+                                 .direct = direct_rank_ == local_rank,
+                                 .roots = {group.roots, group.roots + group.num_roots}});
 }
 
-absl::Status DeviceRanks::OnGroupId(const Trainer& trainer, std::string_view id) const {
+absl::Status DeviceRanks::OnGroupId(const Trainer& trainer, const ipc::GroupIdMessage& made) const {
   const auto rank = static_cast<uint32_t>(trainer.local_rank);
-  if (!groups_.decided() || groups_.LeadOf(rank) != rank || id.size() != kGroupIdBytes) {
+  if (!groups_.decided() || groups_.LeadOf(rank) != rank || made.id.size() != kGroupIdBytes) {
     return absl::InvalidArgumentError("an id of a group that is not this rank's to make");
   }
-  ipc::Message message;
-  message.type = ipc::Type::kGroupId;
   for (const uint32_t member : groups_.MembersOf(rank)) {
-    if (member != rank) ranks_->Tell(member, message, id);
+    if (member != rank) ranks_->Tell(member, made);
   }
   return absl::OkStatus();
 }
 
-absl::Status DeviceRanks::OnAttach(Trainer* trainer, uint32_t number) const {
+absl::Status DeviceRanks::OnAttach(Trainer* trainer, const ipc::AttachMessage& attach) const {
   if (!state_->running()) return absl::OkStatus();
   const auto rank = static_cast<uint32_t>(trainer->local_rank);
-  const auto tensor = tensors_->Attached(number, rank);
+  const auto tensor = tensors_->Attached(attach.tensor, rank);
   if (tensor == nullptr || !groups_.decided()) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("tensor number %d cannot be attached: it was not declared", number));
+        absl::StrFormat("tensor number %d cannot be attached: it was not declared", attach.tensor));
   }
-  ipc::Message message;
-  message.type = ipc::Type::kAttached;
-  message.tensor = number;
-  trainer->Send(message, {}, {tensor->contributions[groups_.LeadOf(rank)]});
+  trainer->Send(ipc::AttachedMessage{attach.tensor}, {tensor->contributions[groups_.LeadOf(rank)]});
   return absl::OkStatus();
 }
 
-absl::Status DeviceRanks::OnDeviceFailed(const Trainer& trainer, std::string_view why) {
+absl::Status DeviceRanks::OnDeviceFailed(const Trainer& trainer,
+                                         const ipc::DeviceFailedMessage& failed) {
   const auto rank = static_cast<uint32_t>(trainer.local_rank);
   state_->Fail(WithExitCode(absl::UnavailableError(absl::StrFormat(
                                 "rank %s (local rank %d of node %d on %s) lost its GPU: %s",
                                 ranks_->RanksOf({rank}), rank, context_.options->node.value(),
-                                ranks_->hostname(), why)),
+                                ranks_->hostname(), failed.reason)),
                             kExitTemporary),
                "peer_lost");
   return absl::OkStatus();
@@ -155,14 +147,11 @@ void DeviceRanks::CheckMissing() {
 // The ranks that have named their GPU wait in their first push from it.
 void DeviceRanks::TellMissing() const {
   const std::vector<uint32_t> missing = groups_.Missing();
-  ipc::Message progress;
-  progress.type = ipc::Type::kProgress;
+  const ipc::ProgressMessage progress{
+      absl::StrFormat("waiting for rank %s of this node to push its first tensor from a GPU",
+                      ranks_->RanksOf(missing))};
   for (uint32_t rank = 0; rank < ranks_->size(); ++rank) {
-    if (std::count(missing.begin(), missing.end(), rank) > 0) continue;
-    ranks_->Tell(rank, progress,
-                 absl::StrFormat("waiting for rank %s of this node to push its first tensor from a "
-                                 "GPU",
-                                 ranks_->RanksOf(missing)));
+    if (std::count(missing.begin(), missing.end(), rank) == 0) ranks_->Tell(rank, progress);
   }
 }
 

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -28,12 +27,12 @@ class DeviceRanks {
         groups_(ranks->size()) {}
 
   // The rank names its GPU. With the last rank the layout is decided, and all are told.
-  absl::Status OnDevice(const Trainer& trainer, std::string_view bus_id);
+  absl::Status OnDevice(const Trainer& trainer, ipc::DeviceMessage device);
   // The first rank of a group has made the group's id: passes it on to the other members.
-  absl::Status OnGroupId(const Trainer& trainer, std::string_view id) const;
+  absl::Status OnGroupId(const Trainer& trainer, const ipc::GroupIdMessage& made) const;
   // The rank attaches the tensor's segment of its group.
-  absl::Status OnAttach(Trainer* trainer, uint32_t number) const;
-  absl::Status OnDeviceFailed(const Trainer& trainer, std::string_view why);
+  absl::Status OnAttach(Trainer* trainer, const ipc::AttachMessage& attach) const;
+  absl::Status OnDeviceFailed(const Trainer& trainer, const ipc::DeviceFailedMessage& failed);
   // Some ranks push from GPUs and wait for the other ranks: tells them, and fails the generation
   // after --stall-timeout.
   void CheckMissing();

@@ -14,15 +14,12 @@
 namespace addend {
 namespace {
 
-// A message about a partition of the running round.
-ipc::Message MessageAbout(ipc::Type type, const NodeTensor& tensor, uint32_t partition) {
-  ipc::Message message;
-  message.type = type;
-  message.tensor = tensor.number;
-  message.round = tensor.rounds.round().value();
-  message.offset = tensor.OffsetOf(partition);
-  message.bytes = tensor.BytesOf(partition);
-  return message;
+// The partition in the running round.
+ipc::Range RangeOf(const NodeTensor& tensor, uint32_t partition) {
+  return {.tensor = tensor.number,
+          .round = tensor.rounds.round().value(),
+          .offset = tensor.OffsetOf(partition),
+          .bytes = tensor.BytesOf(partition)};
 }
 
 }  // namespace
@@ -48,7 +45,7 @@ bool DeviceSource::IsDirectRank(const Trainer& trainer) const {
   return devices_->direct_rank() == static_cast<uint32_t>(trainer.local_rank);
 }
 
-absl::Status DeviceSource::OnDirect(const Trainer& trainer, const ipc::Message& offer,
+absl::Status DeviceSource::OnDirect(const Trainer& trainer, const ipc::DirectMessage& offer,
                                     UniqueFd dmabuf) {
   const auto tensor = tensors_->ByNumber(offer.tensor);
   if (!state_->running() || tensor == nullptr) return absl::OkStatus();
@@ -79,9 +76,7 @@ void DeviceSource::StopReadingDevices(const std::string& why) {
   if (!devices_->direct_rank() || !may_read_devices_) return;
   may_read_devices_ = false;
   spdlog::warn("no GPUDirect RDMA any more, contributions go through host memory: {}", why);
-  ipc::Message message;
-  message.type = ipc::Type::kDirect;
-  ranks_->Tell(*devices_->direct_rank(), message);
+  ranks_->Tell(*devices_->direct_rank(), ipc::DirectMessage());
 }
 
 // Not before the plan is known; and not if all servers need host memory: then the GPU would be a
@@ -97,17 +92,18 @@ bool DeviceSource::GoesDirect(const NodeTensor& tensor) const {
 bool DeviceSource::RequestCopy(const NodeTensor& tensor, uint32_t partition) const {
   const auto& rank = devices_->direct_rank();
   if (!rank || ranks_->at(*rank) == nullptr) return false;
-  ranks_->Tell(*rank, MessageAbout(ipc::Type::kFetch, tensor, partition));
+  ranks_->Tell(*rank, ipc::FetchMessage{RangeOf(tensor, partition)});
   return true;
 }
 
-absl::Status DeviceSource::OnFetched(const Trainer& trainer, const ipc::Message& fetched) {
-  const auto tensor = tensors_->ByNumber(fetched.tensor);
+absl::Status DeviceSource::OnFetched(const Trainer& trainer, const ipc::FetchedMessage& fetched) {
+  const ipc::Range& range = fetched.range;
+  const auto tensor = tensors_->ByNumber(range.tensor);
   if (state_->failed() || tensor == nullptr) return absl::OkStatus();  // it came too late
   if (!IsDirectRank(trainer)) {
     return absl::InvalidArgumentError("a copy from a GPU that is not read directly");
   }
-  return copies_.OnFetched(tensor.get(), Round(fetched.round), fetched.offset, fetched.bytes);
+  return copies_.OnFetched(tensor.get(), Round(range.round), range.offset, range.bytes);
 }
 
 void DeviceSource::OnRankGone(uint32_t local_rank) {
@@ -138,23 +134,18 @@ void DeviceSource::OnPush(const std::shared_ptr<NodeTensor>& tensor, uint32_t lo
 }
 
 void DeviceSource::TellContribute(NodeTensor* tensor, uint32_t lead) const {
-  ipc::Message message;
-  message.type = ipc::Type::kContribute;
-  message.tensor = tensor->number;
-  message.round = tensor->rounds.round().value();
+  ipc::ContributeMessage message{.tensor = tensor->number, .round = tensor->rounds.round().value()};
   const std::vector<uint32_t> members = devices_->groups().MembersOf(lead);
   for (size_t member = 0; member < members.size(); ++member) {
-    if (tensor->rounds.HasData(members[member])) message.request |= uint64_t{1} << member;
+    if (tensor->rounds.HasData(members[member])) message.with_data |= uint64_t{1} << member;
   }
-  tensor->device.direct = message.request != 0 && GoesDirect(*tensor);
-  if (tensor->device.direct) {
-    tensor->device.on_host.assign(tensor->partitions(), false);
-    message.flags = ipc::kFlagDirect;
-  }
+  message.direct = message.with_data != 0 && GoesDirect(*tensor);
+  tensor->device.direct = message.direct;
+  if (message.direct) tensor->device.on_host.assign(tensor->partitions(), false);
   for (const uint32_t member : members) ranks_->Tell(member, message);
 }
 
-absl::Status DeviceSource::OnStaged(const Trainer& trainer, const ipc::Message& staged) {
+absl::Status DeviceSource::OnStaged(const Trainer& trainer, const ipc::StagedMessage& staged) {
   const auto tensor = tensors_->ByNumber(staged.tensor);
   if (state_->failed() || tensor == nullptr) return absl::OkStatus();  // it came too late
   const auto rank = static_cast<uint32_t>(trainer.local_rank);
@@ -227,7 +218,7 @@ void DeviceSource::Bring(const std::shared_ptr<NodeTensor>& tensor, uint32_t par
 }
 
 void DeviceSource::OnDelivered(const NodeTensor& tensor, uint32_t partition) {
-  const ipc::Message message = MessageAbout(ipc::Type::kArrived, tensor, partition);
+  const ipc::ArrivedMessage message{RangeOf(tensor, partition)};
   for (uint32_t rank = 0; rank < ranks_->size(); ++rank) {
     if (tensor.device.pushes[rank].used) ranks_->Tell(rank, message);
   }

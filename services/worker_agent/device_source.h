@@ -25,11 +25,11 @@ class DeviceSource final : public ContributionSource {
 
   // ---- messages of trainers ----
   // The rank has done its part of a contribution, up to a byte.
-  absl::Status OnStaged(const Trainer& trainer, const ipc::Message& staged);
+  absl::Status OnStaged(const Trainer& trainer, const ipc::StagedMessage& staged);
   // The rank offers memory of its GPU for a NIC to read.
-  absl::Status OnDirect(const Trainer& trainer, const ipc::Message& offer, UniqueFd dmabuf);
+  absl::Status OnDirect(const Trainer& trainer, const ipc::DirectMessage& offer, UniqueFd dmabuf);
   // The rank has made a copy that was requested.
-  absl::Status OnFetched(const Trainer& trainer, const ipc::Message& fetched);
+  absl::Status OnFetched(const Trainer& trainer, const ipc::FetchedMessage& fetched);
   // The rank is gone: copies that it was to make never come.
   void OnRankGone(uint32_t local_rank);
   // NICs read no GPU for the rest of the generation: contributions on the GPU are copied.

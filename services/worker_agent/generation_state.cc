@@ -70,10 +70,7 @@ void GenerationState::EndIfDecided() {
 void GenerationState::End(bool decided) {
   if (phase_ != Phase::kFailing) return;
   phase_ = Phase::kFailed;
-  ipc::Message message;
-  message.type = ipc::Type::kFailure;
-  message.code = code_;
-  ranks_->TellAll(message, Message(why_));
+  ranks_->TellAll(ipc::FailureMessage{.code = code_, .reason = Message(why_)});
   listener_->OnFailed(decided);
 }
 

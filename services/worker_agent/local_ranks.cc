@@ -45,15 +45,6 @@ bool LocalRanks::all_came() const {
   return std::find(came_.begin(), came_.end(), false) == came_.end();
 }
 
-void LocalRanks::Tell(uint32_t local_rank, const ipc::Message& message,
-                      std::string_view text) const {
-  if (trainers_[local_rank] != nullptr) trainers_[local_rank]->Send(message, text);
-}
-
-void LocalRanks::TellAll(const ipc::Message& message, std::string_view text) const {
-  for (uint32_t rank = 0; rank < size(); ++rank) Tell(rank, message, text);
-}
-
 std::string LocalRanks::RanksOf(const std::vector<uint32_t>& local_ranks) const {
   return absl::StrJoin(local_ranks, ", ", [this](std::string* out, uint32_t local_rank) {
     absl::StrAppend(out, RankOf(local_rank));

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "lib/base/ids.h"
@@ -35,8 +34,14 @@ class LocalRanks {
   bool anyone_left() const { return anyone_left_; }
 
   // To the rank, or to all ranks, that are connected.
-  void Tell(uint32_t local_rank, const ipc::Message& message, std::string_view text = {}) const;
-  void TellAll(const ipc::Message& message, std::string_view text = {}) const;
+  template <typename Typed>
+  void Tell(uint32_t local_rank, const Typed& message) const {
+    if (trainers_[local_rank] != nullptr) trainers_[local_rank]->Send(message);
+  }
+  template <typename Typed>
+  void TellAll(const Typed& message) const {
+    for (uint32_t rank = 0; rank < size(); ++rank) Tell(rank, message);
+  }
 
   NodeId node() const { return NodeId(node_); }
   // The rank in the job.

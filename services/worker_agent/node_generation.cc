@@ -40,89 +40,91 @@ NodeGeneration::NodeGeneration(const NodeContext& context)
   rounds_.Use(&host_source_);
 }
 
-absl::Status NodeGeneration::OnMessage(Trainer* trainer, TrainerMessage message) {
+absl::Status NodeGeneration::OnMessage(Trainer* trainer, const ipc::Encoded& message, UniqueFd fd) {
   switch (message.fixed.type) {
     case ipc::Type::kPush:
-      return OnPush(trainer, message.fixed);
+      return OnPush(trainer, ipc::PushMessage::Decode(message));
     case ipc::Type::kDeclare:
-      return OnDeclare(trainer, message);
+      return OnDeclare(trainer, ipc::DeclareMessage::Decode(message));
     case ipc::Type::kUndeclare:
-      return OnUndeclare(*trainer, message.fixed.tensor);
+      return OnUndeclare(*trainer, ipc::UndeclareMessage::Decode(message));
     case ipc::Type::kShutdown:
       trainer->said_goodbye = true;
       trainer->Close(absl::OkStatus());
       return absl::OkStatus();
     default:
-      return OnDeviceMessage(trainer, std::move(message));
+      return OnDeviceMessage(trainer, message, std::move(fd));
   }
 }
 
-absl::Status NodeGeneration::OnPush(Trainer* trainer, const ipc::Message& push) {
+absl::Status NodeGeneration::OnPush(Trainer* trainer, const ipc::PushMessage& push) {
   if (state_.failed()) return absl::OkStatus();
   const auto tensor = tensors_.Attached(push.tensor, static_cast<uint32_t>(trainer->local_rank));
   if (tensor == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrFormat("a push of tensor number %d, which was not declared", push.tensor));
   }
-  if (push.flags & ipc::kFlagDevice) rounds_.Use(&device_source_);
+  if (push.on_device) rounds_.Use(&device_source_);
   ADDEND_RETURN_IF_ERROR(rounds_.OnPush(tensor, trainer, push));
   departures_.Check(*tensor);
   return absl::OkStatus();
 }
 
-absl::Status NodeGeneration::OnDeclare(Trainer* trainer, const TrainerMessage& message) {
+absl::Status NodeGeneration::OnDeclare(Trainer* trainer, ipc::DeclareMessage declare) {
   if (!state_.running()) return absl::OkStatus();  // the rank is told why, or was told
-  ipc::Message reply;
-  reply.type = ipc::Type::kDeclared;
-  reply.request = message.fixed.request;
+  ipc::DeclaredMessage reply{.request = declare.request};
   const auto rank = static_cast<uint32_t>(trainer->local_rank);
-  auto shape = ReadShape(message);
+  auto shape = ReadShape(std::move(declare));
   TensorTable::Shared conflicting;
   const absl::StatusOr<TensorTable::Shared> tensor =
       shape.ok() ? tensors_.Attach(rank, *std::move(shape), &conflicting) : shape.status();
   if (!tensor.ok()) {
     if (conflicting != nullptr) rounds_.FailTensor(conflicting.get(), tensor.status(), "");
     reply.code = TrainerCode(tensor.status(), "");
-    trainer->Send(reply, Message(tensor.status()));
+    reply.reason = Message(tensor.status());
+    trainer->Send(reply);
     // The other nodes wait for a tensor that this node can never declare: they must hear why.
     if (absl::IsFailedPrecondition(tensor.status())) state_.Fail(tensor.status(), "mismatch");
     return absl::OkStatus();
   }
   reply.tensor = (*tensor)->number;
-  trainer->Send(reply, {}, {(*tensor)->contributions[rank], (*tensor)->results});
+  trainer->Send(reply, {(*tensor)->contributions[rank], (*tensor)->results});
   tensors_.DeclareFront((*tensor)->shape.name);
   return absl::OkStatus();
 }
 
-absl::Status NodeGeneration::OnUndeclare(const Trainer& trainer, uint32_t number) {
+absl::Status NodeGeneration::OnUndeclare(const Trainer& trainer,
+                                         const ipc::UndeclareMessage& undeclare) {
   if (state_.failed()) return absl::OkStatus();
   const auto rank = static_cast<uint32_t>(trainer.local_rank);
-  const auto tensor = tensors_.Attached(number, rank);
+  const auto tensor = tensors_.Attached(undeclare.tensor, rank);
   if (tensor == nullptr || (tensor->rounds.HasPushed(rank) && tensor->error.ok())) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "tensor number %d was undeclared while it is in use, or was not declared", number));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("tensor number %d was undeclared while it is in use, or was not declared",
+                        undeclare.tensor));
   }
   if (tensors_.Release(tensor, rank)) rounds_.source()->Forget(*tensor);
   return absl::OkStatus();
 }
 
-absl::Status NodeGeneration::OnDeviceMessage(Trainer* trainer, TrainerMessage message) {
+absl::Status NodeGeneration::OnDeviceMessage(Trainer* trainer, const ipc::Encoded& message,
+                                             UniqueFd fd) {
   switch (message.fixed.type) {
     case ipc::Type::kDevice:
       rounds_.Use(&device_source_);
-      return devices_.OnDevice(*trainer, message.text);
+      return devices_.OnDevice(*trainer, ipc::DeviceMessage::Decode(message));
     case ipc::Type::kGroupId:
-      return devices_.OnGroupId(*trainer, message.text);
+      return devices_.OnGroupId(*trainer, ipc::GroupIdMessage::Decode(message));
     case ipc::Type::kAttach:
-      return devices_.OnAttach(trainer, message.fixed.tensor);
+      return devices_.OnAttach(trainer, ipc::AttachMessage::Decode(message));
     case ipc::Type::kDeviceFailed:
-      return devices_.OnDeviceFailed(*trainer, message.text);
+      return devices_.OnDeviceFailed(*trainer, ipc::DeviceFailedMessage::Decode(message));
     case ipc::Type::kStaged:
-      return device_source_.OnStaged(*trainer, message.fixed);
+      return device_source_.OnStaged(*trainer, ipc::StagedMessage::Decode(message));
     case ipc::Type::kDirect:
-      return device_source_.OnDirect(*trainer, message.fixed, std::move(message.fd));
+      return device_source_.OnDirect(*trainer, ipc::DirectMessage::Decode(message), std::move(fd));
     case ipc::Type::kFetched:
-      return device_source_.OnFetched(*trainer, message.fixed);
+      return device_source_.OnFetched(*trainer, ipc::FetchedMessage::Decode(message));
     default:
       return absl::InvalidArgumentError(
           absl::StrFormat("unknown message type %d", static_cast<int>(message.fixed.type)));
@@ -195,20 +197,17 @@ void NodeGeneration::TakeMembers(const v1::NodeUpdate& update) {
     spdlog::warn("the job goes on with {} of {} nodes", nodes, all);
   }
   nodes_ = {.taking_part = nodes, .waiting = update.waiting_nodes()};
-  ranks_.TellAll(MembersMessage());
+  ranks_.TellAll(Members());
 }
 
-ipc::Message NodeGeneration::MembersMessage() const {
-  ipc::Message message;
-  message.type = ipc::Type::kMembers;
-  message.num_nodes = static_cast<int32_t>(nodes_.taking_part);
-  message.size = static_cast<int32_t>(nodes_.waiting);
-  return message;
+ipc::MembersMessage NodeGeneration::Members() const {
+  return {.nodes = static_cast<int32_t>(nodes_.taking_part),
+          .waiting = static_cast<int32_t>(nodes_.waiting)};
 }
 
 void NodeGeneration::OnAdmitted(Trainer* trainer) const {
   if (nodes_.taking_part < context_.options->num_nodes || nodes_.waiting > 0) {
-    trainer->Send(MembersMessage());
+    trainer->Send(Members());
   }
 }
 

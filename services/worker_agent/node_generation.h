@@ -43,7 +43,7 @@ class NodeGeneration final : private ServerEvents, private GenerationState::List
 
   // ---- trainers ----
   // A message of an admitted trainer. An error closes the connection.
-  absl::Status OnMessage(Trainer* trainer, TrainerMessage message);
+  absl::Status OnMessage(Trainer* trainer, const ipc::Encoded& message, UniqueFd fd);
   void OnTrainerGone(Trainer* trainer, const absl::Status& why);
   // The trainer has been admitted: it hears of nodes that do not take part.
   void OnAdmitted(Trainer* trainer) const;
@@ -85,14 +85,14 @@ class NodeGeneration final : private ServerEvents, private GenerationState::List
   // GenerationState::Listener
   void OnFailed(bool decided) override;
 
-  absl::Status OnPush(Trainer* trainer, const ipc::Message& push);
-  absl::Status OnDeclare(Trainer* trainer, const TrainerMessage& message);
-  absl::Status OnUndeclare(const Trainer& trainer, uint32_t number);
-  absl::Status OnDeviceMessage(Trainer* trainer, TrainerMessage message);
+  absl::Status OnPush(Trainer* trainer, const ipc::PushMessage& push);
+  absl::Status OnDeclare(Trainer* trainer, ipc::DeclareMessage declare);
+  absl::Status OnUndeclare(const Trainer& trainer, const ipc::UndeclareMessage& undeclare);
+  absl::Status OnDeviceMessage(Trainer* trainer, const ipc::Encoded& message, UniqueFd fd);
   void FailForLostRank(const Trainer& trainer, const absl::Status& why);
   void TakeMembers(const v1::NodeUpdate& update);
   void TakeState(const v1::NodeUpdate& update);
-  ipc::Message MembersMessage() const;
+  ipc::MembersMessage Members() const;
 
   ScopedLoop loop_;
   const NodeContext context_;

@@ -17,13 +17,12 @@
 namespace addend {
 namespace {
 
-ipc::Message ResultMessage(const NodeTensor& tensor, Round round, uint32_t code) {
-  ipc::Message message;
-  message.type = ipc::Type::kResult;
-  message.tensor = tensor.number;
-  message.round = round.value();
-  message.code = code;
-  return message;
+// The error of the tensor, in the round.
+ipc::ResultMessage ErrorOf(const NodeTensor& tensor, uint64_t round) {
+  return {.tensor = tensor.number,
+          .round = round,
+          .code = tensor.error_code,
+          .reason = Message(tensor.error)};
 }
 
 // The part of the round's slot for the partition's result, which is about to be written.
@@ -36,20 +35,20 @@ MutableBytes RoomIn(NodeTensor* tensor, uint32_t partition, int64_t now) {
 
 }  // namespace
 
-absl::Status RoundRunner::OnPush(const Shared& tensor, Trainer* trainer, const ipc::Message& push) {
+absl::Status RoundRunner::OnPush(const Shared& tensor, Trainer* trainer,
+                                 const ipc::PushMessage& push) {
   if (!tensor->error.ok()) {
-    trainer->Send(ResultMessage(*tensor, Round(push.round), tensor->error_code),
-                  Message(tensor->error));
+    trainer->Send(ErrorOf(*tensor, push.round));
     return absl::OkStatus();
   }
   const auto rank = static_cast<uint32_t>(trainer->local_rank);
-  ADDEND_RETURN_IF_ERROR(
-      tensor->rounds.OnPush(rank, Round(push.round), push.flags & ipc::kFlagEmpty));
+  ADDEND_RETURN_IF_ERROR(tensor->rounds.OnPush(rank, Round(push.round), push.empty));
   if (tensor->open.since == absl::InfiniteFuture()) tensor->open.since = context_.loop->Now();
   const int64_t now = context_.loop->TraceTime();
-  tensor->NotePush(rank, now - static_cast<int64_t>(std::min<uint64_t>(push.request, now)), now);
+  tensor->NotePush(rank, now - static_cast<int64_t>(std::min<uint64_t>(push.copied_in_ns, now)),
+                   now);
   tensor->priority = push.priority;
-  source_->OnPush(tensor, rank, push.flags & ipc::kFlagDevice);
+  source_->OnPush(tensor, rank, push.on_device);
   TryStart(tensor);
   return absl::OkStatus();
 }
@@ -218,7 +217,8 @@ void RoundRunner::Deliver(const Shared& tensor, uint32_t partition) {
 }
 
 void RoundRunner::Complete(NodeTensor* tensor) {
-  const ipc::Message message = ResultMessage(*tensor, tensor->rounds.round(), /*code=*/0);
+  const ipc::ResultMessage message{.tensor = tensor->number,
+                                   .round = tensor->rounds.round().value()};
   context_.journal->RoundEnds(tensor, context_.loop->TraceTime());
   tensor->EndRound();
   ++context_.counters->rounds;
@@ -231,9 +231,9 @@ void RoundRunner::FailTensor(NodeTensor* tensor, absl::Status why, const std::st
   tensor->error = std::move(why);
   tensor->error_code = TrainerCode(tensor->error, kind);
   if (tensor->rounds.running()) context_.journal->RoundFails();
-  const ipc::Message message = ResultMessage(*tensor, tensor->rounds.round(), tensor->error_code);
+  const ipc::ResultMessage message = ErrorOf(*tensor, tensor->rounds.round().value());
   for (uint32_t rank = 0; rank < ranks_->size(); ++rank) {
-    if (tensor->rounds.HasPushed(rank)) ranks_->Tell(rank, message, Message(tensor->error));
+    if (tensor->rounds.HasPushed(rank)) ranks_->Tell(rank, message);
   }
   tensor->open.since = absl::InfiniteFuture();
   state_->EndIfDecided();

@@ -45,7 +45,7 @@ class RoundRunner final : public ContributionSource::Listener {
 
   // ---- of trainers and the plan ----
   // INVALID_ARGUMENT: not the rank's next round.
-  absl::Status OnPush(const Shared& tensor, Trainer* trainer, const ipc::Message& push);
+  absl::Status OnPush(const Shared& tensor, Trainer* trainer, const ipc::PushMessage& push);
   // Starts the round if all ranks have pushed it and the plan is known.
   void TryStart(const Shared& tensor);
   // The tensor will never have a result; the ranks that have pushed it are told. `kind`: as

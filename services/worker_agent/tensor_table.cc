@@ -27,26 +27,26 @@ v1::TensorDescriptor DescriptorOf(const TensorShape& shape) {
 
 }  // namespace
 
-absl::StatusOr<TensorShape> ReadShape(const TrainerMessage& message) {
-  TensorShape shape;
-  shape.name = std::string(message.text);
+absl::StatusOr<TensorShape> ReadShape(ipc::DeclareMessage declare) {
+  TensorShape shape{.name = std::move(declare.name),
+                    .dtype = declare.dtype,
+                    .op = declare.op,
+                    .dims = std::move(declare.shape)};
   if (shape.name.empty() || !IsUtf8(shape.name)) {
     return absl::InvalidArgumentError("a tensor's name must be UTF-8 and not empty");
   }
-  if (message.fixed.dtype >= kDTypes || message.fixed.op >= kReduceOps) {
+  if (static_cast<uint8_t>(shape.dtype) >= kDTypes ||
+      static_cast<uint8_t>(shape.op) >= kReduceOps) {
     return absl::InvalidArgumentError(
         absl::StrFormat("tensor '%s' has an unknown dtype or operation", shape.name));
   }
-  shape.dtype = static_cast<DType>(message.fixed.dtype);
-  shape.op = static_cast<ReduceOp>(message.fixed.op);
   uint64_t elements = 1;
-  for (const int64_t dim : message.dims) {
+  for (const int64_t dim : shape.dims) {
     if (dim < 0 || (dim > 0 && elements > kMaxTensorBytes / static_cast<uint64_t>(dim))) {
       return absl::InvalidArgumentError(
           absl::StrFormat("tensor '%s' has a negative dimension or is too large", shape.name));
     }
     elements *= static_cast<uint64_t>(dim);
-    shape.dims.push_back(dim);
   }
   return shape;
 }

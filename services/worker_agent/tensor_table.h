@@ -19,7 +19,7 @@
 namespace addend {
 
 // INVALID_ARGUMENT: a trainer's declaration that no tensor can have.
-absl::StatusOr<TensorShape> ReadShape(const TrainerMessage& message);
+absl::StatusOr<TensorShape> ReadShape(ipc::DeclareMessage declare);
 
 class TensorTable {
  public:

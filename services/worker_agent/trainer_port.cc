@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -69,17 +70,18 @@ TrainerLink::~TrainerLink() { loop_->Unwatch(fd_.get()); }
 
 absl::Status TrainerLink::Open() { return loop_->Watch(fd_.get(), EPOLLIN, this); }
 
-void TrainerLink::Send(ipc::Message message, std::string_view text,
-                       std::vector<std::shared_ptr<Segment>> segments) {
+void TrainerLink::Write(const ipc::Encoded& message,
+                        std::vector<std::shared_ptr<Segment>> segments) {
   if (closing_) return;
-  if (version_ != 0) message.version = version_;
-  text = text.substr(0, ipc::kMaxTextBytes);
-  message.text_bytes = static_cast<uint32_t>(text.size());
+  ipc::Message fixed = message.fixed;
+  if (version_ != 0) fixed.version = version_;
+  const std::string_view text = message.text.substr(0, ipc::kMaxTextBytes);
+  fixed.text_bytes = static_cast<uint32_t>(text.size());
   Outgoing outgoing;
-  outgoing.bytes.resize(sizeof(message) + text.size());
-  std::memcpy(outgoing.bytes.data(), &message, sizeof(message));
+  outgoing.bytes.resize(sizeof(fixed) + text.size());
+  std::memcpy(outgoing.bytes.data(), &fixed, sizeof(fixed));
   if (!text.empty()) {
-    std::memcpy(outgoing.bytes.data() + sizeof(message), text.data(), text.size());
+    std::memcpy(outgoing.bytes.data() + sizeof(fixed), text.data(), text.size());
   }
   outgoing.segments = std::move(segments);
   outgoing_bytes_ += outgoing.bytes.size();
@@ -172,16 +174,14 @@ absl::Status TrainerLink::ReadSome() {
 }
 
 absl::Status TrainerLink::Parse(std::span<const std::byte> packet, UniqueFd fd) {
-  TrainerMessage message;
-  message.fd = std::move(fd);
-  if (packet.size() < sizeof(message.fixed)) {
+  ipc::Message fixed;
+  if (packet.size() < sizeof(fixed)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("a message of %d bytes is too short", packet.size()));
   }
-  std::memcpy(&message.fixed, packet.data(), sizeof(message.fixed));
-  if (message.fixed.magic != ipc::kMagic)
+  std::memcpy(&fixed, packet.data(), sizeof(fixed));
+  if (fixed.magic != ipc::kMagic)
     return absl::InvalidArgumentError("a message has a bad magic number");
-  const ipc::Message& fixed = message.fixed;
   if (version_ == 0 && protocol::kTrainers.Contains(fixed.version)) version_ = fixed.version;
   if (version_ != 0 && fixed.version != version_) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -194,10 +194,11 @@ absl::Status TrainerLink::Parse(std::span<const std::byte> packet, UniqueFd fd) 
   }
   int64_t dims[ipc::kMaxDims];
   std::memcpy(dims, packet.data() + sizeof(fixed), dims_bytes);
-  message.dims = std::span<const int64_t>(dims, fixed.dims);
-  message.text = std::string_view(
-      reinterpret_cast<const char*>(packet.data() + sizeof(fixed) + dims_bytes), fixed.text_bytes);
-  return events_->OnMessage(this, std::move(message));
+  const auto* const text =
+      reinterpret_cast<const char*>(packet.data() + sizeof(fixed) + dims_bytes);
+  const ipc::Encoded message{
+      .fixed = fixed, .dims = {dims, fixed.dims}, .text = {text, fixed.text_bytes}};
+  return events_->OnMessage(this, message, std::move(fd));
 }
 
 absl::StatusOr<std::unique_ptr<TrainerPort>> TrainerPort::Listen(EventLoop* loop,

@@ -8,12 +8,11 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "lib/base/fd.h"
-#include "lib/client/ipc.h"
+#include "lib/client/messages.h"
 #include "lib/memory/segment.h"
 #include "lib/shard/event_loop.h"
 #include "services/worker_agent/trainer.h"
@@ -31,10 +30,6 @@ class TrainerLink final : public Trainer, private FdHandler {
   ~TrainerLink() override;
   absl::Status Open();
 
-  // Queues the bytes that the socket does not take now, up to kMaxUnreadTrainerBytes; above that
-  // the connection is closed.
-  void Send(ipc::Message message, std::string_view text = {},
-            std::vector<std::shared_ptr<Segment>> segments = {}) override;
   void Close(absl::Status why) override;
   int32_t pid() const override { return pid_; }
 
@@ -43,6 +38,9 @@ class TrainerLink final : public Trainer, private FdHandler {
     std::vector<std::byte> bytes;
     std::vector<std::shared_ptr<Segment>> segments;
   };
+  // Queues the bytes that the socket does not take now, up to kMaxUnreadTrainerBytes; above that
+  // the connection is closed.
+  void Write(const ipc::Encoded& message, std::vector<std::shared_ptr<Segment>> segments) override;
   void OnReady(uint32_t events) override;
   void Flush();
   bool SendOne(const Outgoing& message);

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "lib/client/socket.h"
+
 namespace addend::client {
 namespace {
 
@@ -96,36 +98,45 @@ class DeviceRoundsTest : public testing::Test {
     rounds_.Start(operation.get());
     return operation;
   }
-  std::vector<ipc::Encoded> Sent(ipc::Type type) const {
-    std::vector<ipc::Encoded> found;
-    for (const ipc::Encoded& message : sent_) {
-      if (message.fixed.type == type) found.push_back(message);
+  void Note(const ipc::Encoded& message) {
+    Packet& packet = sent_.emplace_back();
+    packet.message = message.fixed;
+    packet.text = message.text;
+  }
+  // The messages of the type, in the order of sending.
+  template <typename Typed>
+  std::vector<Typed> Sent() const {
+    std::vector<Typed> found;
+    for (const Packet& packet : sent_) {
+      if (packet.message.type == Typed().Encode().fixed.type) {
+        found.push_back(packet.Decode<Typed>());
+      }
     }
     return found;
   }
 
-  std::vector<ipc::Encoded> sent_;
+  std::vector<Packet> sent_;
   std::vector<std::string> failures_;
   Executor::Record record_;
   Error error_;
-  DeviceRounds rounds_{
-      "/agent", [this](const ipc::Encoded& message, GuardedFd) { sent_.push_back(message); },
-      [this](const Error& error) { failures_.push_back(error.text); },
-      [this](std::shared_ptr<DeviceSink> sink, std::shared_ptr<Device>* device) {
-        record_.calls.push_back("open");
-        record_.sink = sink.get();
-        *device = std::make_shared<Device>(std::move(sink), std::make_unique<Executor>(&record_));
-        return Error{};
-      }};
+  DeviceRounds rounds_{"/agent", [this](const ipc::Encoded& message, GuardedFd) { Note(message); },
+                       [this](const Error& error) { failures_.push_back(error.text); },
+                       [this](std::shared_ptr<DeviceSink> sink, std::shared_ptr<Device>* device) {
+                         record_.calls.push_back("open");
+                         record_.sink = sink.get();
+                         *device = std::make_shared<Device>(std::move(sink),
+                                                            std::make_unique<Executor>(&record_));
+                         return Error{};
+                       }};
 };
 
 TEST_F(DeviceRoundsTest, FirstMemberMakesTheIdOfTheGroupAndJoins) {
   ASSERT_TRUE(rounds_.OnGroup({.member = 0, .members = 2, .scatter = true}).ok());
   ASSERT_NE(Push(MakeTensor()), nullptr) << error_.text;
-  ASSERT_EQ(Sent(ipc::Type::kDevice).size(), 1u);
-  EXPECT_EQ(Sent(ipc::Type::kDevice)[0].text, "0000:3b:00.0");
-  ASSERT_EQ(Sent(ipc::Type::kGroupId).size(), 1u);
-  EXPECT_EQ(Sent(ipc::Type::kGroupId)[0].text, std::string(kDeviceIdBytes, 'i'));
+  ASSERT_EQ(Sent<ipc::DeviceMessage>().size(), 1u);
+  EXPECT_EQ(Sent<ipc::DeviceMessage>()[0].bus_id, "0000:3b:00.0");
+  ASSERT_EQ(Sent<ipc::GroupIdMessage>().size(), 1u);
+  EXPECT_EQ(Sent<ipc::GroupIdMessage>()[0].id, std::string(kDeviceIdBytes, 'i'));
   EXPECT_EQ(record_.Count("join"), 1u);
 }
 
@@ -133,7 +144,7 @@ TEST_F(DeviceRoundsTest, GroupOfASingleMemberNeedsNoId) {
   ASSERT_TRUE(rounds_.OnGroup({.scatter = true}).ok());
   ASSERT_NE(Push(MakeTensor()), nullptr);
   EXPECT_EQ(record_.Count("join"), 0u);
-  EXPECT_TRUE(Sent(ipc::Type::kGroupId).empty());
+  EXPECT_TRUE(Sent<ipc::GroupIdMessage>().empty());
 }
 
 TEST_F(DeviceRoundsTest, GpuIsOpenedOnceAndATensorIsMappedOnce) {
@@ -155,8 +166,8 @@ TEST_F(DeviceRoundsTest, OtherMembersCopyToTheSegmentOfTheFirst) {
   ASSERT_TRUE(rounds_.OnAttached(tensor.get(), fds).ok());
   const auto operation = Push(tensor);
   ASSERT_NE(operation, nullptr);
-  ASSERT_EQ(Sent(ipc::Type::kAttach).size(), 1u);
-  EXPECT_EQ(Sent(ipc::Type::kAttach)[0].fixed.tensor, 4u);
+  ASSERT_EQ(Sent<ipc::AttachMessage>().size(), 1u);
+  EXPECT_EQ(Sent<ipc::AttachMessage>()[0].tensor, 4u);
   EXPECT_EQ(operation->on_device->contribution, tensor->group_contribution->data());
 }
 
@@ -175,11 +186,11 @@ TEST_F(DeviceRoundsTest, StagedBytesAreReportedWithTheTensorAndTheRoundUntilAllA
   record_.sink->Staged(79, 8);
   record_.sink->Staged(79, 16);
   record_.sink->Staged(79, 16);
-  const auto staged = Sent(ipc::Type::kStaged);
+  const auto staged = Sent<ipc::StagedMessage>();
   ASSERT_EQ(staged.size(), 2u);
-  EXPECT_EQ(staged[1].fixed.tensor, 4u);
-  EXPECT_EQ(staged[1].fixed.round, 9u);
-  EXPECT_EQ(staged[1].fixed.bytes, 16u);
+  EXPECT_EQ(staged[1].tensor, 4u);
+  EXPECT_EQ(staged[1].round, 9u);
+  EXPECT_EQ(staged[1].bytes, 16u);
 }
 
 TEST_F(DeviceRoundsTest, LastPartOfAResultCompletesTheOperation) {
@@ -196,17 +207,17 @@ TEST_F(DeviceRoundsTest, TensorOfAGpuThatANicReadsIsOffered) {
   ASSERT_TRUE(rounds_.OnGroup({.scatter = true, .direct = true}).ok());
   const auto tensor = MakeTensor(4, ipc::kDirectBytesMin);
   const auto operation = Push(tensor);
-  ASSERT_EQ(Sent(ipc::Type::kDirect).size(), 1u);
-  EXPECT_EQ(Sent(ipc::Type::kDirect)[0].fixed.bytes, ipc::kDirectBytesMin);
+  ASSERT_EQ(Sent<ipc::DirectMessage>().size(), 1u);
+  EXPECT_EQ(Sent<ipc::DirectMessage>()[0].bytes, ipc::kDirectBytesMin);
   ASSERT_TRUE(rounds_.OnContribute(operation.get(), {.direct = true}).ok());
   EXPECT_EQ(record_.direct, tensor->direct);
   ASSERT_TRUE(rounds_.OnFetch(operation.get(), {{4, 1, 0, 64}}).ok());
   record_.sink->Fetched(4, 1, 0, 64);
-  ASSERT_EQ(Sent(ipc::Type::kFetched).size(), 1u);
-  EXPECT_EQ(Sent(ipc::Type::kFetched)[0].fixed.bytes, 64u);
+  ASSERT_EQ(Sent<ipc::FetchedMessage>().size(), 1u);
+  EXPECT_EQ(Sent<ipc::FetchedMessage>()[0].range.bytes, 64u);
   rounds_.OnNotDirect();
   ASSERT_NE(Push(MakeTensor(5, ipc::kDirectBytesMin)), nullptr);
-  EXPECT_EQ(Sent(ipc::Type::kDirect).size(), 1u);
+  EXPECT_EQ(Sent<ipc::DirectMessage>().size(), 1u);
 }
 
 TEST_F(DeviceRoundsTest, GpuThatCannotExportIsUsedThroughHostMemory) {
@@ -214,7 +225,7 @@ TEST_F(DeviceRoundsTest, GpuThatCannotExportIsUsedThroughHostMemory) {
   ASSERT_TRUE(rounds_.OnGroup({.scatter = true, .direct = true}).ok());
   const auto operation = Push(MakeTensor(4, ipc::kDirectBytesMin));
   ASSERT_NE(operation, nullptr);
-  EXPECT_TRUE(Sent(ipc::Type::kDirect).empty());
+  EXPECT_TRUE(Sent<ipc::DirectMessage>().empty());
   EXPECT_TRUE(failures_.empty());
   EXPECT_EQ(rounds_.OnFetch(operation.get(), {{4, 1, 0, 64}}).code, ADDEND_ERROR_INTERNAL);
 }
@@ -226,8 +237,8 @@ TEST_F(DeviceRoundsTest, FailureOfTheGpuIsSentAndFailsTheJob) {
   EXPECT_EQ(rounds_.OnContribute(operation.get(), {}).code, ADDEND_ERROR_PEER_LOST);
   record_.sink->Failed("an error of CUDA");
   EXPECT_EQ(failures_, (std::vector<std::string>{"the GPU has failed", "an error of CUDA"}));
-  ASSERT_EQ(Sent(ipc::Type::kDeviceFailed).size(), 2u);
-  EXPECT_EQ(Sent(ipc::Type::kDeviceFailed)[1].text, "an error of CUDA");
+  ASSERT_EQ(Sent<ipc::DeviceFailedMessage>().size(), 2u);
+  EXPECT_EQ(Sent<ipc::DeviceFailedMessage>()[1].reason, "an error of CUDA");
 }
 
 TEST_F(DeviceRoundsTest, NoRoundBeginsAfterTheEnd) {

@@ -12,8 +12,7 @@ namespace {
 // Encodes and decodes a message.
 template <typename Typed>
 Typed Copy(const Typed& message) {
-  const Encoded encoded = message.Encode();
-  return Typed::Decode(encoded.fixed, encoded.text);
+  return Typed::Decode(message.Encode());
 }
 
 // The fixed part differs from an empty message of this type in the given fields only.
@@ -23,8 +22,9 @@ void ExpectFixed(const Encoded& encoded, Message expected, Type type) {
 }
 
 TEST(MessagesTest, InitHasTheTrainersPlaceAndTheJobsName) {
-  const InitMessage message{3, 8, 1, 2, "job"};
+  const InitMessage message{3, 8, 1, 2, "job", /*version=*/7};
   Message fixed;
+  fixed.version = 7;
   fixed.rank = 3;
   fixed.size = 8;
   fixed.local_rank = 1;
@@ -36,6 +36,7 @@ TEST(MessagesTest, InitHasTheTrainersPlaceAndTheJobsName) {
   EXPECT_EQ(copy.local_rank, 1);
   EXPECT_EQ(copy.local_size, 2);
   EXPECT_EQ(copy.job, "job");
+  EXPECT_EQ(copy.version, 7u);
 }
 
 TEST(MessagesTest, ProgressIsText) {
@@ -94,8 +95,8 @@ TEST(MessagesTest, DeclareHasTheShapeBehindTheFixedPart) {
   fixed.op = static_cast<uint8_t>(ReduceOp::kMax);
   const Encoded encoded = message.Encode();
   ExpectFixed(encoded, fixed, Type::kDeclare);
-  EXPECT_EQ(encoded.dims, (std::vector<int64_t>{2, 3}));
-  const DeclareMessage copy = DeclareMessage::Decode(encoded.fixed, encoded.dims, encoded.text);
+  EXPECT_EQ(std::vector<int64_t>(encoded.dims.begin(), encoded.dims.end()), message.shape);
+  const DeclareMessage copy = Copy(message);
   EXPECT_EQ(copy.request, 9u);
   EXPECT_EQ(copy.dtype, DType::kFloat64);
   EXPECT_EQ(copy.op, ReduceOp::kMax);
@@ -161,6 +162,11 @@ TEST(MessagesTest, ResultHasARoundOrItsError) {
   EXPECT_EQ(copy.round, 11u);
   EXPECT_EQ(copy.code, 3u);
   EXPECT_EQ(copy.reason, "why");
+}
+
+TEST(MessagesTest, EncodingCopiesNoText) {
+  const ResultMessage message{.reason = std::string(1000, 'x')};
+  EXPECT_EQ(message.Encode().text.data(), message.reason.data());
 }
 
 TEST(MessagesTest, DeviceGroupIdAndDeviceFailedAreText) {

@@ -16,29 +16,20 @@ using ::testing::IsEmpty;
 
 class AdmissionTest : public ::testing::Test {
  protected:
-  static ipc::Message InitOf(int32_t local_rank) {
-    ipc::Message init;
-    init.type = ipc::Type::kInit;
-    init.rank = 2 + local_rank;
-    init.size = 4;
-    init.local_rank = local_rank;
-    init.local_size = 2;
-    return init;
+  static ipc::InitMessage InitOf(int32_t local_rank) {
+    return {
+        .rank = 2 + local_rank, .size = 4, .local_rank = local_rank, .local_size = 2, .job = "job"};
   }
-  absl::Status Init(FakeTrainer* trainer, const ipc::Message& init, std::string_view job = "job",
-                    bool running = true) {
-    TrainerMessage message;
-    message.fixed = init;
-    message.text = job;
-    return admission_.OnInit(trainer, message, ranks_, running);
+  absl::Status Init(FakeTrainer* trainer, const ipc::InitMessage& init, bool running = true) {
+    return admission_.OnInit(trainer, init, ranks_, running);
   }
-  void ExpectRefused(const ipc::Message& init, const std::string& why,
-                     std::string_view job = "job") {
+  void ExpectRefused(const ipc::InitMessage& init, const std::string& why) {
     FakeTrainer trainer;
-    EXPECT_TRUE(Init(&trainer, init, job).ok());
+    EXPECT_TRUE(Init(&trainer, init).ok());
     ASSERT_THAT(trainer.types(), ElementsAre(ipc::Type::kInitReply));
-    EXPECT_NE(trainer.last().message.code, 0u);
-    EXPECT_THAT(trainer.last().text, HasSubstr(why));
+    const auto reply = trainer.Last<ipc::InitReplyMessage>();
+    EXPECT_NE(reply.code, 0u);
+    EXPECT_THAT(reply.reason, HasSubstr(why));
   }
 
   FakeNode node_;
@@ -54,12 +45,11 @@ TEST_F(AdmissionTest, TrainersWaitForTheJobAndHearItsProgress) {
   EXPECT_THAT(node_.reports.said, ElementsAre("trainers 1"));
   EXPECT_THAT(admission_.AdmitWaiting(&ranks_), IsEmpty());
   EXPECT_THAT(first_.types(), ElementsAre(ipc::Type::kProgress));
-  EXPECT_EQ(first_.last().text, "waiting for node 0");
+  EXPECT_EQ(first_.Last<ipc::ProgressMessage>().text, "waiting for node 0");
   node_.job = {.state = v1::READY, .reason = ""};
   EXPECT_THAT(admission_.AdmitWaiting(&ranks_), ElementsAre(&first_));
   EXPECT_EQ(ranks_.at(0), &first_);
-  const ipc::Message& reply = first_.last().message;
-  EXPECT_EQ(reply.type, ipc::Type::kInitReply);
+  const auto reply = first_.Last<ipc::InitReplyMessage>();
   EXPECT_EQ(reply.rank, 2);
   EXPECT_EQ(reply.node_rank, 1);
   EXPECT_EQ(reply.num_nodes, 2);
@@ -71,14 +61,17 @@ TEST_F(AdmissionTest, NextRunWaitsForTheEndOfTheFormerRun) {
   ranks_.Leave(&first_);
   ASSERT_TRUE(Init(&second_, InitOf(0)).ok());
   EXPECT_THAT(admission_.AdmitWaiting(&ranks_), IsEmpty());
-  EXPECT_EQ(second_.last().text, "waiting for the former run to end on all nodes");
+  EXPECT_EQ(second_.Last<ipc::ProgressMessage>().text,
+            "waiting for the former run to end on all nodes");
 }
 
 TEST_F(AdmissionTest, RefusesTrainersThatDoNotFit) {
-  ipc::Message init = InitOf(0);
+  ipc::InitMessage init = InitOf(0);
   init.version = 9999;
   ExpectRefused(init, "libaddend speaks version 9999");
-  ExpectRefused(InitOf(0), "serves job 'job', not job 'other'", "other");
+  init = InitOf(0);
+  init.job = "other";
+  ExpectRefused(init, "serves job 'job', not job 'other'");
   init = InitOf(0);
   init.local_size = 3;
   ExpectRefused(init, "LOCAL_WORLD_SIZE=3 does not fit");
@@ -93,7 +86,7 @@ TEST_F(AdmissionTest, RefusesASecondTrainerOfARank) {
   ExpectRefused(InitOf(0), "local rank 0 of node 1 is already connected");
   admission_.AdmitWaiting(&ranks_);
   ExpectRefused(InitOf(0), "local rank 0 of node 1 is already connected");
-  EXPECT_TRUE(Init(&second_, InitOf(0), "job", /*running=*/false).ok());
+  EXPECT_TRUE(Init(&second_, InitOf(0), /*running=*/false).ok());
   EXPECT_THAT(second_.sent, IsEmpty()) << "it waits for the next generation";
 }
 
@@ -110,9 +103,10 @@ TEST_F(AdmissionTest, TrainersWaitNoLongerThanForARound) {
   ASSERT_TRUE(Init(&second_, InitOf(1)).ok());
   node_.loop.Pass(absl::Seconds(200));
   admission_.RefuseStalled(ranks_);
-  EXPECT_EQ(first_.last().message.code, uint32_t{ADDEND_ERROR_STALLED});
-  EXPECT_THAT(first_.last().text, HasSubstr("has not begun within --stall-timeout=5m: waiting for "
-                                            "node 0"));
+  const auto reply = first_.Last<ipc::InitReplyMessage>();
+  EXPECT_EQ(reply.code, uint32_t{ADDEND_ERROR_STALLED});
+  EXPECT_THAT(reply.reason,
+              HasSubstr("has not begun within --stall-timeout=5m: waiting for node 0"));
   EXPECT_THAT(second_.sent, IsEmpty());
   EXPECT_THAT(node_.reports.said, ElementsAre("trainers 1", "trainers 2", "trainers 1"));
 }
@@ -130,7 +124,7 @@ TEST_F(AdmissionTest, TrainerThatIsGoneWaitsNoLonger) {
 TEST_F(AdmissionTest, ProcessThatEndsRefusesAllTrainers) {
   ASSERT_TRUE(Init(&first_, InitOf(0)).ok());
   admission_.RefuseAll(absl::UnavailableError("the agent was stopped"), /*told=*/1);
-  EXPECT_EQ(first_.last().text, "the agent was stopped");
+  EXPECT_EQ(first_.Last<ipc::InitReplyMessage>().reason, "the agent was stopped");
   ExpectRefused(InitOf(1), "the agent was stopped");
   EXPECT_EQ(admission_.refused(), 3u);
 }

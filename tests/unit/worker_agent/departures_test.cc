@@ -13,7 +13,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-class DeparturesTest : public ::testing::Test {
+class DeparturesTest : public DeclaredTensorTest {
  protected:
   DeparturesTest() { node_.reports.said.clear(); }
   void Leave(uint32_t rank) {
@@ -30,11 +30,8 @@ class DeparturesTest : public ::testing::Test {
     return update;
   }
 
-  FakeNode node_;
-  FakeGeneration generation_{&node_};
   Departures departures_{generation_.context, &generation_.ranks, &generation_.tensors,
                          &generation_.state};
-  const std::shared_ptr<NodeTensor> tensor_ = generation_.Declare(Floats("t", 2));
 };
 
 TEST_F(DeparturesTest, OpenRoundThatNeedsADepartedRankFails) {

@@ -24,21 +24,18 @@ class DeviceSourceTest : public ::testing::Test {
   // Without a topology every rank is a group of its own.
   void JoinAll() {
     for (uint32_t rank = 0; rank < 2; ++rank) {
-      ASSERT_TRUE(devices_.OnDevice(trainer(rank), absl::StrFormat("gpu%d", rank)).ok());
+      ASSERT_TRUE(devices_.OnDevice(trainer(rank), {absl::StrFormat("gpu%d", rank)}).ok());
     }
   }
   absl::Status PushFromDevice(uint32_t rank) {
-    ipc::Message push;
-    push.round = tensor_->rounds.round().value();
-    push.flags = ipc::kFlagDevice;
-    return generation_.rounds.OnPush(tensor_, &trainer(rank), push);
+    return generation_.rounds.OnPush(
+        tensor_, &trainer(rank),
+        {.tensor = tensor_->number, .round = tensor_->rounds.round().value(), .on_device = true});
   }
   absl::Status Staged(uint32_t rank, uint64_t bytes) {
-    ipc::Message staged;
-    staged.tensor = tensor_->number;
-    staged.round = tensor_->rounds.round().value();
-    staged.bytes = bytes;
-    return source_.OnStaged(trainer(rank), staged);
+    return source_.OnStaged(
+        trainer(rank),
+        {.tensor = tensor_->number, .round = tensor_->rounds.round().value(), .bytes = bytes});
   }
   FakeTrainer& trainer(uint32_t rank) { return *generation_.trainers[rank]; }
 
@@ -54,22 +51,23 @@ class DeviceSourceTest : public ::testing::Test {
 };
 
 TEST_F(DeviceSourceTest, RanksHearTheirGroupsWhenAllHaveNamedTheirGpus) {
-  ASSERT_TRUE(devices_.OnDevice(trainer(0), "gpu0").ok());
+  ASSERT_TRUE(devices_.OnDevice(trainer(0), {"gpu0"}).ok());
   EXPECT_THAT(trainer(0).types(), IsEmpty());
-  ASSERT_TRUE(devices_.OnDevice(trainer(1), "gpu1").ok());
+  ASSERT_TRUE(devices_.OnDevice(trainer(1), {"gpu1"}).ok());
   EXPECT_THAT(trainer(0).types(), ElementsAre(ipc::Type::kGroup));
   EXPECT_THAT(trainer(1).types(), ElementsAre(ipc::Type::kGroup));
-  EXPECT_EQ(trainer(1).last().message.local_size, 1);
-  EXPECT_FALSE(devices_.OnDevice(trainer(1), "gpu1").ok()) << "named twice";
+  EXPECT_EQ(trainer(1).Last<ipc::GroupMessage>().members, 1u);
+  EXPECT_FALSE(devices_.OnDevice(trainer(1), {"gpu1"}).ok()) << "named twice";
 }
 
 TEST_F(DeviceSourceTest, RankThatNamesNoGpuStallsTheOthers) {
-  ASSERT_TRUE(devices_.OnDevice(trainer(0), "gpu0").ok());
+  ASSERT_TRUE(devices_.OnDevice(trainer(0), {"gpu0"}).ok());
   devices_.CheckMissing();
   EXPECT_THAT(trainer(0).types(), IsEmpty());
   node_.loop.Pass(absl::Seconds(5));
   devices_.CheckMissing();
-  EXPECT_THAT(trainer(0).last().text, HasSubstr("waiting for rank 3 of this node to push its"));
+  EXPECT_THAT(trainer(0).Last<ipc::ProgressMessage>().text,
+              HasSubstr("waiting for rank 3 of this node to push its"));
   EXPECT_THAT(trainer(1).types(), IsEmpty());
   node_.loop.Pass(absl::Seconds(300));
   devices_.CheckMissing();
@@ -78,22 +76,22 @@ TEST_F(DeviceSourceTest, RankThatNamesNoGpuStallsTheOthers) {
 }
 
 TEST_F(DeviceSourceTest, AttachedRankGetsItsGroupsSegment) {
-  EXPECT_FALSE(devices_.OnAttach(&trainer(1), tensor_->number).ok()) << "no group so far";
+  EXPECT_FALSE(devices_.OnAttach(&trainer(1), {tensor_->number}).ok()) << "no group so far";
   JoinAll();
-  ASSERT_TRUE(devices_.OnAttach(&trainer(1), tensor_->number).ok());
-  EXPECT_EQ(trainer(1).last().message.type, ipc::Type::kAttached);
-  EXPECT_EQ(trainer(1).last().segments, 1u);
+  ASSERT_TRUE(devices_.OnAttach(&trainer(1), {tensor_->number}).ok());
+  EXPECT_EQ(trainer(1).Last<ipc::AttachedMessage>().tensor, tensor_->number);
+  EXPECT_EQ(trainer(1).sent.back().segments, 1u);
 }
 
 TEST_F(DeviceSourceTest, OnlyTheFirstOfAGroupMakesItsId) {
-  EXPECT_FALSE(devices_.OnGroupId(trainer(0), std::string(128, 'x')).ok());
+  EXPECT_FALSE(devices_.OnGroupId(trainer(0), {std::string(128, 'x')}).ok());
   JoinAll();
-  EXPECT_TRUE(devices_.OnGroupId(trainer(0), std::string(128, 'x')).ok());
-  EXPECT_FALSE(devices_.OnGroupId(trainer(0), "short").ok());
+  EXPECT_TRUE(devices_.OnGroupId(trainer(0), {std::string(128, 'x')}).ok());
+  EXPECT_FALSE(devices_.OnGroupId(trainer(0), {"short"}).ok());
 }
 
 TEST_F(DeviceSourceTest, LostGpuFailsTheGeneration) {
-  ASSERT_TRUE(devices_.OnDeviceFailed(trainer(1), "it fell off the bus").ok());
+  ASSERT_TRUE(devices_.OnDeviceFailed(trainer(1), {"it fell off the bus"}).ok());
   EXPECT_THAT(generation_.state.why().message(),
               HasSubstr("rank 3 (local rank 1 of node 1 on host) lost its GPU: it fell"));
 }
@@ -101,7 +99,7 @@ TEST_F(DeviceSourceTest, LostGpuFailsTheGeneration) {
 TEST_F(DeviceSourceTest, PartitionsAreSentWhenAllRanksHaveStagedThem) {
   JoinAll();
   ASSERT_TRUE(PushFromDevice(0).ok());
-  EXPECT_EQ(trainer(0).last().message.type, ipc::Type::kContribute);
+  EXPECT_EQ(trainer(0).Last<ipc::ContributeMessage>().with_data, 1u);
   ASSERT_TRUE(PushFromDevice(1).ok());
   node_.loop.Settle();
   EXPECT_THAT(link_->frames, IsEmpty());
@@ -134,8 +132,7 @@ TEST_F(DeviceSourceTest, RanksOfGpusHearOfEachPartitionsResult) {
   ASSERT_TRUE(
       link_->Deliver(generation_.FrameOf(FrameType::kResult, *tensor_, 1), FloatBytes({1, 2}))
           .ok());
-  EXPECT_EQ(trainer(0).last().message.type, ipc::Type::kArrived);
-  EXPECT_EQ(trainer(0).last().message.offset, 8u);
+  EXPECT_EQ(trainer(0).Last<ipc::ArrivedMessage>().range.offset, 8u);
 }
 
 TEST_F(DeviceSourceTest, CopyOfADirectContributionIsReadOnTheHost) {
@@ -151,13 +148,10 @@ TEST_F(DeviceSourceTest, CopyOfADirectContributionIsReadOnTheHost) {
 
 TEST_F(DeviceSourceTest, OnlyTheDirectRankOffersMemoryAndCopies) {
   JoinAll();
-  ipc::Message offer;
-  offer.tensor = tensor_->number;
-  offer.bytes = tensor_->bytes;
+  const ipc::DirectMessage offer{.tensor = tensor_->number, .bytes = tensor_->bytes};
   EXPECT_FALSE(source_.OnDirect(trainer(0), offer, UniqueFd()).ok());
-  EXPECT_FALSE(source_.OnFetched(trainer(0), offer).ok());
-  offer.tensor = 99;
-  EXPECT_TRUE(source_.OnFetched(trainer(0), offer).ok()) << "the tensor may have ended";
+  EXPECT_FALSE(source_.OnFetched(trainer(0), {{.tensor = tensor_->number}}).ok());
+  EXPECT_TRUE(source_.OnFetched(trainer(0), {{.tensor = 99}}).ok()) << "the tensor may have ended";
 }
 
 TEST_F(DeviceSourceTest, RanksOfAGroupMustPushFromTheSamePlace) {

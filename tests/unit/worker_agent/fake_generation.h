@@ -1,4 +1,5 @@
 // The objects of a generation on a FakeNode, put together by hand: a test takes those it needs.
+// DeclaredTensorTest is the fixture of tests about a declared tensor.
 #pragma once
 
 #include <memory>
@@ -70,11 +71,11 @@ class FakeGeneration final : private ServerEvents, private GenerationState::List
   absl::Status Push(const std::shared_ptr<NodeTensor>& tensor, uint32_t rank,
                     const std::vector<float>& values, int32_t priority = 0) {
     WriteFloats(tensor->contributions[rank]->memory(), values);
-    ipc::Message push;
-    push.round = tensor->rounds.round().value();
-    push.priority = priority;
-    if (values.empty()) push.flags = ipc::kFlagEmpty;
-    return rounds.OnPush(tensor, trainers[rank].get(), push);
+    return rounds.OnPush(tensor, trainers[rank].get(),
+                         {.tensor = tensor->number,
+                          .round = tensor->rounds.round().value(),
+                          .priority = priority,
+                          .empty = values.empty()});
   }
   // A frame of an owner about a partition of the tensor's open round.
   FrameHeader FrameOf(FrameType type, const NodeTensor& tensor, uint32_t partition) const {
@@ -136,6 +137,14 @@ class FakeGeneration final : private ServerEvents, private GenerationState::List
     servers.OnLost(link, why);
   }
   void OnFailed(bool decided) override { events.push_back(decided ? "failed, decided" : "failed"); }
+};
+
+// A generation whose local ranks have declared the tensor "t", which has two elements and no plan.
+class DeclaredTensorTest : public ::testing::Test {
+ protected:
+  FakeNode node_;
+  FakeGeneration generation_{&node_};
+  const std::shared_ptr<NodeTensor> tensor_ = generation_.Declare(Floats("t", 2));
 };
 
 }  // namespace addend

@@ -58,29 +58,34 @@ class FakeLoop final : public TaskLoop {
 class FakeTrainer final : public Trainer {
  public:
   struct Sent {
-    ipc::Message message;
+    ipc::Message fixed;
     std::string text;
     size_t segments;
   };
   explicit FakeTrainer(int32_t pid = 1) : pid_(pid) {}
-  void Send(ipc::Message message, std::string_view text,
-            std::vector<std::shared_ptr<Segment>> segments) override {
-    sent.push_back({message, std::string(text), segments.size()});
-  }
   void Close(absl::Status why) override { closed = why; }
   int32_t pid() const override { return pid_; }
 
   std::vector<ipc::Type> types() const {
     std::vector<ipc::Type> types;
-    for (const Sent& one : sent) types.push_back(one.message.type);
+    for (const Sent& one : sent) types.push_back(one.fixed.type);
     return types;
   }
-  const Sent& last() const { return sent.back(); }
+  // The last message, which must be of this type.
+  template <typename Typed>
+  Typed Last() const {
+    const Sent& last = sent.at(sent.size() - 1);
+    EXPECT_EQ(last.fixed.type, Typed().Encode().fixed.type);
+    return Typed::Decode({.fixed = last.fixed, .text = last.text});
+  }
 
   std::vector<Sent> sent;
   std::optional<absl::Status> closed;
 
  private:
+  void Write(const ipc::Encoded& message, std::vector<std::shared_ptr<Segment>> segments) override {
+    sent.push_back({message.fixed, std::string(message.text), segments.size()});
+  }
   const int32_t pid_;
 };
 

@@ -46,8 +46,9 @@ TEST_F(GenerationStateTest, WithoutAStartedRoundTrainersAreToldAtOnce) {
   node_.loop.Settle();
   EXPECT_TRUE(state_.failed());
   EXPECT_THAT(Told(), ElementsAre(ipc::Type::kFailure));
-  EXPECT_EQ(generation_.trainers[1]->last().message.code, uint32_t{ADDEND_ERROR_PEER_LOST});
-  EXPECT_EQ(generation_.trainers[1]->last().text, "node 0 was lost");
+  const auto failure = generation_.trainers[1]->Last<ipc::FailureMessage>();
+  EXPECT_EQ(failure.code, uint32_t{ADDEND_ERROR_PEER_LOST});
+  EXPECT_EQ(failure.reason, "node 0 was lost");
   EXPECT_THAT(generation_.events, ElementsAre("failed, decided"));
   EXPECT_EQ(node_.job.state, v1::FAILED);
   EXPECT_EQ(node_.job.reason, "node 0 was lost");
@@ -99,7 +100,8 @@ TEST_F(GenerationStateTest, SchedulersReasonReplacesTheNodesUntilTrainersAreTold
   EXPECT_EQ(state_.why().message(), "a rank stalled");
   EXPECT_EQ(node_.reports.said.size(), 1u) << "the scheduler knows";
   state_.End(/*decided=*/false);
-  EXPECT_EQ(generation_.trainers[0]->last().message.code, uint32_t{ADDEND_ERROR_STALLED});
+  EXPECT_EQ(generation_.trainers[0]->Last<ipc::FailureMessage>().code,
+            uint32_t{ADDEND_ERROR_STALLED});
   state_.FailAsTold(lost_, "peer_lost");
   EXPECT_EQ(state_.why().message(), "a rank stalled") << "the trainers were told";
 }

@@ -21,11 +21,10 @@ class LocalRanksTest : public ::testing::Test {
 
 TEST_F(LocalRanksTest, TellsTheRanksThatAreConnected) {
   ranks_.Enter(1, &second_);
-  ipc::Message message;
-  message.type = ipc::Type::kResult;
-  ranks_.TellAll(message);
-  ranks_.Tell(0, message);
+  ranks_.TellAll(ipc::ResultMessage{.tensor = 4, .round = 1});
+  ranks_.Tell(0, ipc::ResultMessage{.tensor = 4, .round = 2});
   EXPECT_THAT(second_.types(), ElementsAre(ipc::Type::kResult));
+  EXPECT_EQ(second_.Last<ipc::ResultMessage>().round, 1u);
   EXPECT_EQ(ranks_.connected(), 1u);
 }
 

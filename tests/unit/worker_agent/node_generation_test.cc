@@ -30,24 +30,13 @@ class NodeGenerationTest : public ::testing::Test {
     generation_.emplace(node_.context());
     for (uint32_t rank = 0; rank < 2; ++rank) generation_->ranks()->Enter(rank, &trainers_[rank]);
   }
-  absl::Status Send(uint32_t rank, const ipc::Message& fixed, std::string_view text = {}) {
-    static constexpr int64_t kDims[] = {2};
-    TrainerMessage message;
-    message.fixed = fixed;
-    message.text = text;
-    if (fixed.type == ipc::Type::kDeclare) message.dims = kDims;
-    return generation_->OnMessage(&trainers_[rank], std::move(message));
-  }
-  ipc::Message Of(ipc::Type type, uint32_t number = 0) {
-    ipc::Message message;
-    message.type = type;
-    message.tensor = number;
-    message.round = 1;
-    return message;
+  template <typename Typed>
+  absl::Status Send(uint32_t rank, const Typed& message) {
+    return generation_->OnMessage(&trainers_[rank], message.Encode(), UniqueFd());
   }
   void DeclareAndPlan() {
     for (uint32_t rank = 0; rank < 2; ++rank) {
-      ASSERT_TRUE(Send(rank, Of(ipc::Type::kDeclare), "t").ok());
+      ASSERT_TRUE(Send(rank, declare_).ok());
     }
     v1::NodeUpdate update = Update();
     v1::TensorPlan* const plan = update.add_tensors();
@@ -62,7 +51,7 @@ class NodeGenerationTest : public ::testing::Test {
   void Push() {
     for (uint32_t rank = 0; rank < 2; ++rank) {
       WriteFloats(generation_->tensors().ByNumber(1)->contributions[rank]->memory(), {1, 2});
-      ASSERT_TRUE(Send(rank, Of(ipc::Type::kPush, 1)).ok());
+      ASSERT_TRUE(Send(rank, push_).ok());
     }
     node_.loop.Settle();
   }
@@ -83,6 +72,8 @@ class NodeGenerationTest : public ::testing::Test {
     return header;
   }
 
+  const ipc::DeclareMessage declare_{.shape = {2}, .name = "t"};
+  const ipc::PushMessage push_{.tensor = 1, .round = 1};
   FakeNode node_;
   FakeTrainer trainers_[2] = {FakeTrainer(100), FakeTrainer(101)};
   std::optional<NodeGeneration> generation_;
@@ -91,31 +82,29 @@ class NodeGenerationTest : public ::testing::Test {
 
 TEST_F(NodeGenerationTest, PushPullFromDeclarationToResult) {
   DeclareAndPlan();
-  EXPECT_EQ(trainers_[0].last().message.type, ipc::Type::kDeclared);
-  EXPECT_EQ(trainers_[0].last().segments, 2u);
+  EXPECT_EQ(trainers_[0].Last<ipc::DeclaredMessage>().tensor, 1u);
+  EXPECT_EQ(trainers_[0].sent.back().segments, 2u);
   Push();
   ASSERT_THAT(link_->types(), ElementsAre(FrameType::kContribution));
   EXPECT_EQ(link_->frames[0].payload, FloatBytes({2, 4}));
   ASSERT_TRUE(link_->Deliver(Result(), FloatBytes({20, 40})).ok());
-  EXPECT_EQ(trainers_[1].last().message.type, ipc::Type::kResult);
-  EXPECT_EQ(trainers_[1].last().message.code, 0u);
+  EXPECT_EQ(trainers_[1].Last<ipc::ResultMessage>().code, 0u);
 }
 
 TEST_F(NodeGenerationTest, DifferentDeclarationsFailTheGeneration) {
-  ASSERT_TRUE(Send(0, Of(ipc::Type::kDeclare), "t").ok());
-  ipc::Message other = Of(ipc::Type::kDeclare);
-  other.op = static_cast<uint8_t>(ReduceOp::kMax);
-  ASSERT_TRUE(Send(1, other, "t").ok());
-  EXPECT_THAT(trainers_[1].last().text, HasSubstr("all ranks must declare the same"));
+  ASSERT_TRUE(Send(0, declare_).ok());
+  ASSERT_TRUE(Send(1, ipc::DeclareMessage{.op = ReduceOp::kMax, .shape = {2}, .name = "t"}).ok());
+  EXPECT_THAT(trainers_[1].Last<ipc::DeclaredMessage>().reason,
+              HasSubstr("all ranks must declare the same"));
   node_.loop.Settle();
-  EXPECT_EQ(trainers_[0].last().message.type, ipc::Type::kFailure);
-  EXPECT_EQ(trainers_[0].last().message.code, uint32_t{ADDEND_ERROR_MISMATCH});
+  EXPECT_EQ(trainers_[0].Last<ipc::FailureMessage>().code, uint32_t{ADDEND_ERROR_MISMATCH});
 }
 
 TEST_F(NodeGenerationTest, UndeclaredAndUnknownMessagesBreakTheProtocol) {
-  EXPECT_FALSE(Send(0, Of(ipc::Type::kPush, 1)).ok());
-  EXPECT_FALSE(Send(0, Of(ipc::Type::kUndeclare, 1)).ok());
-  EXPECT_FALSE(Send(0, Of(static_cast<ipc::Type>(99))).ok());
+  EXPECT_FALSE(Send(0, push_).ok());
+  EXPECT_FALSE(Send(0, ipc::UndeclareMessage{.tensor = 1}).ok());
+  const ipc::Encoded unknown = ipc::EncodedAs(static_cast<ipc::Type>(99));
+  EXPECT_FALSE(generation_->OnMessage(&trainers_[0], unknown, UniqueFd()).ok());
 }
 
 TEST_F(NodeGenerationTest, TrainerThatEndsFailsTheGenerationForAllNodes) {
@@ -124,12 +113,12 @@ TEST_F(NodeGenerationTest, TrainerThatEndsFailsTheGenerationForAllNodes) {
   EXPECT_THAT(node_.reports.said, Contains("failed peer_lost: rank 3 (local rank 1 of node 1, pid "
                                            "101 on host) ended without shutdown: its socket "
                                            "closed"));
-  EXPECT_EQ(trainers_[0].last().message.type, ipc::Type::kFailure);
+  EXPECT_EQ(trainers_[0].Last<ipc::FailureMessage>().code, uint32_t{ADDEND_ERROR_PEER_LOST});
 }
 
 TEST_F(NodeGenerationTest, LastTrainerThatLeavesMakesTheNodeIdle) {
   for (FakeTrainer& trainer : trainers_) {
-    ASSERT_TRUE(Send(static_cast<uint32_t>(trainer.local_rank), Of(ipc::Type::kShutdown)).ok());
+    ASSERT_TRUE(Send(static_cast<uint32_t>(trainer.local_rank), ipc::ShutdownMessage()).ok());
     EXPECT_EQ(trainer.closed, absl::OkStatus());
     generation_->OnTrainerGone(&trainer, absl::OkStatus());
   }
@@ -143,7 +132,7 @@ TEST_F(NodeGenerationTest, FailureOfTheJobReachesTheTrainers) {
   update.set_failed_kind("peer_lost");
   generation_->Apply(update);
   node_.loop.Settle();
-  EXPECT_EQ(trainers_[0].last().text, "node 0 was lost");
+  EXPECT_EQ(trainers_[0].Last<ipc::FailureMessage>().reason, "node 0 was lost");
   EXPECT_THAT(node_.reports.said, Not(Contains(HasSubstr("failed")))) << "the scheduler knows";
 }
 
@@ -151,8 +140,7 @@ TEST_F(NodeGenerationTest, TrainersHearOfNodesThatAreLost) {
   v1::NodeUpdate update = Update();
   update.add_lost_nodes(0);
   generation_->Apply(update);
-  EXPECT_EQ(trainers_[0].last().message.type, ipc::Type::kMembers);
-  EXPECT_EQ(trainers_[0].last().message.num_nodes, 1);
+  EXPECT_EQ(trainers_[0].Last<ipc::MembersMessage>().nodes, 1);
 }
 
 TEST_F(NodeGenerationTest, JobThatFormsAgainIsNoticedOnce) {
@@ -182,11 +170,11 @@ TEST_F(NodeGenerationTest, NextGenerationStartsAfreshWhileOldLinksClose) {
   Push();
   EXPECT_EQ(link_->frames[0].header.generation, Generation(2));
   ASSERT_TRUE(link_->Deliver(Result(), FloatBytes({20, 40})).ok());
-  EXPECT_EQ(trainers_[0].last().message.type, ipc::Type::kResult);
+  EXPECT_EQ(trainers_[0].Last<ipc::ResultMessage>().code, 0u);
 }
 
 TEST_F(NodeGenerationTest, SchedulerThatRestartedHearsTheDeclarationsAgain) {
-  ASSERT_TRUE(Send(0, Of(ipc::Type::kDeclare), "t").ok());
+  ASSERT_TRUE(Send(0, declare_).ok());
   node_.reports.said.clear();
   generation_->ReportAgain();
   EXPECT_THAT(node_.reports.said, ElementsAre("declare t"));
@@ -200,7 +188,7 @@ class AgentReportTest : public NodeGenerationTest {
 
 TEST_F(AgentReportTest, SnapshotShowsTrainersLinksAndOpenRounds) {
   DeclareAndPlan();
-  ASSERT_TRUE(Send(0, Of(ipc::Type::kPush, 1)).ok());
+  ASSERT_TRUE(Send(0, push_).ok());
   node_.loop.Pass(absl::Seconds(7));
   const v1::GetAgentResponse response = report_.Snapshot(*generation_);
   EXPECT_EQ(response.job(), "job");

@@ -68,8 +68,8 @@ TEST_F(RoundRunnerTest, RanksAreToldWhenAllResultsAreInTheirSlot) {
   EXPECT_THAT(trainer(0).types(), IsEmpty());
   ASSERT_TRUE(Result(0, {5, 6}).ok());
   ASSERT_THAT(trainer(0).types(), ElementsAre(ipc::Type::kResult));
-  EXPECT_EQ(trainer(1).last().message.round, 1u);
-  EXPECT_EQ(trainer(1).last().message.code, 0u);
+  EXPECT_EQ(trainer(1).Last<ipc::ResultMessage>().round, 1u);
+  EXPECT_EQ(trainer(1).Last<ipc::ResultMessage>().code, 0u);
   const Bytes slot = tensor_->ResultSlot(Round(1));
   EXPECT_EQ(std::vector<std::byte>(slot.begin(), slot.end()), FloatBytes({5, 6, 7, 8}));
   EXPECT_EQ(tensor_->rounds.round(), Round(2));
@@ -178,10 +178,10 @@ TEST_F(RoundRunnerTest, FailedTensorAnswersEveryPush) {
   Plan();
   ASSERT_TRUE(generation_.Push(tensor_, 0, {1, 2, 3, 4}).ok());
   generation_.rounds.FailTensor(tensor_.get(), absl::ResourceExhaustedError("too large"), "");
-  EXPECT_EQ(trainer(0).last().message.code, uint32_t{ADDEND_ERROR_RESOURCES});
+  EXPECT_EQ(trainer(0).Last<ipc::ResultMessage>().code, uint32_t{ADDEND_ERROR_RESOURCES});
   EXPECT_THAT(trainer(1).types(), IsEmpty()) << "it has not pushed";
   ASSERT_TRUE(generation_.Push(tensor_, 1, {1, 2, 3, 4}).ok());
-  EXPECT_EQ(trainer(1).last().text, "too large");
+  EXPECT_EQ(trainer(1).Last<ipc::ResultMessage>().reason, "too large");
   EXPECT_TRUE(generation_.state.running());
 }
 
@@ -192,7 +192,8 @@ TEST_F(RoundRunnerTest, AbortedBroadcastFailsTheTensorAlone) {
   FrameHeader aborted = generation_.FrameOf(FrameType::kAborted, *tensor_, 0);
   aborted.flags = kFlagEmpty;
   ASSERT_TRUE(link_->Deliver(aborted).ok());
-  EXPECT_THAT(trainer(0).last().text, HasSubstr("the root of broadcast 't' is on a node"));
+  EXPECT_THAT(trainer(0).Last<ipc::ResultMessage>().reason,
+              HasSubstr("the root of broadcast 't' is on a node"));
   EXPECT_TRUE(generation_.state.running());
 }
 

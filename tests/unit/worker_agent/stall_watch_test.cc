@@ -13,7 +13,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-class StallWatchTest : public ::testing::Test {
+class StallWatchTest : public DeclaredTensorTest {
  protected:
   // The texts of the warnings after the time.
   std::vector<std::string> After(absl::Duration time) {
@@ -24,11 +24,8 @@ class StallWatchTest : public ::testing::Test {
     return texts;
   }
 
-  FakeNode node_;
-  FakeGeneration generation_{&node_};
   StallWatch watch_{generation_.context, &generation_.ranks, &generation_.tensors,
                     &generation_.state};
-  const std::shared_ptr<NodeTensor> tensor_ = generation_.Declare(Floats("t", 2));
 };
 
 TEST_F(StallWatchTest, WarnsTwiceAndFailsTheGeneration) {

@@ -101,21 +101,14 @@ TEST_F(TensorTableTest, NamesTheFirstErrorOfATensor) {
 }
 
 TEST(ReadShapeTest, RefusesNamesAndShapesThatNoTensorHas) {
-  const int64_t dims[] = {3, 4};
-  TrainerMessage message;
-  message.text = "t";
-  message.dims = dims;
-  ASSERT_TRUE(ReadShape(message).ok());
-  EXPECT_EQ(ReadShape(message)->elements(), 12u);
-  message.fixed.dtype = kDTypes;
-  EXPECT_FALSE(ReadShape(message).ok());
-  message.fixed.dtype = 0;
-  message.text = "\xff";
-  EXPECT_FALSE(ReadShape(message).ok());
-  message.text = "t";
-  const int64_t negative[] = {-1};
-  message.dims = negative;
-  EXPECT_FALSE(ReadShape(message).ok());
+  const auto shape = ReadShape({.shape = {3, 4}, .name = "t"});
+  ASSERT_TRUE(shape.ok());
+  EXPECT_EQ(shape->elements(), 12u);
+  EXPECT_FALSE(ReadShape({.dtype = static_cast<DType>(kDTypes), .name = "t"}).ok());
+  EXPECT_FALSE(ReadShape({.op = static_cast<ReduceOp>(kReduceOps), .name = "t"}).ok());
+  EXPECT_FALSE(ReadShape({.name = ""}).ok());
+  EXPECT_FALSE(ReadShape({.name = "\xff"}).ok());
+  EXPECT_FALSE(ReadShape({.shape = {-1}, .name = "t"}).ok());
 }
 
 }  // namespace
