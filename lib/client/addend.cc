@@ -144,9 +144,9 @@ addend_code addend_declare(addend_context* context, const char* name, const int6
     Declaration declaration;
     Error error = CheckDeclaration(name, shape, dims, dtype, op, &declaration);
     if (!error.ok()) return error;
-    error = object.context->Declare(std::move(declaration.name), std::move(declaration.shape),
-                                    static_cast<addend::DType>(dtype),
-                                    static_cast<addend::ReduceOp>(op), &object.tensor);
+    error = object.context->operations().Declare(
+        std::move(declaration.name), std::move(declaration.shape),
+        static_cast<addend::DType>(dtype), static_cast<addend::ReduceOp>(op), &object.tensor);
     if (!error.ok()) return error;
     object.kind = Kind::kTensor;
     const uint64_t id = object.tensor->id;
@@ -158,7 +158,7 @@ addend_code addend_declare(addend_context* context, const char* name, const int6
 
 addend_code addend_undeclare(addend_tensor* tensor) {
   return With(tensor, Kind::kTensor, [&](const Object& object) {
-    Error error = object.context->Undeclare(object.tensor);
+    Error error = object.context->operations().Undeclare(object.tensor);
     if (error.ok()) Objects::Get().Remove(tensor, Kind::kTensor);
     return error;
   });
@@ -191,7 +191,8 @@ addend_code addend_push_pull(addend_tensor* tensor, const void* in, void* out, i
                              addend_handle** handle) {
   return With(tensor, Kind::kTensor, [&](Object& object) {
     if (handle == nullptr) return NullArgument("handle");
-    Error error = object.context->Push(object.tensor, in, out, priority, &object.operation);
+    Error error =
+        object.context->operations().Push(object.tensor, in, out, priority, &object.operation);
     return error.ok() ? KeepHandle(std::move(object), handle) : error;
   });
 }
@@ -227,7 +228,7 @@ int32_t addend_poll(const addend_handle* handle) {
 
 addend_code addend_wait(addend_handle* handle, double timeout_s) {
   return With(handle, Kind::kHandle, [&](const Object& object) {
-    return object.context->Wait(object.operation, timeout_s);
+    return object.context->operations().Wait(object.operation, timeout_s);
   });
 }
 
@@ -247,7 +248,7 @@ const void* addend_result(const addend_handle* handle) {
 void addend_release(addend_handle* handle) {
   if (handle == nullptr) return;
   With(handle, Kind::kHandle, [&](const Object& object) {
-    object.context->Release(object.operation);
+    object.context->operations().Release(object.operation);
     Objects::Get().Remove(handle, Kind::kHandle);
     return Error{};
   });
@@ -255,14 +256,15 @@ void addend_release(addend_handle* handle) {
 
 void addend_set_tag(addend_handle* handle, uint64_t tag) {
   With(handle, Kind::kHandle, [&](const Object& object) {
-    object.context->SetTag(object.operation, tag);
+    object.context->operations().SetTag(object.operation, tag);
     return Error{};
   });
 }
 
 addend_code addend_next_done(addend_context* context, double timeout_s, uint64_t* tag) {
   return With(context, Kind::kContext, [&](const Object& object) {
-    return tag == nullptr ? NullArgument("tag") : object.context->NextDone(timeout_s, tag);
+    return tag == nullptr ? NullArgument("tag")
+                          : object.context->operations().NextDone(timeout_s, tag);
   });
 }
 
@@ -270,7 +272,7 @@ void addend_get_statistics(const addend_context* context, addend_statistics* sta
   if (statistics == nullptr) return;
   *statistics = {};
   With(context, Kind::kContext, [&](const Object& object) {
-    *statistics = object.context->statistics();
+    *statistics = object.context->operations().statistics();
     return Error{};
   });
 }

@@ -2,7 +2,7 @@
 // receive copies, and the rounds under way. device_library.h hides all access to the GPU.
 //
 // Owned by the Context, and has a mutex of its own, which is never held during a call to the GPU
-// library or to the context. Begin may block: it may be called from any thread of the caller. The
+// library or to FailFn. Begin may block: it may be called from any thread of the caller. The
 // methods for the agent's messages are called by the reader's thread, and never wait for other
 // ranks.
 #pragma once

@@ -1,5 +1,5 @@
-// The state of a declared tensor and of a round of it. Plain data of the Context that owns them; a
-// comment on each block of members names the threads that may touch it.
+// The state of a declared tensor and of a round of it. Plain data of Operations; a comment on each
+// block of members names the threads that may touch it.
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,7 @@ struct Operation {
   std::shared_ptr<Tensor> tensor;
   int32_t priority = 0;
 
-  // Guarded by the context's mutex. `in` and `out` are the caller's memory.
+  // Guarded by the mutex of Operations. `in` and `out` are the caller's memory.
   const void* in = nullptr;
   void* out = nullptr;
   bool empty = false;                 // contributes nothing
@@ -74,7 +74,7 @@ struct Tensor {
   // Device memory from which a NIC reads the contribution; null if no NIC does.
   std::byte* direct = nullptr;
 
-  // Guarded by the context's mutex.
+  // Guarded by the mutex of Operations.
   bool declared = false;    // or refused: see `refusal`
   bool undeclared = false;  // accepts no more pushes
   Error refusal;

@@ -3,76 +3,17 @@
 #include "lib/client/device_rounds.h"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
-#include "lib/client/socket.h"
+#include "tests/unit/client/parts.h"
 
 namespace addend::client {
 namespace {
 
-class Executor final : public DeviceExecutor {
- public:
-  struct Record {
-    std::vector<std::string> calls;
-    std::string failing;  // the call that returns false
-    DeviceSink* sink = nullptr;
-    std::byte* direct = nullptr;  // of the last Contribute
-    uint64_t Count(const std::string& call) const {
-      return static_cast<uint64_t>(std::count(calls.begin(), calls.end(), call));
-    }
-  };
-  explicit Executor(Record* record) : record_(record) {}
-
-  const char* bus_id() const override { return "0000:3b:00.0"; }
-  const char* Error() const override { return "the GPU has failed"; }
-  bool MakeId(char* id) override {
-    std::fill(id, id + kDeviceIdBytes, 'i');
-    return Note("id");
-  }
-  bool Join(const ipc::Group&, const char*, bool) override { return Note("join"); }
-  void Map(void*, size_t, bool) override { Note("map"); }
-  void Unmap(void*) override { Note("unmap"); }
-  bool Export(uint64_t, std::byte** memory, int* dmabuf) override {
-    static std::byte exported;
-    *memory = &exported;
-    *dmabuf = ::memfd_create("exported", MFD_CLOEXEC);
-    return Note("export");
-  }
-  void Unexport(std::byte*) override { Note("unexport"); }
-  bool Begin(DeviceRound*, void*) override { return Note("begin"); }
-  bool Contribute(DeviceRound* round, uint64_t) override {
-    record_->direct = round->direct;
-    return Note("contribute");
-  }
-  bool Fetch(DeviceRound*, uint64_t, uint64_t) override { return Note("fetch"); }
-  bool Arrived(DeviceRound*, uint64_t, uint64_t, bool* complete) override {
-    *complete = true;
-    return Note("arrived");
-  }
-  bool WaitOn(DeviceRound*, void*) override { return Note("wait"); }
-  void End(DeviceRound*) override { Note("end"); }
-
- private:
-  bool Note(const std::string& call) {
-    record_->calls.push_back(call);
-    return call != record_->failing;
-  }
-  Record* const record_;
-};
-
 class DeviceRoundsTest : public testing::Test {
  protected:
-  static GuardedFd Memory(size_t bytes) {
-    const ForkLock lock;
-    GuardedFd fd(::memfd_create("segment", MFD_CLOEXEC), lock);
-    EXPECT_EQ(::ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
-    return fd;
-  }
   static std::shared_ptr<Tensor> MakeTensor(uint32_t number = 4, size_t bytes = 16) {
     auto tensor = std::make_shared<Tensor>();
     tensor->name = "t";
@@ -80,11 +21,11 @@ class DeviceRoundsTest : public testing::Test {
     tensor->dtype = DType::kFloat32;
     tensor->bytes = bytes;
     const size_t slot = ipc::SlotBytes(bytes);
-    EXPECT_TRUE(Segment::Map(Memory(slot).get(), slot, Segment::Access::kReadWrite, "t",
+    EXPECT_TRUE(Segment::Map(SegmentMemory(slot).get(), slot, Segment::Access::kReadWrite, "t",
                              &tensor->contribution)
                     .ok());
-    EXPECT_TRUE(Segment::Map(Memory(2 * slot).get(), 2 * slot, Segment::Access::kReadOnly, "t",
-                             &tensor->results)
+    EXPECT_TRUE(Segment::Map(SegmentMemory(2 * slot).get(), 2 * slot, Segment::Access::kReadOnly,
+                             "t", &tensor->results)
                     .ok());
     return tensor;
   }
@@ -98,36 +39,20 @@ class DeviceRoundsTest : public testing::Test {
     rounds_.Start(operation.get());
     return operation;
   }
-  void Note(const ipc::Encoded& message) {
-    Packet& packet = sent_.emplace_back();
-    packet.message = message.fixed;
-    packet.text = message.text;
-  }
-  // The messages of the type, in the order of sending.
   template <typename Typed>
   std::vector<Typed> Sent() const {
-    std::vector<Typed> found;
-    for (const Packet& packet : sent_) {
-      if (packet.message.type == Typed().Encode().fixed.type) {
-        found.push_back(packet.Decode<Typed>());
-      }
-    }
-    return found;
+    return MessagesIn<Typed>(sent_);
   }
 
   std::vector<Packet> sent_;
   std::vector<std::string> failures_;
-  Executor::Record record_;
+  RecordingExecutor::Record record_;
   Error error_;
-  DeviceRounds rounds_{"/agent", [this](const ipc::Encoded& message, GuardedFd) { Note(message); },
-                       [this](const Error& error) { failures_.push_back(error.text); },
-                       [this](std::shared_ptr<DeviceSink> sink, std::shared_ptr<Device>* device) {
-                         record_.calls.push_back("open");
-                         record_.sink = sink.get();
-                         *device = std::make_shared<Device>(std::move(sink),
-                                                            std::make_unique<Executor>(&record_));
-                         return Error{};
-                       }};
+  DeviceRounds rounds_{
+      "/agent",
+      [this](const ipc::Encoded& message, GuardedFd) { sent_.push_back(PacketOf(message)); },
+      [this](const Error& error) { failures_.push_back(error.text); },
+      RecordingExecutor::OpenTo(&record_)};
 };
 
 TEST_F(DeviceRoundsTest, FirstMemberMakesTheIdOfTheGroupAndJoins) {
@@ -162,7 +87,7 @@ TEST_F(DeviceRoundsTest, OtherMembersCopyToTheSegmentOfTheFirst) {
   const auto tensor = MakeTensor();
   std::vector<GuardedFd> fds;
   EXPECT_EQ(rounds_.OnAttached(tensor.get(), fds).code, ADDEND_ERROR_RESOURCES);
-  fds.push_back(Memory(ipc::SlotBytes(tensor->bytes)));
+  fds.push_back(SegmentMemory(ipc::SlotBytes(tensor->bytes)));
   ASSERT_TRUE(rounds_.OnAttached(tensor.get(), fds).ok());
   const auto operation = Push(tensor);
   ASSERT_NE(operation, nullptr);
