@@ -161,9 +161,9 @@ void Operations::StartPush(const std::shared_ptr<Operation>& operation) {
     lock.lock();
     operation->copying_in = false;
     operation->changed.notify_all();
+    if (EndIfDue(lock, operation)) return;
   }
   operation->kept.reset();
-  if (operation->done.load()) return;  // the job ended during the copy
   operation->round = ++tensor.rounds;
   const std::chrono::nanoseconds copied_in = std::chrono::steady_clock::now() - called;
   const ipc::PushMessage message{.tensor = tensor.number,
@@ -299,7 +299,10 @@ Error Operations::EndRound(uint32_t number, uint64_t round, Error outcome) {
                         "the agent at %s sent the end of a result of which parts are missing",
                         agent_.c_str());
   }
-  if (outcome.ok()) CopyOut(lock, operation.get());
+  if (outcome.ok()) {
+    CopyOut(lock, operation.get());
+    if (EndIfDue(lock, operation)) return {};
+  }
   rounds_.fetch_add(1, std::memory_order_relaxed);
   std::deque<std::shared_ptr<Operation>>& pending = operation->tensor->pending;
   pending.pop_front();
@@ -325,13 +328,21 @@ void Operations::CopyOut(Lock& lock, Operation* operation) {
 }
 
 void Operations::End(const Lock&, const std::shared_ptr<Operation>& operation, Error error) {
-  if (operation->done.load()) return;
+  if (operation->done.load() || !operation->error.ok()) return;
   operation->error = std::move(error);
+  // Whoever copies calls EndIfDue: the caller may free its memory at the end.
+  if (operation->copying_in || operation->copying_out) return;
   operation->done.store(true, std::memory_order_release);
   operation->changed.notify_all();
   if (!operation->tagged) return;
   done_tags_.push_back(operation->tag);
   tag_done_.notify_one();
+}
+
+bool Operations::EndIfDue(const Lock& lock, const std::shared_ptr<Operation>& operation) {
+  if (operation->error.ok()) return false;
+  End(lock, operation, std::exchange(operation->error, {}));
+  return true;
 }
 
 void Operations::EndAll(const Lock& lock, const Error& error) {

@@ -102,7 +102,10 @@ class Operations {
   std::shared_ptr<Operation> UnderWay(const Lock& lock, uint32_t number, uint64_t round) const;
   void CopyOut(Lock& lock, Operation* operation);
   void Stage(void* to, const void* from, size_t bytes) const;
+  // Of an operation whose memory is being copied, only notes the error.
   void End(const Lock& lock, const std::shared_ptr<Operation>& operation, Error error);
+  // After a copy: true if the job ended meanwhile, and with it the operation.
+  bool EndIfDue(const Lock& lock, const std::shared_ptr<Operation>& operation);
   void EndAll(const Lock& lock, const Error& error);
 
   const std::string agent_;

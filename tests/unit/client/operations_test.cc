@@ -3,6 +3,9 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <thread>
+
 #include "tests/unit/client/parts.h"
 
 namespace addend::client {
@@ -13,6 +16,8 @@ using testing::HasSubstr;
 
 class OperationsTest : public ClientPartsTest {
  protected:
+  using ClientPartsTest::ClientPartsTest;
+
   std::shared_ptr<Tensor> DeclareTensor() {
     std::shared_ptr<Tensor> tensor;
     const auto answer = [&](uint64_t request) {
@@ -172,6 +177,27 @@ TEST_F(OperationsTest, TagsComeInTheOrderOfTheEnds) {
   EXPECT_EQ(tag, 101u);
   ASSERT_TRUE(operations_.NextDone(0, &tag).ok());
   EXPECT_EQ(tag, 102u);
+}
+
+// The copy of a result takes half a second.
+class SlowOperationsTest : public OperationsTest {
+ protected:
+  SlowOperationsTest() : OperationsTest(/*staging_bytes_per_s=*/2 * kElements * sizeof(float)) {}
+};
+
+TEST_F(SlowOperationsTest, FailureDuringACopyEndsTheOperationAfterTheCopy) {
+  const auto tensor = DeclareTensor();
+  std::vector<float> out(kElements, -1);
+  const auto operation = Push(tensor, nullptr, out.data());
+  const auto next = Push(tensor, nullptr, out.data());
+  WriteResult(1, 5);
+  std::thread reader([&] { EXPECT_TRUE(operations_.EndRound(kNumber, 1, {}).ok()); });
+  while (std::atomic_ref(out.back()).load() != 5) std::this_thread::yield();
+  operations_.Fail(lost_);
+  EXPECT_EQ(operations_.Wait(next, 0).text, lost_.text);
+  EXPECT_EQ(operations_.Wait(operation, 0).code, ADDEND_ERROR_TIMEOUT) << "its memory is in use";
+  EXPECT_EQ(operations_.Wait(operation, -1).text, lost_.text);
+  reader.join();
 }
 
 TEST_F(OperationsTest, FailureReachesEveryWaitingAndLaterCall) {
