@@ -51,7 +51,7 @@ class ServerMember {
   using UpdateFn = std::function<v1::AckReservationRequest(const v1::ServerUpdate&)>;
 
   // Blocks until the scheduler has answered. Logs every few seconds while it does not; after
-  // connect_timeout the status has kExitSchedulerUnreachable. Every other error returns at once.
+  // connect_timeout the failure is of kUnreachable. Every other error returns at once.
   static absl::StatusOr<std::unique_ptr<ServerMember>> Join(const MemberOptions& options,
                                                             v1::RegisterServerRequest request,
                                                             UpdateFn on_update, BeatFn on_beat);
@@ -98,8 +98,7 @@ class NodeMember {
   // As ReportTrainersRequest.
   void ReportTrainers(uint32_t generation, uint32_t initialised);
   void ReportIdle(uint32_t generation);
-  // `kind` as NodeUpdate.failed_kind.
-  void ReportFailure(uint32_t generation, absl::Status reason, std::string kind);
+  void ReportFailure(uint32_t generation, const absl::Status& reason);
   // Reports a CPU server that this node cannot reach, though other nodes may.
   void ReportServerLost(uint32_t generation, uint32_t server, const absl::Status& why);
   // As AckChangeRequest.

@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "lib/auth/secret.h"
 #include "lib/base/clock.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
@@ -59,11 +59,11 @@ absl::StatusOr<Session::Registered> NodeMember::Impl::Register(grpc::ClientConte
   if (previous == nullptr) {
     first_answer = response;
   } else if (previous->job_id() != response.job_id()) {
-    return WithExitCode(absl::FailedPreconditionError(
-                            absl::StrFormat("the scheduler knows job '%s' as job %d, not as %d as "
-                                            "before: its state is lost; restart the agent",
-                                            request.job(), response.job_id(), previous->job_id())),
-                        kExitTemporary);
+    return WithKind(absl::FailedPreconditionError(
+                        absl::StrFormat("the scheduler knows job '%s' as job %d, not as %d as "
+                                        "before: its state is lost; restart the agent",
+                                        request.job(), response.job_id(), previous->job_id())),
+                    FailureKind::kTemporary);
   }
   Session::Registered registered;
   registered.id.set_job_id(response.job_id());
@@ -166,8 +166,8 @@ void NodeMember::Impl::OnRefused(const Report& report, const absl::Status& statu
   v1::ReportFailureRequest failure;
   failure.set_generation(generation);
   failure.set_reason(Message(status));
-  failure.set_exit_code(ExitCodeOf(status));
-  failure.set_kind("internal");
+  failure.set_exit_code(static_cast<uint32_t>(ExitCodeOf(status)));
+  failure.set_kind(TellFailure(FailureKind::kInternal).name);
   reports.AddFront(std::move(failure));
 }
 
@@ -225,12 +225,13 @@ void NodeMember::ReportIdle(uint32_t generation) {
   impl_->reports.Add(std::move(request));
 }
 
-void NodeMember::ReportFailure(uint32_t generation, absl::Status reason, std::string kind) {
+void NodeMember::ReportFailure(uint32_t generation, const absl::Status& reason) {
+  ToldFailure told = TellFailure(reason);
   v1::ReportFailureRequest request;
   request.set_generation(generation);
   request.set_reason(Message(reason));
-  request.set_exit_code(ExitCodeOf(reason));
-  request.set_kind(std::move(kind));
+  request.set_exit_code(told.exit_status);
+  request.set_kind(std::move(told.name));
   impl_->reports.Add(std::move(request));
 }
 

@@ -4,12 +4,11 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "lib/base/version.h"
-#include "services/worker_agent/trainer_code.h"
 
 namespace addend {
 
@@ -17,12 +16,12 @@ absl::Status Admission::Check(const TrainerMessage& message) const {
   const NodeOptions& options = *context_.options;
   const ipc::Message& init = message.fixed;
   if (!protocol::kTrainers.Contains(init.version)) {
-    return WithExitCode(
-        absl::FailedPreconditionError(absl::StrFormat(
+    return MakeFailure(
+        FailureKind::kVersion,
+        absl::StrFormat(
             "libaddend speaks version %d of the trainers' protocol, but this agent speaks %s: "
             "install releases of both that have a version in common (docs/operations.md)",
-            init.version, Describe(protocol::kTrainers))),
-        kExitVersion);
+            init.version, Describe(protocol::kTrainers)));
   }
   if (!message.text.empty() && message.text != options.job) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -67,7 +66,7 @@ absl::Status Admission::OnInit(Trainer* trainer, const TrainerMessage& message,
   if (status.ok()) status = refusing_;
   if (status.ok()) status = CheckFree(message.fixed.local_rank, ranks, running);
   if (!status.ok()) {
-    Refuse(trainer, status, "");
+    Refuse(trainer, status);
     return absl::OkStatus();
   }
   waiting_.push_back({trainer, message.fixed, context_.loop->Now()});
@@ -75,10 +74,10 @@ absl::Status Admission::OnInit(Trainer* trainer, const TrainerMessage& message,
   return absl::OkStatus();
 }
 
-void Admission::Refuse(Trainer* trainer, const absl::Status& why, const std::string& kind) {
+void Admission::Refuse(Trainer* trainer, const absl::Status& why) {
   ipc::Message reply;
   reply.type = ipc::Type::kInitReply;
-  reply.code = TrainerCode(why, kind);
+  reply.code = TraitsOf(KindOf(why)).addend_code;
   trainer->Send(reply, Message(why));
   ++refused_;
   spdlog::warn("refused a trainer (pid {}): {}", trainer->pid(), Message(why));
@@ -89,12 +88,12 @@ void Admission::RefuseStalled(const LocalRanks& ranks) {
   const absl::Duration patience = context_.options->stall_timeout;
   bool refused = false;
   while (!waiting_.empty() && context_.loop->Now() - waiting_.front().since >= patience) {
-    const absl::Status why = WithExitCode(
-        absl::DeadlineExceededError(absl::StrFormat(
-            "job '%s' has not begun within --stall-timeout=%s: %s", context_.options->job,
-            absl::FormatDuration(patience), ProgressText(ranks))),
-        kExitTemporary);
-    Refuse(waiting_.front().trainer, why, "stalled");
+    const absl::Status why =
+        MakeFailure(FailureKind::kStalled,
+                    absl::StrFormat("job '%s' has not begun within --stall-timeout=%s: %s",
+                                    context_.options->job, absl::FormatDuration(patience),
+                                    ProgressText(ranks)));
+    Refuse(waiting_.front().trainer, why);
     waiting_.pop_front();
     refused = true;
   }
@@ -154,7 +153,7 @@ void Admission::OnTrainerGone(const Trainer* trainer) {
 void Admission::RefuseAll(const absl::Status& why, uint32_t told) {
   refusing_ = why;
   refused_ += told;
-  for (; !waiting_.empty(); waiting_.pop_front()) Refuse(waiting_.front().trainer, why, "");
+  for (; !waiting_.empty(); waiting_.pop_front()) Refuse(waiting_.front().trainer, why);
 }
 
 }  // namespace addend

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/member/member.h"
@@ -51,9 +51,8 @@ class MemberReports final : public SchedulerReports {
     member_->ReportTrainers(generation.value(), initialised);
   }
   void ReportIdle(Generation generation) override { member_->ReportIdle(generation.value()); }
-  void ReportFailure(Generation generation, const absl::Status& why,
-                     const std::string& kind) override {
-    member_->ReportFailure(generation.value(), why, kind);
+  void ReportFailure(Generation generation, const absl::Status& why) override {
+    member_->ReportFailure(generation.value(), why);
   }
   void ReportServerLost(Generation generation, ServerId server, const absl::Status& why) override {
     member_->ReportServerLost(generation.value(), server.value(), why);
@@ -204,9 +203,8 @@ class AgentProcess {
 
   // The reason for the trainers after a signal.
   absl::Status StoppedStatus() const {
-    return WithExitCode(absl::UnavailableError(absl::StrFormat("the agent of node %d was stopped",
-                                                               options_.node_rank)),
-                        kExitTemporary);
+    return MakeFailure(FailureKind::kTemporary,
+                       absl::StrFormat("the agent of node %d was stopped", options_.node_rank));
   }
 
   v1::RegisterServerRequest ColocatedRegistration() const {

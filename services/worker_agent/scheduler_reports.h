@@ -19,8 +19,7 @@ class SchedulerReports {
   // `initialised` local ranks wait for the generation to begin.
   virtual void ReportTrainers(Generation generation, uint32_t initialised) = 0;
   virtual void ReportIdle(Generation generation) = 0;
-  virtual void ReportFailure(Generation generation, const absl::Status& why,
-                             const std::string& kind) = 0;
+  virtual void ReportFailure(Generation generation, const absl::Status& why) = 0;
   // A CPU server that this node cannot reach.
   virtual void ReportServerLost(Generation generation, ServerId server,
                                 const absl::Status& why) = 0;
@@ -49,9 +48,8 @@ class SwitchedReports final : public SchedulerReports {
   void ReportIdle(Generation generation) override {
     if (is_set()) reports_->ReportIdle(generation);
   }
-  void ReportFailure(Generation generation, const absl::Status& why,
-                     const std::string& kind) override {
-    if (is_set()) reports_->ReportFailure(generation, why, kind);
+  void ReportFailure(Generation generation, const absl::Status& why) override {
+    if (is_set()) reports_->ReportFailure(generation, why);
   }
   void ReportServerLost(Generation generation, ServerId server, const absl::Status& why) override {
     if (is_set()) reports_->ReportServerLost(generation, server, why);

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "lib/auth/token.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/strings.h"
 #include "tests/fuzz/check.h"
 
@@ -114,13 +114,13 @@ void OneNode::ReportTrainers(Generation generation, uint32_t initialised) {
   agent_->OnUpdate(Update(v1::READY));
 }
 
-void OneNode::ReportFailure(Generation generation, const absl::Status& why,
-                            const std::string& kind) {
+void OneNode::ReportFailure(Generation generation, const absl::Status& why) {
   v1::NodeUpdate update = Update(v1::FAILED);
   update.set_generation(generation.value());
   update.set_reason(Message(why));
-  update.set_exit_code(static_cast<uint32_t>(ExitCodeOf(why)));
-  update.set_failed_kind(kind);
+  const ToldFailure told = TellFailure(why);
+  update.set_exit_code(told.exit_status);
+  update.set_failed_kind(told.name);
   agent_->OnUpdate(update);
 }
 
@@ -149,8 +149,9 @@ void OneNode::Declare(Generation generation, const v1::TensorDescriptor& tensor)
   if (!status.ok()) {
     v1::TensorError* const error = update.add_errors();
     error->set_name(tensor.name());
-    error->set_kind("resources");
-    error->set_exit_code(kExitBadConfiguration);
+    const ToldFailure told = TellFailure(FailureKind::kResources);
+    error->set_kind(told.name);
+    error->set_exit_code(told.exit_status);
     error->set_message(Message(status));
     return agent_->OnUpdate(update);
   }

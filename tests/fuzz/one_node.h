@@ -35,8 +35,7 @@ class OneNode final : private SchedulerReports {
   void Undeclare(Generation generation, const std::string& name) override;
   void ReportTrainers(Generation generation, uint32_t initialised) override;
   void ReportIdle(Generation) override {}
-  void ReportFailure(Generation generation, const absl::Status& why,
-                     const std::string& kind) override;
+  void ReportFailure(Generation generation, const absl::Status& why) override;
   void ReportServerLost(Generation, ServerId, const absl::Status&) override {}
   void AckChange(Generation, uint64_t, bool) override {}
   void BeatSoon() override {}

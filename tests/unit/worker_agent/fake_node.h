@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_format.h"
 #include "lib/auth/link_proof.h"
+#include "lib/base/failure.h"
 #include "lib/base/strings.h"
 #include "lib/transport/transport.h"
 #include "services/worker_agent/node_context.h"
@@ -97,8 +98,8 @@ class FakeReports final : public SchedulerReports {
     said.push_back(absl::StrFormat("trainers %d", initialised));
   }
   void ReportIdle(Generation) override { said.push_back("idle"); }
-  void ReportFailure(Generation, const absl::Status& why, const std::string& kind) override {
-    said.push_back("failed " + kind + ": " + Message(why));
+  void ReportFailure(Generation, const absl::Status& why) override {
+    said.push_back("failed " + TellFailure(why).name + ": " + Message(why));
   }
   void ReportServerLost(Generation, ServerId server, const absl::Status&) override {
     said.push_back(absl::StrFormat("lost server %d", server.value()));
