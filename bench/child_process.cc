@@ -15,7 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 
 namespace addend {
 namespace {
@@ -102,9 +102,10 @@ absl::Status ChildProcess::Failure() const {
   std::string log = text.str();
   if (log.size() > kQuotedBytes) log = "..." + log.substr(log.size() - kQuotedBytes);
   const int status = status_.value_or(0);
-  return WithExitCode(absl::AbortedError(absl::StrFormat(
-                          "%s ended with status %d; its log says: %s", command_.name, status, log)),
-                      status < 128 ? static_cast<ExitCode>(status) : kExitTemporary);
+  return WithExitStatus(
+      absl::AbortedError(
+          absl::StrFormat("%s ended with status %d; its log says: %s", command_.name, status, log)),
+      status < 128 ? status : TraitsOf(FailureKind::kTemporary).exit_status);
 }
 
 }  // namespace addend

@@ -18,7 +18,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/mutex.h"
 #include "lib/base/units.h"
 #include "lib/client/device.h"
@@ -45,7 +45,7 @@ constexpr char kSummary[] =
 
 [[noreturn]] void Die(const std::string& why) {
   std::fprintf(stderr, "addend-bench-gpu: %s\n", why.c_str());
-  std::exit(kExitBadConfiguration);
+  std::exit(TraitsOf(FailureKind::kInvalid).exit_status);
 }
 
 void Check(cudaError_t status, const char* call) {

@@ -19,7 +19,7 @@
 #include "bench/address_book.h"
 #include "bench/child_process.h"
 #include "lib/base/clock.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/status_macros.h"
 #include "lib/options/stop_signal.h"
 
@@ -88,7 +88,7 @@ class LocalCluster {
 
 absl::Status LocalCluster::Breathe() {
   if (stop_.Wait(kPollInterval)) {
-    return WithExitCode(absl::CancelledError("stopped by a signal"), kExitTemporary);
+    return WithKind(absl::CancelledError("stopped by a signal"), FailureKind::kTemporary);
   }
   for (ChildProcess& service : services_) {
     if (service.Poll()) return service.Failure();

@@ -11,7 +11,6 @@
 #include "bench/report.h"
 #include "bench/session.h"
 #include "bench/workload.h"
-#include "lib/base/exit_codes.h"
 #include "lib/base/status_macros.h"
 
 namespace addend {

@@ -1,6 +1,6 @@
 #include "bench/session.h"
 
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/status_macros.h"
 
 namespace addend {
@@ -17,7 +17,7 @@ absl::Status PushAndWait(addend_tensor* tensor, void* values) {
 
 absl::Status ToStatus(addend_code code) {
   if (code == ADDEND_OK) return absl::OkStatus();
-  return WithExitCode(absl::AbortedError(addend_last_error()), static_cast<ExitCode>(code));
+  return WithExitStatus(absl::AbortedError(addend_last_error()), code);
 }
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Open(const std::string& socket) {

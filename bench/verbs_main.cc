@@ -14,7 +14,6 @@
 #include "absl/strings/str_format.h"
 #include "bench/verbs_channel.h"
 #include "bench/verbs_session.h"
-#include "lib/base/exit_codes.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "lib/base/units.h"

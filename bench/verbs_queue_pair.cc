@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/status_macros.h"
 
 namespace addend::verbs {
@@ -26,7 +26,7 @@ absl::Status Failed(const Device& device, const char* what, int error) {
 }
 
 absl::Status Missing(std::string sentence) {
-  return WithExitCode(absl::NotFoundError(sentence), kExitPermission);
+  return WithKind(absl::NotFoundError(sentence), FailureKind::kPermission);
 }
 
 struct FreeList {

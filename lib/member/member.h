@@ -52,7 +52,7 @@ class ServerMember {
   using UpdateFn = std::function<v1::AckReservationRequest(const v1::ServerUpdate&)>;
 
   // Blocks until the scheduler has answered. Logs every few seconds while it does not; after
-  // connect_timeout the status has kExitSchedulerUnreachable. Every other error returns at once.
+  // connect_timeout the failure is of kUnreachable. Every other error returns at once.
   static absl::StatusOr<std::unique_ptr<ServerMember>> Join(const MemberOptions& options,
                                                             v1::RegisterServerRequest request,
                                                             UpdateFn on_update, BeatFn on_beat);

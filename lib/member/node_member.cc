@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "lib/auth/secret.h"
 #include "lib/base/clock.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
@@ -58,11 +58,11 @@ absl::StatusOr<Session::Registered> NodeMember::Impl::Register(grpc::ClientConte
   if (previous == nullptr) {
     first_answer = response;
   } else if (previous->job_id() != response.job_id()) {
-    return WithExitCode(absl::FailedPreconditionError(
-                            absl::StrFormat("the scheduler knows job '%s' as job %d, not as %d as "
-                                            "before: its state is lost; restart the agent",
-                                            request.job(), response.job_id(), previous->job_id())),
-                        kExitTemporary);
+    return WithKind(absl::FailedPreconditionError(
+                        absl::StrFormat("the scheduler knows job '%s' as job %d, not as %d as "
+                                        "before: its state is lost; restart the agent",
+                                        request.job(), response.job_id(), previous->job_id())),
+                    FailureKind::kTemporary);
   }
   Session::Registered registered;
   registered.id.set_job_id(response.job_id());
@@ -138,7 +138,9 @@ void NodeMember::Impl::OnRefused(const Report& report, const absl::Status& statu
   if (absl::IsCancelled(status) || std::holds_alternative<v1::ReportFailureRequest>(report)) return;
   // Trainers wait for the answer to the refused report, so they have to learn that it will not
   // come.
-  reports.AddFront(report::Failed(Generation(generation), status, "internal"));
+  Report failure = report::Failed(Generation(generation), status);
+  std::get<v1::ReportFailureRequest>(failure).set_kind(TellFailure(FailureKind::kInternal).name);
+  reports.AddFront(std::move(failure));
 }
 
 void NodeMember::Impl::StopSending() {

@@ -8,7 +8,7 @@
 #include <variant>
 
 #include "absl/status/status.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/ids.h"
 #include "lib/base/strings.h"
 #include "proto/addend/v1/scheduler.pb.h"
@@ -52,12 +52,12 @@ inline Report Trainers(Generation generation, uint32_t initialised) {
 // No operation of the generation is pending on the node.
 inline Report Idle(Generation generation) { return Of<v1::ReportIdleRequest>(generation); }
 
-// `kind` as NodeUpdate.failed_kind.
-inline Report Failed(Generation generation, const absl::Status& why, std::string kind) {
+inline Report Failed(Generation generation, const absl::Status& why) {
+  ToldFailure told = TellFailure(why);
   auto request = Of<v1::ReportFailureRequest>(generation);
   request.set_reason(Message(why));
-  request.set_exit_code(ExitCodeOf(why));
-  request.set_kind(std::move(kind));
+  request.set_exit_code(told.exit_status);
+  request.set_kind(std::move(told.name));
   return request;
 }
 

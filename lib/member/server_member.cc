@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "lib/auth/secret.h"
 #include "lib/base/clock.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/log.h"
 #include "lib/base/mutex.h"
 #include "lib/base/status_macros.h"
@@ -70,11 +70,11 @@ absl::StatusOr<Session::Registered> ServerMember::Impl::Register(grpc::ClientCon
   // The agent of a colocated server has registered under the old number.
   if (previous != nullptr && !request.colocated_job().empty() &&
       previous->server_id() != response.server_id()) {
-    return WithExitCode(absl::FailedPreconditionError(
-                            absl::StrFormat("the scheduler knows colocated server %d as server %d "
-                                            "after it came back; restart the agent",
-                                            previous->server_id(), response.server_id())),
-                        kExitTemporary);
+    return WithKind(absl::FailedPreconditionError(
+                        absl::StrFormat("the scheduler knows colocated server %d as server %d "
+                                        "after it came back; restart the agent",
+                                        previous->server_id(), response.server_id())),
+                    FailureKind::kTemporary);
   }
   Session::Registered registered;
   registered.id.set_server_id(response.server_id());

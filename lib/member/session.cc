@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_format.h"
 #include "lib/base/clock.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
@@ -132,11 +132,11 @@ absl::Status Session::RegisterFirst() {
     }
     const std::string reason = WhyUnreachable(options_.scheduler, registered.status());
     if (now >= deadline) {
-      return WithExitCode(
-          absl::UnavailableError(absl::StrFormat(
+      return MakeFailure(
+          FailureKind::kUnreachable,
+          absl::StrFormat(
               "scheduler %s has not answered for %.0f s (%s); check the address and that it runs",
-              options_.scheduler, absl::ToDoubleSeconds(now - start), reason)),
-          kExitSchedulerUnreachable);
+              options_.scheduler, absl::ToDoubleSeconds(now - start), reason));
     }
     spdlog::warn("scheduler {} has not answered for {:.0f} s ({}); giving up in {:.0f} s",
                  options_.scheduler, absl::ToDoubleSeconds(now - start), reason,

@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/fd.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
@@ -276,7 +276,7 @@ int RunProgram(const Program& program, int argc, char** argv,
   const auto parsed = ParseOptions(program, argc, argv, positional);
   absl::Status status = parsed.status();
   if (parsed.ok() && *parsed == Parsed::kRun) status = body();
-  if (status.ok()) return kExitOk;
+  if (status.ok()) return EXIT_SUCCESS;
   std::fflush(stdout);
   PrintLine(program.name, spdlog::level::critical, Message(status));
   WriteTerminationMessage(absl::StrFormat("%s: %s\n", program.name, Message(status)));

@@ -39,7 +39,7 @@ absl::StatusOr<Parsed> ParseOptions(const Program& program, int argc, char** arg
                                     std::vector<std::string>* positional = nullptr);
 
 // Implements main(): ignores SIGPIPE, parses the options, runs `body` unless the options were
-// already answered (--help), and returns the exit status (lib/base/exit_codes.h). Prints a failure
+// already answered (--help), and returns the exit status (lib/base/failure.h). Prints a failure
 // to standard error as "<name>: <sentence>" (or in JSON, if the program has --log-format=json), and
 // writes it as "<name>: <sentence>" to /dev/termination-log, if it exists, where Kubernetes looks
 // for it.

@@ -7,7 +7,7 @@
 #include <cctype>
 #include <optional>
 
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/strings.h"
 
 namespace addend {
@@ -18,9 +18,9 @@ constexpr int kCodeField = 1;
 constexpr int kMessageField = 2;
 constexpr int kDetailsField = 3;
 
-std::string EncodeDetails(const absl::Status& status, ExitCode exit_code) {
+std::string EncodeDetails(const absl::Status& status, int exit_status) {
   google::protobuf::UInt32Value value;
-  value.set_value(exit_code);
+  value.set_value(static_cast<uint32_t>(exit_status));
   google::protobuf::Any any;
   any.PackFrom(value);
   google::protobuf::UnknownFieldSet fields;
@@ -33,7 +33,7 @@ std::string EncodeDetails(const absl::Status& status, ExitCode exit_code) {
 }
 
 // Returns nullopt if the details are not Addend's.
-std::optional<ExitCode> DecodeDetails(const std::string& text) {
+std::optional<int> DecodeDetails(const std::string& text) {
   google::protobuf::UnknownFieldSet fields;
   if (text.empty() || !fields.ParseFromString(text)) return std::nullopt;
   for (int i = 0; i < fields.field_count(); ++i) {
@@ -46,7 +46,7 @@ std::optional<ExitCode> DecodeDetails(const std::string& text) {
     google::protobuf::UInt32Value value;
     if (any.ParseFromString(field.length_delimited()) && any.UnpackTo(&value) &&
         value.value() > 0 && value.value() < 256) {
-      return static_cast<ExitCode>(value.value());
+      return static_cast<int>(value.value());
     }
   }
   return std::nullopt;
@@ -63,8 +63,8 @@ grpc::Status ToGrpc(const absl::Status& status) {
 absl::Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
   absl::Status result(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-  if (const auto exit_code = DecodeDetails(status.error_details())) {
-    return WithExitCode(std::move(result), *exit_code);
+  if (const auto exit_status = DecodeDetails(status.error_details())) {
+    return WithExitStatus(std::move(result), *exit_status);
   }
   return result;
 }

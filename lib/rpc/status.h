@@ -1,6 +1,6 @@
 // Converts between absl::Status and grpc::Status; no other file does. The codes have the same
-// numbers. The exit code that absl::Status carries (lib/base/exit_codes.h) travels in the status
-// details: a google.rpc.Status whose details hold it as a google.protobuf.UInt32Value.
+// numbers. The exit status of a failure (lib/base/failure.h) travels in the status details: a
+// google.rpc.Status whose details hold it as a google.protobuf.UInt32Value.
 #pragma once
 
 #include <grpcpp/support/status.h>

@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/mutex.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
@@ -67,7 +67,7 @@ absl::Status ReasonIn(const v1::LinkGoodbye& goodbye) {
   absl::Status why(static_cast<absl::StatusCode>(goodbye.code()),
                    goodbye.message().substr(0, kReasonBytesMost));
   if (why.ok()) return why;
-  why = rdma::SaidByPeer(WithExitCode(std::move(why), static_cast<ExitCode>(goodbye.exit_code())));
+  why = rdma::SaidByPeer(WithExitStatus(std::move(why), static_cast<int>(goodbye.exit_code())));
   return goodbye.path_failed() ? rdma::PathFailure(std::move(why)) : why;
 }
 

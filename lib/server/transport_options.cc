@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/log.h"
 #include "lib/base/strings.h"
 
@@ -82,9 +82,8 @@ absl::StatusOr<RdmaHere> OpenRdma(const TransportOptions& options) {
   const std::string why = Message(devices.status());
   if (options.mode == TransportMode::kRdma) {
     const bool denied = absl::IsPermissionDenied(devices.status());
-    return WithExitCode(
-        absl::FailedPreconditionError(absl::StrFormat("--transport=rdma, but %s", why)),
-        denied ? kExitPermission : kExitBadConfiguration);
+    return WithKind(absl::FailedPreconditionError(absl::StrFormat("--transport=rdma, but %s", why)),
+                    denied ? FailureKind::kPermission : FailureKind::kInvalid);
   }
   spdlog::info("the data path is TCP, without RDMA: {}", why);
   return RdmaHere{{}, why};

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/log.h"
 #include "lib/base/strings.h"
 
@@ -130,13 +130,13 @@ absl::Status JobShard::Admit(NodePort* node, const auth::Claim& claim) {
   if (claim.generation != spec.generation || claim.node.value() >= spec.num_nodes ||
       spec.lost.contains(claim.node)) {
     // A temporary failure: the node will learn of the new generation from the scheduler.
-    return WithExitCode(
+    return WithKind(
         absl::PermissionDeniedError(absl::StrFormat(
             "node %d of generation %d does not belong to job %d (any more), which is in generation "
             "%d with %d nodes",
             claim.node.value(), claim.generation.value(), claim.job.value(),
             spec.generation.value(), spec.num_nodes)),
-        kExitTemporary);
+        FailureKind::kTemporary);
   }
   if (NodePort* const former = state_.nodes.Find(claim.node); former != nullptr) {
     former->Leave(absl::AbortedError("the node has connected anew"));

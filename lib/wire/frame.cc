@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/wire/crc32c.h"
 
 namespace addend {
@@ -125,12 +125,12 @@ absl::StatusOr<FrameHeader> DecodeHeader(std::span<const std::byte, kFrameHeader
   // Checked before the checksum, which another version may compute elsewhere, so that the peer gets
   // the true reason.
   if (const uint32_t version = Get<uint16_t>(bytes, kVersion); !spoken.Contains(version)) {
-    return WithExitCode(
-        absl::FailedPreconditionError(absl::StrFormat(
+    return MakeFailure(
+        FailureKind::kVersion,
+        absl::StrFormat(
             "the peer speaks version %d of the frame protocol, but this process speaks %s: install "
             "releases of Addend that have a version in common (docs/operations.md)",
-            version, Describe(spoken))),
-        kExitVersion);
+            version, Describe(spoken)));
   }
   if (Get<uint32_t>(bytes, kHeaderCrc) != Crc32c(Bytes(bytes.data(), kHeaderCrc))) {
     return absl::DataLossError("the checksum of a frame's header is wrong");

@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "lib/auth/job_proof.h"
 #include "lib/auth/secret.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/limits.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/units.h"
@@ -30,12 +30,12 @@ absl::Status CheckVersions(std::string_view program, const Registration& request
   const uint32_t newest = request.protocol_version();
   const VersionRange control{oldest == 0 ? newest : oldest, newest};
   if (!Common(control, protocol::kControl).has_value()) {
-    return WithExitCode(
-        absl::FailedPreconditionError(absl::StrFormat(
+    return MakeFailure(
+        FailureKind::kVersion,
+        absl::StrFormat(
             "%s on %s speaks %s of the control plane's protocol, but this scheduler speaks %s: "
             "install releases of Addend that have a version in common (docs/operations.md)",
-            program, request.hostname(), Describe(control), Describe(protocol::kControl))),
-        kExitVersion);
+            program, request.hostname(), Describe(control), Describe(protocol::kControl)));
   }
   if (IsRange(FramesOf(request.protocols())) && IsRange(RdmaOf(request.protocols()))) {
     return absl::OkStatus();
@@ -82,12 +82,12 @@ absl::Status CheckSecret(const Job& job, uint32_t rank, const std::string& host,
                            : job.secret_digest.empty()
                                ? "brings a secret and the job was created without one"
                                : "brings another secret";
-  return WithExitCode(absl::PermissionDeniedError(
-                          absl::StrFormat("node %d (on %s) is not let into job '%s', because it "
-                                          "%s: give all agents of a job the same "
-                                          "--job-secret-file",
-                                          rank, host, job.name, what)),
-                      kExitBadConfiguration);
+  return WithKind(absl::PermissionDeniedError(
+                      absl::StrFormat("node %d (on %s) is not let into job '%s', because it "
+                                      "%s: give all agents of a job the same "
+                                      "--job-secret-file",
+                                      rank, host, job.name, what)),
+                  FailureKind::kInvalid);
 }
 
 // A member whose settings are those of the job's other nodes; FAILED_PRECONDITION names the first
@@ -97,13 +97,13 @@ absl::Status CheckSettings(const Job& job, const v1::RegisterNodeRequest& reques
   const std::vector<Setting> offered = SettingsOf(request.settings());
   for (size_t i = 0; i < agreed.size(); ++i) {
     if (agreed[i].value == offered[i].value) continue;
-    return WithExitCode(
-        absl::FailedPreconditionError(absl::StrFormat(
+    return MakeFailure(
+        FailureKind::kMismatch,
+        absl::StrFormat(
             "%s of job '%s' is %s on %s, but %s on node %d (on %s): give all agents of a job the "
             "same settings",
             agreed[i].flag, job.name, agreed[i].value, NameOf(job.nodes.begin()->second),
-            offered[i].value, request.node_rank(), request.hostname())),
-        kExitMismatch);
+            offered[i].value, request.node_rank(), request.hostname()));
   }
   return absl::OkStatus();
 }
@@ -132,13 +132,13 @@ absl::Status CheckFrames(const Job& job, NodeId rank, const std::string& host,
   for (const auto& [other, node] : job.nodes) {
     const VersionRange theirs = FramesOf(node.info.protocols());
     if (other == rank || Common(own, theirs).has_value()) continue;
-    return WithExitCode(
-        absl::FailedPreconditionError(absl::StrFormat(
+    return MakeFailure(
+        FailureKind::kVersion,
+        absl::StrFormat(
             "node %d (on %s) speaks %s of the frame protocol, but %s of job '%s' speaks %s: "
             "install "
             "releases of Addend that have a version in common (docs/operations.md)",
-            rank.value(), host, Describe(own), NameOf(node), job.name, Describe(theirs))),
-        kExitVersion);
+            rank.value(), host, Describe(own), NameOf(node), job.name, Describe(theirs)));
   }
   return absl::OkStatus();
 }
@@ -239,12 +239,12 @@ absl::Status CheckServerOf(const v1::RegisterServerRequest& request, const Jobs&
   const std::string digest = auth::DigestOf(request.join_proof());
   if (request.colocated_job().empty()) {
     if (digest == servers_digest) return absl::OkStatus();
-    return WithExitCode(
+    return WithKind(
         absl::PermissionDeniedError(absl::StrFormat(
             "the summation server on %s %s: give it the --server-secret-file of the scheduler",
             request.hostname(),
             digest.empty() ? "has brought no secret" : "has another secret than this scheduler")),
-        kExitBadConfiguration);
+        FailureKind::kInvalid);
   }
   const Job* const job = jobs.Find(request.colocated_job());
   if (job == nullptr) return absl::OkStatus();
@@ -263,10 +263,10 @@ absl::Status CheckNodeOf(const v1::RegisterNodeRequest& request, const Job& job)
 
 absl::Status CheckRoomForJob(const std::string& name, const Jobs& jobs) {
   if (jobs.size() < kMaxJobs) return absl::OkStatus();
-  return WithExitCode(absl::ResourceExhaustedError(absl::StrFormat(
-                          "job '%s' cannot begin: this scheduler has %d jobs, and takes no more",
-                          name.substr(0, 253), jobs.size())),
-                      kExitTemporary);
+  return MakeFailure(
+      FailureKind::kShortage,
+      absl::StrFormat("job '%s' cannot begin: this scheduler has %d jobs, and takes no more",
+                      name.substr(0, 253), jobs.size()));
 }
 
 absl::Status CheckDrain(const v1::DrainRequest& request, const Server& server,
@@ -275,12 +275,12 @@ absl::Status CheckDrain(const v1::DrainRequest& request, const Server& server,
       auth::Same(auth::BytesOf(request.member_key()), auth::BytesOf(server.info.member_key()))) {
     return absl::OkStatus();
   }
-  return WithExitCode(
+  return WithKind(
       absl::PermissionDeniedError(absl::StrFormat(
           "%s is drained by itself or by somebody who knows the servers' secret: give addendctl "
           "drain the --server-secret-file of the scheduler",
           NameOf(server))),
-      kExitBadConfiguration);
+      FailureKind::kInvalid);
 }
 
 bool SpeaksFor(const v1::MemberId& member, const v1::RegisterServerRequest& info) {

@@ -2,7 +2,7 @@
 // further jobs. Pure: reads only.
 //
 // Errors are for the operator of the member that is refused, with an exit status where the member
-// should end (lib/base/exit_codes.h).
+// should end (lib/base/failure.h).
 #pragma once
 
 #include <cstdint>

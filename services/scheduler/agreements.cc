@@ -15,12 +15,12 @@ using Stages = v1::AgreementRecord;
 
 }  // namespace
 
-v1::TensorError TensorErrorOf(const std::string& name, std::string kind, uint32_t exit_code,
-                              std::string message) {
+v1::TensorError TensorErrorOf(const std::string& name, FailureKind kind, std::string message) {
+  ToldFailure told = TellFailure(kind);
   v1::TensorError error;
   error.set_name(name);
-  error.set_kind(std::move(kind));
-  error.set_exit_code(exit_code);
+  error.set_kind(std::move(told.name));
+  error.set_exit_code(told.exit_status);
   error.set_message(std::move(message));
   return error;
 }

@@ -16,6 +16,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "lib/base/failure.h"
 #include "lib/base/ids.h"
 #include "proto/addend/v1/scheduler.pb.h"
 #include "proto/addend/v1/scheduler_store.pb.h"
@@ -59,8 +60,7 @@ struct DeclaredTensor {
 };
 
 // The error that nodes get for a tensor.
-v1::TensorError TensorErrorOf(const std::string& name, std::string kind, uint32_t exit_code,
-                              std::string message);
+v1::TensorError TensorErrorOf(const std::string& name, FailureKind kind, std::string message);
 // Whether two declarations of a name can be summed together.
 bool Agree(const v1::TensorDescriptor& a, const v1::TensorDescriptor& b);
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/strings.h"
 #include "services/scheduler/updates.h"
 
@@ -20,15 +20,15 @@ void Declarations::Declare(NodeId node, const v1::TensorDescriptor& descriptor,
   const absl::Status valid = CheckDescriptor(descriptor, size);
   if (!valid.ok()) {
     return SendError(node,
-                     TensorErrorOf(descriptor.name(), "mismatch", kExitMismatch, Message(valid)));
+                     TensorErrorOf(descriptor.name(), FailureKind::kMismatch, Message(valid)));
   }
   using Kind = Agreements::Declared::Kind;
   const Agreements::Declared declared =
       job_.current.tensors.Declare(job_.name, node, descriptor, &job_.next_agreement);
   if (declared.kind == Kind::kRepeated) return Repeat(node, *declared.tensor, descriptor);
   if (declared.kind == Kind::kNoRoom) {
-    return SendError(node, TensorErrorOf(descriptor.name(), "resources", kExitBadConfiguration,
-                                         Message(declared.why)));
+    return SendError(
+        node, TensorErrorOf(descriptor.name(), FailureKind::kResources, Message(declared.why)));
   }
   if (declared.created) scope_.changes.Store(job_.id);  // the next agreement's number
   scope_.changes.StoreAgreement(job_.id, declared.tensor->agreement);
@@ -46,7 +46,7 @@ void Declarations::Repeat(NodeId node, const DeclaredTensor& tensor,
     SendError(node, tensor.error);
   } else if (!Agree(tensor.descriptor, descriptor)) {
     SendError(node, TensorErrorOf(
-                        tensor.descriptor.name(), "mismatch", kExitMismatch,
+                        tensor.descriptor.name(), FailureKind::kMismatch,
                         absl::StrFormat("tensor '%s' is declared as %s by node %d, but node %d "
                                         "has declared it as %s before: undeclare it first",
                                         tensor.descriptor.name(), Describe(descriptor),
@@ -69,7 +69,7 @@ void Declarations::Evaluate(DeclaredTensor* tensor) {
       break;
   }
   placement_.Refuse(
-      tensor, "mismatch", kExitMismatch,
+      tensor, FailureKind::kMismatch,
       absl::StrFormat("tensor '%s' is declared as %s by node %d but as %s by node %d: all "
                       "ranks must declare the same",
                       tensor->descriptor.name(), Describe(tensor->descriptor),

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "lib/base/failure.h"
 #include "lib/base/ids.h"
 #include "proto/addend/v1/scheduler.pb.h"
 #include "services/scheduler/agreements.h"
@@ -83,9 +84,8 @@ struct FirstNonfinite {
 struct JobGeneration {
   Generation number{1};
   v1::JobState state = v1::FORMING;
-  std::string reason;  // FORMING: the nodes that hold it up; FAILED: why
-  uint32_t exit_code = 0;
-  std::string failed_kind;
+  std::string reason;   // FORMING: the nodes that hold it up; FAILED: why
+  ToldFailure failure;  // FAILED
   absl::Time forming_since;
 
   // Incarnations of nodes that were lost. A node that returns in the same incarnation still has its

@@ -91,13 +91,12 @@ void Lifecycle::UpdateForming() {
   scope_.changes.Broadcast(job_.id);
 }
 
-void Lifecycle::Fail(std::string reason, uint32_t exit_code, std::string kind) {
+void Lifecycle::Fail(std::string reason, ToldFailure told) {
   JobGeneration& current = job_.current;
   if (current.state != v1::READY) return;
   current.state = v1::FAILED;
   current.reason = std::move(reason);
-  current.exit_code = exit_code;
-  current.failed_kind = std::move(kind);
+  current.failure = std::move(told);
   scope_.changes.Store(job_.id);
   TellServers();
   scope_.changes.Broadcast(job_.id);

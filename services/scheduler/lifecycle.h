@@ -3,9 +3,10 @@
 // an event (job_scope.h).
 #pragma once
 
-#include <cstdint>
 #include <string>
+#include <utility>
 
+#include "lib/base/failure.h"
 #include "services/scheduler/job_scope.h"
 
 namespace addend {
@@ -22,7 +23,8 @@ class Lifecycle {
   // waits for.
   void UpdateForming();
   // Fails a READY generation; no effect in other states.
-  void Fail(std::string reason, uint32_t exit_code, std::string kind);
+  void Fail(std::string reason, ToldFailure told);
+  void Fail(std::string reason, FailureKind kind) { Fail(std::move(reason), TellFailure(kind)); }
   void StartNextGenerationIfIdle();
   void StartNextGeneration();
   // Ends the generation's state and begins that of `generation`. Members learn it from its number,

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/status_macros.h"
 #include "services/scheduler/admission.h"
 #include "services/scheduler/declarations.h"
@@ -298,15 +298,17 @@ Outcome<absl::Status> Membership::ReportFailure(absl::Time now,
   return Report(now, request, [&](Job* job, Node* node, Changes* changes) {
     if (job->current.gone.contains(node->rank)) return;
     // Its agent lives; where all fail, it goes on reporting the results that it holds.
-    if (request.kind() == "peer_lost" && job->Shrinks() && job->current.state == v1::READY) {
+    if (request.kind() == TraitsOf(FailureKind::kPeerLost).name && job->Shrinks() &&
+        job->current.state == v1::READY) {
       return Roster(&fleet_, &jobs_, &leases_, changes).LoseNode(job, node->rank, request.reason());
     }
-    const uint32_t exit_code =
-        request.exit_code() == 0 ? uint32_t{kExitTemporary} : request.exit_code();
+    ToldFailure told = TellFailure(FailureKind::kPeerLost);
+    if (!request.kind().empty()) told.name = request.kind();
+    if (request.exit_code() != 0) told.exit_status = request.exit_code();
     Lifecycle(ScopeOf(*job, *changes))
         .Fail(request.reason().empty() ? NameOf(*node) + " has failed without giving a reason"
                                        : request.reason(),
-              exit_code, request.kind().empty() ? "peer_lost" : request.kind());
+              std::move(told));
   });
 }
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/limits.h"
 #include "lib/base/strings.h"
 #include "services/scheduler/job_servers.h"
@@ -19,11 +19,9 @@ using Stages = v1::AgreementRecord;
 
 }  // namespace
 
-void Placement::Refuse(DeclaredTensor* tensor, std::string kind, uint32_t exit_code,
-                       std::string message) {
+void Placement::Refuse(DeclaredTensor* tensor, FailureKind kind, std::string message) {
   tensor->stage = Stages::REFUSED;
-  tensor->error =
-      TensorErrorOf(tensor->descriptor.name(), std::move(kind), exit_code, std::move(message));
+  tensor->error = TensorErrorOf(tensor->descriptor.name(), kind, std::move(message));
   scope_.changes.StoreAgreement(job_.id, tensor->agreement);
   *scope_.changes.Broadcast(job_.id).add_errors() = tensor->error;
   scope_.changes.Note(event_kind::kRefused, job_.name,
@@ -55,7 +53,7 @@ void Placement::PlanAlone(DeclaredTensor* tensor) {
   if (WithinPartitions({tensor->agreement}).empty()) return;
   PlannerJob view = ViewOf(job_, scope_.fleet, scope_.jobs);
   if (view.servers.empty()) {
-    return Refuse(tensor, "resources", kExitBadConfiguration,
+    return Refuse(tensor, FailureKind::kResources,
                   absl::StrFormat("tensor '%s' cannot be summed because there is no summation "
                                   "server: start addend-summation, or do not switch off "
                                   "--colocated-summation",
@@ -74,7 +72,7 @@ void Placement::PlanAlone(DeclaredTensor* tensor) {
     const absl::Status why = absl::IsResourceExhausted(plans.status())
                                  ? NoRoom(tensor->descriptor, partition_size, view)
                                  : plans.status();
-    return Refuse(tensor, "resources", kExitBadConfiguration, Message(why));
+    return Refuse(tensor, FailureKind::kResources, Message(why));
   }
   ledger_.NextPlanVersion(PlanReason::kDeclare);
   Reserve(tensor, std::move(plans->front()));
@@ -96,7 +94,7 @@ std::vector<uint64_t> Placement::WithinPartitions(const std::vector<uint64_t>& a
       continue;
     }
     Refuse(
-        &tensor, "resources", kExitBadConfiguration,
+        &tensor, FailureKind::kResources,
         absl::StrFormat("tensor '%s' would have %d partitions, but the other tensors of job "
                         "'%s' have %d already, and a job has at most %d: raise "
                         "--partition-bytes",
@@ -139,7 +137,7 @@ void Placement::TakeRefusal(const Server& server, DeclaredTensor* tensor,
         absl::StrFormat("a summation server was lost, and %s has no room for what it summed of "
                         "tensor '%s': %s",
                         NameOf(server), tensor->descriptor.name(), reason),
-        kExitTemporary, "resources");
+        FailureKind::kShortage);
   }
   if (tensor->stage == Stages::PLANNED && job_.current.change.awaited.contains(server.id)) {
     return ledger_.CancelMoves(tensor, server.id);  // all stays as it is
@@ -147,7 +145,7 @@ void Placement::TakeRefusal(const Server& server, DeclaredTensor* tensor,
   if (tensor->stage == Stages::PLANNED) {
     return lifecycle_.Fail(absl::StrFormat("%s no longer holds its partitions of tensor '%s': %s",
                                            NameOf(server), tensor->descriptor.name(), reason),
-                           kExitInternal, "internal");
+                           FailureKind::kInternal);
   }
   tensor->refusers.insert(server.id);
   // Whatever memory the server counts as free, the next plan asks it for less; and a third plan for

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/failure.h"
 #include "services/scheduler/job_scope.h"
 #include "services/scheduler/lifecycle.h"
 #include "services/scheduler/partition_ledger.h"
@@ -23,7 +24,7 @@ class Placement {
   // `agreed`: their agreements. No effect unless the job is READY.
   void PlanAll(const std::vector<uint64_t>& agreed);
   // Refuses the tensor for all nodes.
-  void Refuse(DeclaredTensor* tensor, std::string kind, uint32_t exit_code, std::string message);
+  void Refuse(DeclaredTensor* tensor, FailureKind kind, std::string message);
 
   // The server has answered a reservation of the tensor: all that it was asked to hold, if
   // `settled`.

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "lib/base/exit_codes.h"
 #include "lib/base/limits.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/units.h"

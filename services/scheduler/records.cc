@@ -112,8 +112,8 @@ v1::JobRecord RecordOf(const Job& job) {
   record.set_plan_version(job.plan_version.value());
   record.set_state(current.state);
   record.set_reason(current.reason);
-  record.set_exit_code(current.exit_code);
-  record.set_failed_kind(current.failed_kind);
+  record.set_exit_code(current.failure.exit_status);
+  record.set_failed_kind(current.failure.name);
   record.set_next_tensor_id(job.next_tensor);
   record.set_next_agreement(job.next_agreement);
   record.set_created_unix_s(absl::ToDoubleSeconds(job.created - absl::UnixEpoch()));
@@ -199,8 +199,7 @@ absl::StatusOr<Job> From(const v1::JobRecord& record, const Jobs& jobs) {
   current.number = Generation(record.generation());
   current.state = record.state();
   current.reason = record.reason();
-  current.exit_code = record.exit_code();
-  current.failed_kind = record.failed_kind();
+  current.failure = {record.failed_kind(), record.exit_code()};
   for (const auto& [rank, incarnation] : record.lost()) current.lost[NodeId(rank)] = incarnation;
   for (const auto& [rank, why] : record.gone()) current.gone[NodeId(rank)] = why;
   return job;

@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "lib/auth/job_proof.h"
 #include "lib/auth/secret.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/version.h"
 #include "lib/member/protocols.h"
@@ -47,20 +47,20 @@ absl::Status RankTaken(const std::string& job, uint32_t rank, const std::string&
         "that agent has not come back to this scheduler yet",
         rank, job, host));
   }
-  return WithExitCode(absl::AlreadyExistsError(absl::StrFormat(
-                          "node rank %d of job '%s' is taken by the agent on %s: give every agent "
-                          "its own --node-rank, or stop the other one",
-                          rank, job, host)),
-                      kExitBadConfiguration);
+  return WithKind(absl::AlreadyExistsError(absl::StrFormat(
+                      "node rank %d of job '%s' is taken by the agent on %s: give every agent "
+                      "its own --node-rank, or stop the other one",
+                      rank, job, host)),
+                  FailureKind::kInvalid);
 }
 
 absl::Status AddressTaken(const Server& server) {
-  return WithExitCode(
+  return WithKind(
       absl::AlreadyExistsError(absl::StrFormat(
           "%s already has the address %s: give every summation server its own --listen and "
           "--advertise, or stop the other one",
           NameOf(server), server.info.control_address())),
-      kExitBadConfiguration);
+      FailureKind::kInvalid);
 }
 
 v1::RegisterServerRequest WithoutProof(v1::RegisterServerRequest request) {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/strings.h"
 #include "services/scheduler/job_servers.h"
 #include "services/scheduler/updates.h"
@@ -89,7 +89,7 @@ void Replacement::Recover(ServerId lost, const std::vector<uint64_t>& agreements
   if (!owners.ok()) {
     return lifecycle_.Fail(absl::StrFormat("%s, and nobody else can sum its %d partitions: %s", why,
                                            partitions.whole.size(), Message(owners.status())),
-                           kExitTemporary, "resources");
+                           FailureKind::kShortage);
   }
   ledger_.NextPlanVersion(PlanReason::kLoss);
   for (const uint64_t agreement : agreements) {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "services/scheduler/declarations.h"
 #include "services/scheduler/job_servers.h"
 #include "services/scheduler/lifecycle.h"
@@ -58,7 +58,7 @@ void Roster::LoseNodeOf(Job* job, const Server& server, const std::string& why) 
   Lifecycle(ScopeOf(*job))
       .Fail(absl::StrFormat("%s, and with it the partitions it summed for %d tensors of job '%s'",
                             why, owned, job->name),
-            kExitTemporary, "peer_lost");
+            FailureKind::kPeerLost);
   if (node == nullptr) LoseNode(job, rank, why);
 }
 
@@ -108,7 +108,7 @@ void Roster::LoseNode(Job* job, NodeId rank, const std::string& why) {
   if (current.state != v1::READY) return;
   const auto left = std::count_if(job->nodes.begin(), job->nodes.end(),
                                   [job](const auto& node) { return job->TakesPart(node.second); });
-  if (!job->Shrinks() || left == 0) return lifecycle.Fail(why, kExitTemporary, "peer_lost");
+  if (!job->Shrinks() || left == 0) return lifecycle.Fail(why, FailureKind::kPeerLost);
   changes_.Note(event_kind::kGeneration, job->name,
                 absl::StrFormat("job '%s' goes on with %d of %d nodes", job->name, left,
                                 job->settings.num_nodes()));

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "services/scheduler/job_servers.h"
 #include "services/scheduler/lifecycle.h"
 #include "services/scheduler/replacement.h"
@@ -105,7 +105,7 @@ void StaleStore::FailForgotten(const v1::Announced& told, const std::string& dif
   for (const auto& [rank, node] : job_.nodes) {
     job_.current.gone[rank] = reason;  // the node waits for no owner's word
   }
-  lifecycle.Fail(reason, kExitTemporary, "peer_lost");
+  lifecycle.Fail(reason, FailureKind::kPeerLost);
 }
 
 }  // namespace addend

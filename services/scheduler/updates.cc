@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "services/scheduler/job_servers.h"
 #include "services/scheduler/node_list.h"
 
@@ -153,8 +153,8 @@ void FillState(const Job& job, v1::NodeUpdate* update) {
   update->set_generation(current.number.value());
   update->set_state(current.state);
   update->set_reason(current.reason);
-  update->set_exit_code(current.exit_code);
-  update->set_failed_kind(current.failed_kind);
+  update->set_exit_code(current.failure.exit_status);
+  update->set_failed_kind(current.failure.name);
   update->set_plan_version(job.plan_version.value());
   const uint64_t change = current.change.number;
   update->set_change(change != 0 && !MovesAreHeldBack(job) ? change : 0);
@@ -201,8 +201,9 @@ SharedUpdate AsSeenBy(const Job& job, const Node& node, const SharedUpdate& upda
   } else {
     own->set_state(v1::FAILED);
     own->set_reason(gone->second);
-    own->set_exit_code(kExitTemporary);
-    own->set_failed_kind("peer_lost");
+    const ToldFailure lost = TellFailure(FailureKind::kPeerLost);
+    own->set_exit_code(lost.exit_status);
+    own->set_failed_kind(lost.name);
   }
   return own;
 }

@@ -5,24 +5,23 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "lib/base/version.h"
-#include "services/worker_agent/trainer_code.h"
 
 namespace addend {
 
 absl::Status Admission::Check(const ipc::InitMessage& init) const {
   const NodeOptions& options = *context_.options;
   if (!protocol::kTrainers.Contains(init.version)) {
-    return WithExitCode(
-        absl::FailedPreconditionError(absl::StrFormat(
+    return MakeFailure(
+        FailureKind::kVersion,
+        absl::StrFormat(
             "libaddend speaks version %d of the trainers' protocol, but this agent speaks %s: "
             "install releases of both that have a version in common (docs/operations.md)",
-            init.version, Describe(protocol::kTrainers))),
-        kExitVersion);
+            init.version, Describe(protocol::kTrainers)));
   }
   if (!init.job.empty() && init.job != options.job) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -67,7 +66,7 @@ absl::Status Admission::OnInit(Trainer* trainer, ipc::InitMessage init, const Lo
   if (status.ok()) status = refusing_;
   if (status.ok()) status = CheckFree(init.local_rank, ranks, running);
   if (!status.ok()) {
-    Refuse(trainer, status, "");
+    Refuse(trainer, status);
     return absl::OkStatus();
   }
   waiting_.push_back({trainer, std::move(init), context_.loop->Now()});
@@ -75,8 +74,9 @@ absl::Status Admission::OnInit(Trainer* trainer, ipc::InitMessage init, const Lo
   return absl::OkStatus();
 }
 
-void Admission::Refuse(Trainer* trainer, const absl::Status& why, const std::string& kind) {
-  trainer->Send(ipc::InitReplyMessage{.code = TrainerCode(why, kind), .reason = Message(why)});
+void Admission::Refuse(Trainer* trainer, const absl::Status& why) {
+  trainer->Send(
+      ipc::InitReplyMessage{.code = TraitsOf(KindOf(why)).addend_code, .reason = Message(why)});
   ++refused_;
   spdlog::warn("refused a trainer (pid {}): {}", trainer->pid(), Message(why));
 }
@@ -86,12 +86,12 @@ void Admission::RefuseStalled(const LocalRanks& ranks) {
   const absl::Duration patience = context_.options->stall_timeout;
   bool refused = false;
   while (!waiting_.empty() && context_.loop->Now() - waiting_.front().since >= patience) {
-    const absl::Status why = WithExitCode(
-        absl::DeadlineExceededError(absl::StrFormat(
-            "job '%s' has not begun within --stall-timeout=%s: %s", context_.options->job,
-            absl::FormatDuration(patience), ProgressText(ranks))),
-        kExitTemporary);
-    Refuse(waiting_.front().trainer, why, "stalled");
+    const absl::Status why =
+        MakeFailure(FailureKind::kStalled,
+                    absl::StrFormat("job '%s' has not begun within --stall-timeout=%s: %s",
+                                    context_.options->job, absl::FormatDuration(patience),
+                                    ProgressText(ranks)));
+    Refuse(waiting_.front().trainer, why);
     waiting_.pop_front();
     refused = true;
   }
@@ -147,7 +147,7 @@ void Admission::OnTrainerGone(const Trainer* trainer) {
 void Admission::RefuseAll(const absl::Status& why, uint32_t told) {
   refusing_ = why;
   refused_ += told;
-  for (; !waiting_.empty(); waiting_.pop_front()) Refuse(waiting_.front().trainer, why, "");
+  for (; !waiting_.empty(); waiting_.pop_front()) Refuse(waiting_.front().trainer, why);
 }
 
 }  // namespace addend

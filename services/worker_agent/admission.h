@@ -46,7 +46,7 @@ class Admission {
   };
   absl::Status Check(const ipc::InitMessage& init) const;
   absl::Status CheckFree(int32_t local_rank, const LocalRanks& ranks, bool running) const;
-  void Refuse(Trainer* trainer, const absl::Status& why, const std::string& kind);
+  void Refuse(Trainer* trainer, const absl::Status& why);
   void Admit(const Waiting& waiting, LocalRanks* ranks) const;
   void TellProgress(Trainer* trainer, const LocalRanks& ranks) const;
   std::string ProgressText(const LocalRanks& ranks) const;

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 
 namespace addend {
 namespace {
@@ -65,12 +65,11 @@ void Departures::CheckAwaited(const v1::AwaitedRound& awaited) {
 }
 
 void Departures::Fail(uint32_t local_rank, const std::string& tensor, Round round) {
-  state_->Fail(WithExitCode(absl::UnavailableError(absl::StrFormat(
-                                "%s has left by shutdown() without a contribution to round %d of "
-                                "tensor '%s', for which other ranks wait",
-                                departed_.at(local_rank), round.value(), tensor)),
-                            kExitTemporary),
-               "peer_lost");
+  state_->Fail(
+      MakeFailure(FailureKind::kPeerLost,
+                  absl::StrFormat("%s has left by shutdown() without a contribution to round %d of "
+                                  "tensor '%s', for which other ranks wait",
+                                  departed_.at(local_rank), round.value(), tensor)));
 }
 
 std::vector<const NodeTensor*> Departures::LongAwaited() const {

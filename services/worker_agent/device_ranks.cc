@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
@@ -36,7 +36,7 @@ absl::Status DeviceRanks::OnDevice(const Trainer& trainer, ipc::DeviceMessage de
   if (!groups_.AllJoined()) return absl::OkStatus();
   const absl::Status decided = DecideLayout();
   if (!decided.ok()) {
-    state_->Fail(WithExitCode(decided, kExitMismatch), "mismatch");
+    state_->Fail(WithKind(decided, FailureKind::kMismatch));
     return absl::OkStatus();
   }
   spdlog::info("GPUs of this node aggregate by {}: {}", NameOf(groups_.layout().strategy),
@@ -116,12 +116,11 @@ absl::Status DeviceRanks::OnAttach(Trainer* trainer, const ipc::AttachMessage& a
 absl::Status DeviceRanks::OnDeviceFailed(const Trainer& trainer,
                                          const ipc::DeviceFailedMessage& failed) {
   const auto rank = static_cast<uint32_t>(trainer.local_rank);
-  state_->Fail(WithExitCode(absl::UnavailableError(absl::StrFormat(
-                                "rank %s (local rank %d of node %d on %s) lost its GPU: %s",
-                                ranks_->RanksOf({rank}), rank, context_.options->node.value(),
-                                ranks_->hostname(), failed.reason)),
-                            kExitTemporary),
-               "peer_lost");
+  state_->Fail(
+      MakeFailure(FailureKind::kPeerLost,
+                  absl::StrFormat("rank %s (local rank %d of node %d on %s) lost its GPU: %s",
+                                  ranks_->RanksOf({rank}), rank, context_.options->node.value(),
+                                  ranks_->hostname(), failed.reason)));
   return absl::OkStatus();
 }
 
@@ -133,15 +132,13 @@ void DeviceRanks::CheckMissing() {
     if (waited >= kTellAfter) TellMissing();
     return;
   }
-  state_->Fail(
-      WithExitCode(
-          absl::DeadlineExceededError(absl::StrFormat(
-              "rank %s has not pushed anything from a GPU within --stall-timeout=%s, but other "
-              "ranks of node %d have: all ranks of a node must do the same",
-              ranks_->RanksOf(groups_.Missing()), absl::FormatDuration(patience),
-              context_.options->node.value())),
-          kExitTemporary),
-      "stalled");
+  state_->Fail(MakeFailure(
+      FailureKind::kStalled,
+      absl::StrFormat(
+          "rank %s has not pushed anything from a GPU within --stall-timeout=%s, but other "
+          "ranks of node %d have: all ranks of a node must do the same",
+          ranks_->RanksOf(groups_.Missing()), absl::FormatDuration(patience),
+          context_.options->node.value())));
 }
 
 // The ranks that have named their GPU wait in their first push from it.

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
@@ -124,13 +124,11 @@ void DeviceSource::OnPush(const std::shared_ptr<NodeTensor>& tensor, uint32_t lo
   }
   if (from_host.empty()) return order_.Announce(tensor, lead);
   if (from_host.size() == members.size()) return;
-  state_->Fail(
-      WithExitCode(absl::FailedPreconditionError(absl::StrFormat(
-                       "ranks %s aggregate on their GPUs, but tensor '%s' was pushed from host "
-                       "memory by rank %s: all of them must push a tensor from the same place",
-                       ranks_->RanksOf(members), tensor->shape.name, ranks_->RanksOf(from_host))),
-                   kExitMismatch),
-      "mismatch");
+  state_->Fail(MakeFailure(
+      FailureKind::kMismatch,
+      absl::StrFormat("ranks %s aggregate on their GPUs, but tensor '%s' was pushed from host "
+                      "memory by rank %s: all of them must push a tensor from the same place",
+                      ranks_->RanksOf(members), tensor->shape.name, ranks_->RanksOf(from_host))));
 }
 
 void DeviceSource::TellContribute(NodeTensor* tensor, uint32_t lead) const {
@@ -199,14 +197,12 @@ void DeviceSource::SendWhenBrought(const PartitionPush& push) {
 }
 
 void DeviceSource::FailForGoneRank(const PartitionPush& push) {
-  state_->Fail(
-      WithExitCode(absl::UnavailableError(absl::StrFormat(
-                       "rank %s has ended before its contribution to round %d of tensor '%s' was "
-                       "read from its GPU",
-                       ranks_->RanksOf({*devices_->direct_rank()}), push.round.value(),
-                       push.tensor->shape.name)),
-                   kExitTemporary),
-      "peer_lost");
+  state_->Fail(MakeFailure(
+      FailureKind::kPeerLost,
+      absl::StrFormat("rank %s has ended before its contribution to round %d of tensor '%s' was "
+                      "read from its GPU",
+                      ranks_->RanksOf({*devices_->direct_rank()}), push.round.value(),
+                      push.tensor->shape.name)));
 }
 
 bool DeviceSource::MayEnd(const NodeTensor& tensor, uint32_t partition, bool on_host) const {

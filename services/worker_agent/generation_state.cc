@@ -3,45 +3,33 @@
 
 #include <algorithm>
 
+#include "lib/base/failure.h"
 #include "lib/base/log.h"
 #include "lib/base/strings.h"
-#include "services/worker_agent/trainer_code.h"
 
 namespace addend {
-namespace {
-
-// The metric's label.
-std::string CauseOf(const std::string& kind) {
-  const bool known =
-      kind == "peer_lost" || kind == "stalled" || kind == "mismatch" || kind == "resources";
-  return known ? kind : "other";
-}
-
-}  // namespace
-
-void GenerationState::Fail(const absl::Status& why, const std::string& kind) {
+void GenerationState::Fail(const absl::Status& why) {
   if (!running()) return;
-  Begin(why, kind);
-  context_.reports->Send(report::Failed(context_.identity->generation, why, kind));
+  Begin(why);
+  context_.reports->Send(report::Failed(context_.identity->generation, why));
   EndIfDecided();
 }
 
-void GenerationState::FailAsTold(const absl::Status& why, const std::string& kind) {
+void GenerationState::FailAsTold(const absl::Status& why) {
   if (failed()) return;
-  Begin(why, kind);
+  Begin(why);
   EndIfDecided();
 }
 
-void GenerationState::Begin(const absl::Status& why, const std::string& kind) {
+void GenerationState::Begin(const absl::Status& why) {
   const bool first = running();
   phase_ = Phase::kFailing;
   why_ = why;
-  code_ = TrainerCode(why, kind);
   *context_.job = {.state = v1::FAILED, .reason = Message(why)};
   if (!first) return;
   spdlog::error("generation {} of job {} has failed: {}", context_.identity->generation.value(),
                 context_.options->job, context_.job->reason);
-  ++context_.counters->failures[CauseOf(kind)];
+  ++context_.counters->failures[std::string(CauseOf(why))];
   context_.loop->RunAfter(context_.lease, [this] { End(/*decided=*/false); });
 }
 
@@ -70,7 +58,8 @@ void GenerationState::EndIfDecided() {
 void GenerationState::End(bool decided) {
   if (phase_ != Phase::kFailing) return;
   phase_ = Phase::kFailed;
-  ranks_->TellAll(ipc::FailureMessage{.code = code_, .reason = Message(why_)});
+  ranks_->TellAll(
+      ipc::FailureMessage{.code = TraitsOf(KindOf(why_)).addend_code, .reason = Message(why_)});
   listener_->OnFailed(decided);
 }
 

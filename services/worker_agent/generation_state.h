@@ -41,12 +41,12 @@ class GenerationState {
   // OK while the generation runs.
   const absl::Status& why() const { return why_; }
 
-  // Fails the generation, unless it fails already, and reports the failure to the scheduler.
-  // `kind`: as NodeUpdate.failed_kind, or empty. The trainers are told later, not within this call.
-  void Fail(const absl::Status& why, const std::string& kind);
+  // Fails the generation, unless it fails already, and reports the failure to the scheduler. The
+  // trainers are told later, not within this call.
+  void Fail(const absl::Status& why);
   // The same without a report: the scheduler has said so to all nodes, and its reason replaces this
   // node's.
-  void FailAsTold(const absl::Status& why, const std::string& kind);
+  void FailAsTold(const absl::Status& why);
   // A round has ended, or a rank has left: tells the trainers soon if the generation fails and no
   // decision of an owner is awaited.
   void EndIfDecided();
@@ -54,7 +54,7 @@ class GenerationState {
   void End(bool decided);
 
  private:
-  void Begin(const absl::Status& why, const std::string& kind);
+  void Begin(const absl::Status& why);
   bool AwaitsDecision() const;
 
   const NodeContext context_;
@@ -63,7 +63,6 @@ class GenerationState {
   Listener* const listener_;
   Phase phase_ = Phase::kRunning;
   absl::Status why_;
-  uint32_t code_ = 0;  // addend_code
 };
 
 }  // namespace addend

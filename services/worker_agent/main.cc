@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/member/member.h"
@@ -185,9 +185,8 @@ class AgentProcess {
 
   // The reason for the trainers after a signal.
   absl::Status StoppedStatus() const {
-    return WithExitCode(absl::UnavailableError(absl::StrFormat("the agent of node %d was stopped",
-                                                               options_.node_rank)),
-                        kExitTemporary);
+    return MakeFailure(FailureKind::kTemporary,
+                       absl::StrFormat("the agent of node %d was stopped", options_.node_rank));
   }
 
   v1::RegisterServerRequest ColocatedRegistration() const {

@@ -1,8 +1,12 @@
 // Builds the metric families from a snapshot and the numbers of the agent.
 #include "services/worker_agent/metrics.h"
 
+#include <cstdint>
+#include <map>
+#include <string>
 #include <utility>
 
+#include "lib/base/failure.h"
 #include "lib/memory/container_limit.h"
 #include "lib/telemetry/metrics.h"
 
@@ -192,11 +196,10 @@ std::vector<MetricFamily> AgentMetrics::Collect() const {
   families.push_back(Labelled("addend_agent_plan_version",
                               "Version of the plan that the agent follows.", MetricType::Gauge, job,
                               Number(agent.plan_version())));
+  std::map<std::string, uint64_t> by_cause = numbers.failures;
+  for (const FailureTraits& traits : kFailureTable) by_cause.try_emplace(std::string(traits.cause));
   std::vector<std::pair<std::string, double>> failures;
-  for (const char* cause : {"peer_lost", "stalled", "mismatch", "resources", "other"}) {
-    const auto found = numbers.failures.find(cause);
-    failures.push_back({cause, found == numbers.failures.end() ? 0 : Number(found->second)});
-  }
+  for (const auto& [cause, count] : by_cause) failures.push_back({cause, Number(count)});
   families.push_back(MakeFamily("addend_agent_failures_total",
                                 "Generations of the job that have failed, by cause.",
                                 MetricType::Counter, std::move(failures), "cause"));

@@ -5,11 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
-#include "services/worker_agent/trainer_code.h"
 
 namespace addend {
 namespace {
@@ -79,12 +78,14 @@ absl::Status NodeGeneration::OnDeclare(Trainer* trainer, ipc::DeclareMessage dec
   const absl::StatusOr<TensorTable::Shared> tensor =
       shape.ok() ? tensors_.Attach(rank, *std::move(shape), &conflicting) : shape.status();
   if (!tensor.ok()) {
-    if (conflicting != nullptr) rounds_.FailTensor(conflicting.get(), tensor.status(), "");
-    reply.code = TrainerCode(tensor.status(), "");
+    if (conflicting != nullptr) rounds_.FailTensor(conflicting.get(), tensor.status());
+    reply.code = TraitsOf(KindOf(tensor.status())).addend_code;
     reply.reason = Message(tensor.status());
     trainer->Send(reply);
     // The other nodes wait for a tensor that this node can never declare: they must hear why.
-    if (absl::IsFailedPrecondition(tensor.status())) state_.Fail(tensor.status(), "mismatch");
+    if (absl::IsFailedPrecondition(tensor.status())) {
+      state_.Fail(WithKind(tensor.status(), FailureKind::kMismatch));
+    }
     return absl::OkStatus();
   }
   reply.tensor = (*tensor)->number;
@@ -151,10 +152,10 @@ void NodeGeneration::FailForLostRank(const Trainer& trainer, const absl::Status&
     // The rank ended because of a refused tensor: ranks that come to the tensor later must hear of
     // it.
     const absl::Status named(cause.code(), absl::StrFormat("%s; %s", Message(cause), lost));
-    return state_.Fail(WithExitCode(named, ExitCodeOf(cause)),
-                       absl::IsResourceExhausted(cause) ? "resources" : "mismatch");
+    return state_.Fail(WithKind(named, absl::IsResourceExhausted(cause) ? FailureKind::kResources
+                                                                        : FailureKind::kMismatch));
   }
-  state_.Fail(WithExitCode(absl::Status(why.code(), lost), kExitTemporary), "peer_lost");
+  state_.Fail(WithKind(absl::Status(why.code(), lost), FailureKind::kPeerLost));
 }
 
 bool NodeGeneration::Apply(const v1::NodeUpdate& update) {
@@ -175,9 +176,8 @@ bool NodeGeneration::Apply(const v1::NodeUpdate& update) {
 
 void NodeGeneration::TakeState(const v1::NodeUpdate& update) {
   if (update.state() == v1::FAILED) {
-    state_.FailAsTold(WithExitCode(absl::Status(absl::StatusCode::kAborted, update.reason()),
-                                   static_cast<ExitCode>(update.exit_code())),
-                      update.failed_kind());
+    state_.FailAsTold(HearFailure(absl::AbortedError(update.reason()),
+                                  {update.failed_kind(), update.exit_code()}));
     // The other nodes do not wait for a lost node, and no owner answers it any more.
     const auto& lost = update.lost_nodes();
     if (std::find(lost.begin(), lost.end(), context_.options->node.value()) != lost.end()) {
@@ -226,7 +226,7 @@ void NodeGeneration::CheckTimeouts() {
 }
 
 void NodeGeneration::Refuse(const absl::Status& why) {
-  state_.FailAsTold(why, /*kind=*/"");
+  state_.FailAsTold(why);
   state_.End(/*decided=*/false);
 }
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "services/worker_agent/node_frames.h"
@@ -22,12 +22,11 @@ void PlanFollower::Apply(const v1::NodeUpdate& update) {
   for (const v1::TensorError& error : update.errors()) {
     const Shared tensor = tensors_->ByName(error.name());
     if (tensor == nullptr) continue;
-    const auto code = error.kind() == "resources" ? absl::StatusCode::kResourceExhausted
-                                                  : absl::StatusCode::kFailedPrecondition;
-    rounds_->FailTensor(
-        tensor.get(),
-        WithExitCode(absl::Status(code, error.message()), static_cast<ExitCode>(error.exit_code())),
-        "");
+    const auto code = error.kind() == TraitsOf(FailureKind::kResources).name
+                          ? absl::StatusCode::kResourceExhausted
+                          : absl::StatusCode::kFailedPrecondition;
+    rounds_->FailTensor(tensor.get(), HearFailure(absl::Status(code, error.message()),
+                                                  {error.kind(), error.exit_code()}));
   }
 }
 
@@ -39,7 +38,7 @@ void PlanFollower::ApplyPlan(const v1::TensorPlan& plan) {
   const Shared tensor = tensors_->ByName(plan.tensor().name());
   if (tensor == nullptr || tensor->planned() || !tensor->declared_to_scheduler) return;
   auto owners = FirstOwners(plan);
-  if (!owners.ok()) return state_->Fail(owners.status(), "internal");
+  if (!owners.ok()) return state_->Fail(owners.status());
   tensor->SetPlan(TensorId(plan.tensor_id()), std::max<uint64_t>(plan.partition_elements(), 1),
                   *std::move(owners));
   tensors_->EnterPlan(tensor);
@@ -78,7 +77,7 @@ void PlanFollower::FollowPlan(const Shared& tensor, const v1::TensorPlan& plan) 
     const PlanVersion version(plan.versions(i));
     if (version <= owner.version) continue;
     const auto link = servers_->LinkTo(plan.servers(i), plan.shards(i));
-    if (!link.ok()) return state_->Fail(link.status(), "internal");
+    if (!link.ok()) return state_->Fail(link.status());
     Follow(tensor.get(), i, *link, version);
     owner.reported = true;
     SendReport(*context_.identity, *tensor, i, FrameType::kRecover);
@@ -99,7 +98,7 @@ void PlanFollower::TakeMoves(const Shared& tensor, const v1::TensorPlan& plan) {
     PartitionOwner& owner = tensor->owners[move.partition()];
     if (PlanVersion(move.version()) <= owner.version) continue;
     const auto link = servers_->LinkTo(move.server(), move.shard());
-    if (!link.ok()) return state_->Fail(link.status(), "internal");
+    if (!link.ok()) return state_->Fail(link.status());
     SetNext(&owner, *link, PlanVersion(move.version()));
   }
 }

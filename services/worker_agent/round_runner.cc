@@ -7,12 +7,11 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "lib/wire/stamp.h"
 #include "services/worker_agent/node_frames.h"
-#include "services/worker_agent/trainer_code.h"
 
 namespace addend {
 namespace {
@@ -58,7 +57,7 @@ void RoundRunner::TryStart(const Shared& tensor) {
   if (!tensor->planned() || rounds.running() || !rounds.AllPushed() || !state_->running()) return;
   // An error here would leave the other nodes waiting: it ends the job.
   if (absl::Status status = tensor->PrepareContribution(); !status.ok()) {
-    return state_->Fail(status, "mismatch");
+    return state_->Fail(WithKind(status, FailureKind::kMismatch));
   }
   servers_->LimitInFlight(nodes_->taking_part);
   rounds.Start(tensor->partitions());
@@ -226,10 +225,10 @@ void RoundRunner::Complete(NodeTensor* tensor) {
   state_->EndIfDecided();
 }
 
-void RoundRunner::FailTensor(NodeTensor* tensor, absl::Status why, const std::string& kind) {
+void RoundRunner::FailTensor(NodeTensor* tensor, absl::Status why) {
   if (!tensor->error.ok()) return;
   tensor->error = std::move(why);
-  tensor->error_code = TrainerCode(tensor->error, kind);
+  tensor->error_code = TraitsOf(KindOf(tensor->error)).addend_code;
   if (tensor->rounds.running()) context_.journal->RoundFails();
   const ipc::ResultMessage message = ErrorOf(*tensor, tensor->rounds.round().value());
   for (uint32_t rank = 0; rank < ranks_->size(); ++rank) {
@@ -245,12 +244,11 @@ void RoundRunner::OnAborted(const ServerLink* link, const FrameHeader& header) {
   if (tensor == nullptr || tensor->owners[header.partition.index()].reported) return;
   if (header.flags & kFlagEmpty) {
     ForgetPushes(tensor.get());
-    return FailTensor(tensor.get(),
-                      WithExitCode(absl::UnavailableError(absl::StrFormat(
-                                       "the root of broadcast '%s' is on a node that was lost",
-                                       tensor->shape.name)),
-                                   kExitTemporary),
-                      "peer_lost");
+    return FailTensor(
+        tensor.get(),
+        MakeFailure(FailureKind::kPeerLost,
+                    absl::StrFormat("the root of broadcast '%s' is on a node that was lost",
+                                    tensor->shape.name)));
   }
   tensor->open.aborted = true;
   state_->EndIfDecided();

@@ -48,9 +48,8 @@ class RoundRunner final : public ContributionSource::Listener {
   absl::Status OnPush(const Shared& tensor, Trainer* trainer, const ipc::PushMessage& push);
   // Starts the round if all ranks have pushed it and the plan is known.
   void TryStart(const Shared& tensor);
-  // The tensor will never have a result; the ranks that have pushed it are told. `kind`: as
-  // NodeUpdate.failed_kind, or empty.
-  void FailTensor(NodeTensor* tensor, absl::Status why, const std::string& kind);
+  // The tensor will never have a result; the ranks that have pushed it are told.
+  void FailTensor(NodeTensor* tensor, absl::Status why);
   // Sends the contribution again if its result is awaited and its round is later than `held`.
   void Resend(const Shared& tensor, uint32_t partition, Round held = Round());
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/strings.h"
 #include "lib/member/protocols.h"
 #include "lib/server/link_signals.h"
@@ -72,11 +72,11 @@ absl::StatusOr<Route> ChooseRoute(const RouteChoice& choice, const v1::ServerInf
   if (tcp != nullptr && choice.mode != TransportMode::kRdma) {
     return Route{false, AddressOf(*tcp), "no RDMA: " + Message(rdma)};
   }
-  return WithExitCode(absl::FailedPreconditionError(absl::StrFormat(
-                          "%s has --transport=rdma, but from this node there is no way to the "
-                          "summation server on %s: %s",
-                          tcp == nullptr ? "it" : "this agent", server.hostname(), Message(rdma))),
-                      kExitBadConfiguration);
+  return WithKind(absl::FailedPreconditionError(absl::StrFormat(
+                      "%s has --transport=rdma, but from this node there is no way to the "
+                      "summation server on %s: %s",
+                      tcp == nullptr ? "it" : "this agent", server.hostname(), Message(rdma))),
+                  FailureKind::kInvalid);
 }
 
 }  // namespace addend

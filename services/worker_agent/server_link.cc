@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "lib/transport/rdma/signals.h"
@@ -280,8 +280,7 @@ void ServerLink::Lose(const absl::Status& why) {
   state_ = State::kLost;
   ++times_lost_;
   path_failed_ = rdma::IsPathFailure(why);
-  const absl::Status named(why.code(), absl::StrFormat("%s: %s", where_, Message(why)));
-  events_->OnLinkLost(this, WithExitCode(named, ExitCodeOf(why)));
+  events_->OnLinkLost(this, WithText(why, absl::StrFormat("%s: %s", where_, Message(why))));
 }
 
 }  // namespace addend

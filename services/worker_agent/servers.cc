@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
@@ -102,12 +102,12 @@ absl::Status Servers::CheckReachable(const std::string& where,
                                      const v1::DataEndpoint& endpoint) const {
   const NodeOptions& options = *context_.options;
   if (!IsLoopback(endpoint.host()) || IsLoopback(options.advertise)) return absl::OkStatus();
-  return WithExitCode(
+  return WithKind(
       absl::FailedPreconditionError(absl::StrFormat(
           "%s advertises %s, which other machines cannot reach: start it with --advertise=HOST, an "
           "address that %s (node %d) reaches",
           where, endpoint.host(), options.hostname, options.node.value())),
-      kExitBadConfiguration);
+      FailureKind::kInvalid);
 }
 
 // The newest version that both speak: the HELLO carries it. The scheduler plans over no server
@@ -119,12 +119,12 @@ absl::Status Servers::SettleVersion(ServerLink* link, const v1::ServerInfo& serv
     link->SetVersion(static_cast<uint16_t>(common->newest));
     return absl::OkStatus();
   }
-  return WithExitCode(absl::FailedPreconditionError(absl::StrFormat(
-                          "%s speaks %s of the frame protocol, but this agent speaks %s: install "
-                          "releases of Addend "
-                          "that have a version in common (docs/operations.md)",
-                          link->where(), Describe(theirs), Describe(protocol::kFrame))),
-                      kExitVersion);
+  return MakeFailure(
+      FailureKind::kVersion,
+      absl::StrFormat("%s speaks %s of the frame protocol, but this agent speaks %s: install "
+                      "releases of Addend "
+                      "that have a version in common (docs/operations.md)",
+                      link->where(), Describe(theirs), Describe(protocol::kFrame)));
 }
 
 absl::Status Servers::Connect(ServerLink* link, const v1::ServerInfo& server,
@@ -171,7 +171,7 @@ void Servers::Reconnect(const LinkKey& key) {
   const absl::Duration timeout =
       link->second->times_open() > 0 ? kReconnectTimeout : context_.options->connect_timeout;
   const absl::Status status = Connect(link->second.get(), server->second, timeout);
-  if (!status.ok()) state_->Fail(status, "internal");
+  if (!status.ok()) state_->Fail(status);
 }
 
 void Servers::ReconnectLater(const ServerLink& link, bool at_once) {
@@ -220,9 +220,9 @@ void Servers::OnLost(ServerLink* link, const absl::Status& why) {
   const auto server = servers().find(link->server().value());
   if (server == servers().end()) return;  // declared dead already
   if (FallBackToTcp(link, why)) return;
-  const ExitCode code = ExitCodeOf(why);
-  if (code == kExitMismatch || code == kExitVersion) {
-    return state_->Fail(why, code == kExitMismatch ? "mismatch" : "version");
+  const FailureKind kind = KindOf(why);
+  if (kind == FailureKind::kMismatch || kind == FailureKind::kVersion) {
+    return state_->Fail(WithKind(why, kind));
   }
   const Use use = UseOf(link);
   if (use == Use::kNone && link->times_open() > 0 && !server->second.colocated())
@@ -230,7 +230,7 @@ void Servers::OnLost(ServerLink* link, const absl::Status& why) {
   // Or the server has not heard of this job or generation, or has gone on to the next generation.
   const bool unwelcome = absl::IsUnauthenticated(why) || absl::IsPermissionDenied(why);
   if (!IsTransient(why) && !unwelcome && !absl::IsFailedPrecondition(why)) {
-    return state_->Fail(why, "internal");  // another attempt would be refused too
+    return state_->Fail(why);  // another attempt would be refused too
   }
   if (unwelcome && use == Use::kOwner && link->open_attempts() < kUnprovedAttempts) {
     spdlog::warn("{}; connecting again", Message(why));

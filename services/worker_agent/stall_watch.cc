@@ -2,7 +2,7 @@
 #include "services/worker_agent/stall_watch.h"
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/log.h"
 
 namespace addend {
@@ -36,8 +36,7 @@ void StallWatch::Check(const ContributionSource& source) {
     const absl::Duration open = now - tensor->open.since;
     if (open >= context_.options->stall_timeout) {
       const std::string text = Describe(*tensor, source);
-      return state_->Fail(WithExitCode(absl::DeadlineExceededError(text), kExitTemporary),
-                          "stalled");
+      return state_->Fail(MakeFailure(FailureKind::kStalled, text));
     }
     if (tensor->open.warnings < 2 && open >= kStallWarnings[tensor->open.warnings]) {
       ++tensor->open.warnings;

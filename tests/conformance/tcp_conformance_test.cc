@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/fd.h"
 #include "lib/transport/tcp/factory.h"
 #include "lib/transport/tcp/tcp_transport.h"
@@ -63,14 +63,15 @@ TEST_P(TcpRawPeer, AnotherWireVersionGetsGoawayWithTheReason) {
   bytes[4] = std::byte{1};
   Write(bytes.data(), bytes.size());
   ASSERT_TRUE(accepted_.WaitFor([&] { return accepted_.closed; }));
-  EXPECT_EQ(ExitCodeOf(accepted_.close_reason), kExitVersion);
+  EXPECT_EQ(KindOf(accepted_.close_reason), FailureKind::kVersion);
   EncodedHeader answer;
   ASSERT_EQ(::recv(socket_.get(), answer.data(), answer.size(), MSG_WAITALL),
             static_cast<ssize_t>(answer.size()));
   const auto goaway = DecodeHeader(answer);
   ASSERT_TRUE(goaway.ok()) << goaway.status();
   EXPECT_EQ(goaway->type, FrameType::kGoaway);
-  EXPECT_EQ(goaway->detail >> 8, static_cast<uint32_t>(kExitVersion));
+  EXPECT_EQ(goaway->detail >> 8,
+            static_cast<uint32_t>(TraitsOf(FailureKind::kVersion).exit_status));
 }
 
 TEST_P(TcpRawPeer, APeerThatDiesInTheMiddleOfAPayloadIsUnavailable) {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "lib/auth/token.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/strings.h"
 #include "tests/fuzz/check.h"
 
@@ -149,8 +149,9 @@ void OneNode::Answer(const v1::DeclareRequest& request) {
   if (!status.ok()) {
     v1::TensorError* const error = update.add_errors();
     error->set_name(tensor.name());
-    error->set_kind("resources");
-    error->set_exit_code(kExitBadConfiguration);
+    const ToldFailure told = TellFailure(FailureKind::kResources);
+    error->set_kind(told.name);
+    error->set_exit_code(told.exit_status);
     error->set_message(Message(status));
     return agent_->OnUpdate(update);
   }

@@ -214,13 +214,6 @@ def test_every_folder_with_sources_is_described():
     assert not missing
 
 
-def test_the_table_of_exit_statuses_has_those_of_the_code():
-    statuses = {int(row[0]) for row in table("docs/operations.md", "Exit statuses", 3)}
-    code = {int(number) for number in re.findall(r"^\s*kExit\w+ = (\d+),", (ROOT / "lib/base/exit_codes.h").read_text(), re.M)}
-    assert len(code) > 5
-    assert statuses == code | {1}, "1 is addendctl doctor's"
-
-
 def test_the_table_of_ports_has_the_defaults_of_the_flags():
     for binary, _, grpc, data, http, health in table("docs/operations.md", "Processes and ports", 6):
         folder = {"addend-scheduler": "scheduler", "addend-summation": "summation", "addend-agent": "worker_agent"}[binary.strip("`")]

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/utf8.h"
 #include "lib/rpc/client.h"
@@ -57,11 +57,10 @@ void MakePrintable(pb::Message* answer) {
 
 absl::Status Explained(const std::string& scheduler, const absl::Status& status) {
   if (IsUnreachable(status)) {
-    return WithExitCode(
-        absl::UnavailableError(absl::StrFormat(
-            "the scheduler %s does not answer (%s); check --scheduler and that it runs", scheduler,
-            WhyUnreachable(scheduler, status))),
-        kExitSchedulerUnreachable);
+    return MakeFailure(
+        FailureKind::kUnreachable,
+        absl::StrFormat("the scheduler %s does not answer (%s); check --scheduler and that it runs",
+                        scheduler, WhyUnreachable(scheduler, status)));
   }
   if (absl::IsUnimplemented(status)) {
     return absl::InvalidArgumentError(absl::StrFormat(

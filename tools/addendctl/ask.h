@@ -13,7 +13,7 @@
 namespace addend {
 
 // Returns a readable form of the `status` of a call to `scheduler` (host:port, or several with
-// commas): kExitSchedulerUnreachable for a scheduler that does not answer, INVALID_ARGUMENT for a
+// commas): FailureKind::kUnreachable for a scheduler that does not answer, INVALID_ARGUMENT for a
 // service that is no scheduler.
 absl::Status Explained(const std::string& scheduler, const absl::Status& status);
 

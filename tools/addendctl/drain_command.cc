@@ -6,7 +6,7 @@
 #include "absl/time/clock.h"
 #include "lib/auth/job_proof.h"
 #include "lib/base/clock.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/status_macros.h"
 #include "lib/rpc/client.h"
 #include "proto/addend/v1/scheduler.grpc.pb.h"
@@ -48,12 +48,12 @@ absl::StatusOr<std::string> DrainServer(const std::string& scheduler, uint32_t s
     ADDEND_ASSIGN_OR_RETURN(const bool there, IsMember(scheduler, server, timeout));
     if (!there) break;
     if (SteadyNow() >= deadline) {
-      return WithExitCode(
+      return WithKind(
           absl::DeadlineExceededError(absl::StrFormat(
               "server %d is being drained, but was not done within %s: addendctl status shows what "
               "it still sums; no other server may have room for it",
               server, absl::FormatDuration(timeout))),
-          kExitTemporary);
+          FailureKind::kTemporary);
     }
     absl::SleepFor(kPoll);
   }

@@ -18,7 +18,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "lib/base/exit_codes.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"

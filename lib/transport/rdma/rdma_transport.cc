@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
@@ -35,12 +35,12 @@ constexpr size_t kMaxOfferedLanes = 64;
 // Checks the version in the peer's offer or answer.
 absl::Status CheckVersion(uint32_t version) {
   if (protocol::kRdma.Contains(version)) return absl::OkStatus();
-  return WithExitCode(
-      absl::FailedPreconditionError(absl::StrFormat(
+  return MakeFailure(
+      FailureKind::kVersion,
+      absl::StrFormat(
           "the peer speaks version %d of the RDMA protocol, but this process speaks %s: install "
           "releases of Addend that have a version in common (docs/operations.md)",
-          version, Describe(protocol::kRdma))),
-      kExitVersion);
+          version, Describe(protocol::kRdma)));
 }
 
 }  // namespace

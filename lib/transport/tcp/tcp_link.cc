@@ -18,7 +18,7 @@
 #include <span>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "lib/transport/link_status.h"
@@ -45,7 +45,7 @@ absl::Status FromGoaway(uint32_t detail, std::string_view reason) {
   if (code == absl::StatusCode::kOk)
     return absl::CancelledError("the peer closed the link on purpose");
   const absl::Status status(code, absl::string_view(reason.data(), reason.size()));
-  return WithExitCode(status, static_cast<ExitCode>(detail >> 8 & 0xff));
+  return WithExitStatus(status, static_cast<int>(detail >> 8 & 0xff));
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/clock.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/status_macros.h"
 #include "lib/rpc/client.h"
 #include "lib/rpc/status.h"
@@ -46,9 +46,8 @@ absl::Status EtcdClient::Call(
       return absl::Status(status.code(), absl::StrFormat("%s: %s", name_, status.message()));
     }
     if (SteadyNow() >= deadline) {
-      return WithExitCode(absl::UnavailableError(absl::StrFormat("%s does not answer (%s)", name_,
-                                                                 ShortReason(status))),
-                          kExitTemporary);
+      return MakeFailure(FailureKind::kTemporary,
+                         absl::StrFormat("%s does not answer (%s)", name_, ShortReason(status)));
     }
     current_.compare_exchange_strong(used, (used + 1) % endpoints_.size());
     // On a machine that is overloaded every endpoint may need longer.

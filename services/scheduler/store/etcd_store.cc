@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "lib/base/clock.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
@@ -183,10 +183,10 @@ void EtcdStore::KeepLeading() {
     const absl::Status kept = client_.KeepLease(lease_, Deadline());
     if (absl::IsCancelled(kept)) return;
     if (!kept.ok()) {
-      return leadership_.on_lost(WithExitCode(
+      return leadership_.on_lost(WithKind(
           absl::AbortedError(absl::StrFormat(
               "this scheduler leads no more: %s; started again, it stands by", Message(kept))),
-          kExitTemporary));
+          FailureKind::kTemporary));
     }
     MutexLock lock(&mu_);
     lease_end_ = asked + ttl_;
@@ -208,9 +208,9 @@ absl::Status EtcdStore::Commit(std::vector<RequestOp> operations) {
   for (RequestOp& operation : operations) *request.add_success() = std::move(operation);
   ADDEND_ASSIGN_OR_RETURN(const auto response, client_.Txn(request, Deadline()));
   if (response.succeeded()) return absl::OkStatus();
-  return WithExitCode(
+  return WithKind(
       absl::AbortedError("another scheduler leads now; started again, this one stands by"),
-      kExitTemporary);
+      FailureKind::kTemporary);
 }
 
 // Writes that are too many for a transaction go into several.

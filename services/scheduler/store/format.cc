@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/version.h"
 #include "proto/addend/v1/scheduler_store.pb.h"
 #include "services/scheduler/records.h"
@@ -36,12 +36,12 @@ absl::Status CheckFormat(std::string_view name, std::span<const StoreEntry> entr
         records::kFormat, name));
   }
   if (protocol::kStore.Contains(version)) return absl::OkStatus();
-  return WithExitCode(absl::FailedPreconditionError(absl::StrFormat(
-                          "the store %s has version %d of the records, but this scheduler reads "
-                          "%s: start a release "
-                          "that reads it (docs/operations.md), or name another store with --store",
-                          name, version, Describe(protocol::kStore))),
-                      kExitVersion);
+  return MakeFailure(
+      FailureKind::kVersion,
+      absl::StrFormat("the store %s has version %d of the records, but this scheduler reads "
+                      "%s: start a release "
+                      "that reads it (docs/operations.md), or name another store with --store",
+                      name, version, Describe(protocol::kStore)));
 }
 
 std::optional<StoreWrite> FormatToWrite(std::span<const StoreEntry> entries) {

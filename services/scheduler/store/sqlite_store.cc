@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/status_macros.h"
 
 namespace addend {
@@ -81,12 +81,12 @@ absl::Status SqliteStore::CheckFormat() {
   if (id != kApplicationId) return Error(SQLITE_NOTADB);
   const int format = ReadPragma(db_, "PRAGMA user_version");
   if (format == kFormat) return absl::OkStatus();
-  return WithExitCode(
-      absl::FailedPreconditionError(absl::StrFormat(
+  return MakeFailure(
+      FailureKind::kVersion,
+      absl::StrFormat(
           "the store %s has format %d, but this scheduler writes format %d: start the release that "
           "wrote it, or name another file with --store=sqlite:PATH",
-          path_, format, kFormat)),
-      kExitVersion);
+          path_, format, kFormat));
 }
 
 absl::StatusOr<std::vector<StoreEntry>> SqliteStore::Load() {
@@ -144,35 +144,34 @@ absl::Status SqliteStore::Error(int code) const {
   switch (code & 0xff) {  // the primary code; the rest refines it
     case SQLITE_NOTADB:
     case SQLITE_CORRUPT:
-      return WithExitCode(absl::FailedPreconditionError(absl::StrFormat(
-                              "the store %s is not an undamaged scheduler database (%s): move it "
-                              "away, or name another file with --store=sqlite:PATH",
-                              path_, sqlite3_errstr(code))),
-                          kExitBadConfiguration);
+      return WithKind(absl::FailedPreconditionError(absl::StrFormat(
+                          "the store %s is not an undamaged scheduler database (%s): move it "
+                          "away, or name another file with --store=sqlite:PATH",
+                          path_, sqlite3_errstr(code))),
+                      FailureKind::kInvalid);
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
-      return WithExitCode(absl::FailedPreconditionError(absl::StrFormat(
-                              "the store %s is in use by another process: one scheduler at a time "
-                              "can have it; stop the other or name another file with "
-                              "--store=sqlite:PATH",
-                              path_)),
-                          kExitBadConfiguration);
+      return WithKind(absl::FailedPreconditionError(absl::StrFormat(
+                          "the store %s is in use by another process: one scheduler at a time "
+                          "can have it; stop the other or name another file with "
+                          "--store=sqlite:PATH",
+                          path_)),
+                      FailureKind::kInvalid);
     case SQLITE_CANTOPEN:
     case SQLITE_PERM:
     case SQLITE_READONLY:
-      return WithExitCode(
-          absl::PermissionDeniedError(absl::StrFormat(
+      return MakeFailure(
+          FailureKind::kPermission,
+          absl::StrFormat(
               "cannot write the store %s (%s): name a file in a folder that exists and is "
               "writable with --store=sqlite:PATH, or keep nothing with --store=memory",
-              path_, what)),
-          kExitPermission);
+              path_, what));
     case SQLITE_FULL:
-      return WithExitCode(absl::ResourceExhaustedError(
-                              absl::StrFormat("the disk of the store %s is full: make room and "
-                                              "start the scheduler again; jobs that "
-                                              "run go on meanwhile, as they are",
-                                              path_)),
-                          kExitTemporary);
+      return MakeFailure(FailureKind::kShortage,
+                         absl::StrFormat("the disk of the store %s is full: make room and "
+                                         "start the scheduler again; jobs that "
+                                         "run go on meanwhile, as they are",
+                                         path_));
     default:
       return absl::InternalError(absl::StrFormat("the store %s failed: %s", path_, what));
   }

@@ -5,7 +5,6 @@
 #include <system_error>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
 #include "services/scheduler/store/etcd_store.h"
 #include "services/scheduler/store/memory_store.h"
 #include "services/scheduler/store/sqlite_store.h"

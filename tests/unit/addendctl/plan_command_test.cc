@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/strings.h"
 
 namespace addend {
@@ -22,7 +22,7 @@ nlohmann::json Ask(PlanQuestion question) {
 
 std::string Refusal(const PlanQuestion& question) {
   const auto answer = AnswerPlan(question);
-  EXPECT_EQ(ExitCodeOf(answer.status()), kExitBadConfiguration);
+  EXPECT_EQ(KindOf(answer.status()), FailureKind::kInvalid);
   return Message(answer.status());
 }
 

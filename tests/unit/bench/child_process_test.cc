@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/strings.h"
 
 namespace addend {
@@ -35,7 +35,7 @@ int Await(ChildProcess* child) {
 TEST(ChildProcessTest, StatusAndLogAreReported) {
   ChildProcess child = Start("echo the $WORD is ripe >&2; exit 65");
   EXPECT_EQ(Await(&child), 65);
-  EXPECT_EQ(ExitCodeOf(child.Failure()), kExitMismatch);
+  EXPECT_EQ(KindOf(child.Failure()), FailureKind::kMismatch);
   EXPECT_THAT(Message(child.Failure()), HasSubstr("the plum is ripe"));
   EXPECT_THAT(Message(child.Failure()), HasSubstr("the child ended with status 65"));
 }
@@ -43,7 +43,7 @@ TEST(ChildProcessTest, StatusAndLogAreReported) {
 TEST(ChildProcessTest, SignalIsATemporaryFailure) {
   ChildProcess child = Start("kill -9 $$");
   EXPECT_EQ(Await(&child), 128 + SIGKILL);
-  EXPECT_EQ(ExitCodeOf(child.Failure()), kExitTemporary);
+  EXPECT_EQ(KindOf(child.Failure()), FailureKind::kTemporary);
 }
 
 TEST(ChildProcessTest, DestructorKills) {

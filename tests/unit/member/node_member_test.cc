@@ -5,7 +5,7 @@
 #include <future>
 
 #include "absl/time/clock.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/strings.h"
 #include "lib/member/member.h"
 #include "tests/unit/member/fake_scheduler.h"
@@ -81,7 +81,7 @@ TEST_F(NodeMemberTest, ReportsArriveInOrderAndDeclarationsTogether) {
   Declare("d");
   member_->Send(report::Trainers(kFirst, 2));
   member_->Send(report::Idle(kFirst));
-  member_->Send(report::Failed(kFirst, absl::UnavailableError("rank 2 died"), "peer_lost"));
+  member_->Send(report::Failed(kFirst, MakeFailure(FailureKind::kPeerLost, "rank 2 died")));
   EXPECT_FALSE(member_->Flush(absl::Milliseconds(10)));
   scheduler_.Answer("Declare", absl::OkStatus());
   EXPECT_TRUE(member_->Flush(absl::Seconds(30)));
@@ -127,7 +127,7 @@ TEST_F(NodeMemberTest, ASchedulerThatLostTheJobIsFatal) {
   ASSERT_EQ(fatal.wait_for(kPatience), std::future_status::ready);
   const absl::Status status = fatal.get();
   EXPECT_THAT(Message(status), HasSubstr("job 'train' as job 10, not as 9 as before"));
-  EXPECT_EQ(ExitCodeOf(status), kExitTemporary);
+  EXPECT_EQ(KindOf(status), FailureKind::kTemporary);
 }
 
 TEST_F(NodeMemberTest, LeavingWithUndeliverableReportsIsQuick) {

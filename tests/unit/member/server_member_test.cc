@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "absl/time/clock.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/strings.h"
 #include "lib/member/member.h"
 #include "tests/unit/member/fake_scheduler.h"
@@ -148,12 +148,11 @@ TEST_F(ServerMemberTest, AWatchOfAForgottenMemberRegistersAgain) {
 
 TEST_F(ServerMemberTest, ARefusedReturnIsFatal) {
   JoinWell();
-  scheduler_.Answer("RegisterServer",
-                    WithExitCode(absl::FailedPreconditionError("too old"), kExitVersion));
+  scheduler_.Answer("RegisterServer", MakeFailure(FailureKind::kVersion, "too old"));
   scheduler_.Answer("Heartbeat", absl::NotFoundError("who?"));
   const absl::Status fatal = Fatal();
   EXPECT_EQ(Message(fatal), "too old");
-  EXPECT_EQ(ExitCodeOf(fatal), kExitVersion);
+  EXPECT_EQ(KindOf(fatal), FailureKind::kVersion);
 }
 
 TEST_F(ServerMemberTest, AColocatedServerCannotComeBackAsAnother) {
@@ -161,7 +160,7 @@ TEST_F(ServerMemberTest, AColocatedServerCannotComeBackAsAnother) {
   JoinWell();
   scheduler_.SetServerId(6);
   scheduler_.AnswerOnce("Heartbeat", absl::NotFoundError("who?"));
-  EXPECT_EQ(ExitCodeOf(Fatal()), kExitTemporary);
+  EXPECT_EQ(KindOf(Fatal()), FailureKind::kTemporary);
 }
 
 TEST_F(ServerMemberTest, AMemberSurvivesARestartOfTheScheduler) {
@@ -183,7 +182,7 @@ TEST_F(ServerMemberTest, JoinWaitsForTheScheduler) {
 TEST_F(ServerMemberTest, JoinGivesUpAfterTheTimeout) {
   scheduler_.Stop();
   const absl::Status status = Join(absl::Milliseconds(300)).status();
-  EXPECT_EQ(ExitCodeOf(status), kExitSchedulerUnreachable);
+  EXPECT_EQ(KindOf(status), FailureKind::kUnreachable);
   EXPECT_THAT(Message(status), MatchesRegex("scheduler 127.0.0.1:[0-9]+ has not answered for 0 s "
                                             ".connection refused.; check .*"));
 }

@@ -10,7 +10,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/reflection.h"
 #include "absl/time/time.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/strings.h"
 #include "lib/base/units.h"
 
@@ -57,7 +57,7 @@ class OptionsTest : public ::testing::Test {
   std::string Refusal(std::vector<std::string> arguments) {
     const auto parsed = Parse(std::move(arguments));
     EXPECT_TRUE(absl::IsInvalidArgument(parsed.status()));
-    EXPECT_EQ(ExitCodeOf(parsed.status()), kExitBadConfiguration);
+    EXPECT_EQ(KindOf(parsed.status()), FailureKind::kInvalid);
     return Message(parsed.status());
   }
 
@@ -176,8 +176,7 @@ TEST_F(OptionsTest, AProgramEndsWithItsStatus) {
   };
   EXPECT_EQ(run(absl::OkStatus()), 0);
   ::testing::internal::CaptureStderr();
-  EXPECT_EQ(
-      run(WithExitCode(absl::UnavailableError("Nobody is there."), kExitSchedulerUnreachable)), 76);
+  EXPECT_EQ(run(MakeFailure(FailureKind::kUnreachable, "Nobody is there.")), 76);
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "addend-test: Nobody is there.\n");
 }
 

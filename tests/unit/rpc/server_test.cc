@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/strings.h"
 #include "lib/rpc/client.h"
 #include "lib/rpc/status.h"
@@ -105,10 +105,10 @@ TEST(RpcServerTest, ServesAndCarriesErrors) {
   v1::GetAgentResponse response;
   EXPECT_TRUE(Call((*server)->port(), &response).ok());
   EXPECT_EQ(response.job(), "xxx");
-  service.status = WithExitCode(absl::FailedPreconditionError("another version"), kExitVersion);
+  service.status = MakeFailure(FailureKind::kVersion, "another version");
   const absl::Status status = Call((*server)->port(), &response);
   EXPECT_EQ(Message(status), "another version");
-  EXPECT_EQ(ExitCodeOf(status), kExitVersion);
+  EXPECT_EQ(KindOf(status), FailureKind::kVersion);
 }
 
 TEST(RpcServerTest, ListensOnAllInterfaces) {
@@ -157,7 +157,7 @@ TEST(RpcServerTest, ATakenPortIsRefused) {
   EXPECT_EQ(Message(second.status()), absl::StrFormat("cannot listen on %s for gRPC: the address "
                                                       "is in use",
                                                       taken.ToString()));
-  EXPECT_EQ(ExitCodeOf(second.status()), kExitBadConfiguration);
+  EXPECT_EQ(KindOf(second.status()), FailureKind::kInvalid);
   const auto third = RpcServer::Start({.listen = kAnyPort, .health_listen = taken}, {&other});
   EXPECT_THAT(Message(third.status()), HasSubstr("for health checks: the address is in use"));
 }

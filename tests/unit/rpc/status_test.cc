@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/strings.h"
 
 namespace addend {
@@ -14,14 +14,13 @@ TEST(StatusTest, OkStaysOk) {
 }
 
 TEST(StatusTest, CodeMessageAndExitCodeSurvive) {
-  const absl::Status status =
-      WithExitCode(absl::FailedPreconditionError("Größe 3 ≠ 4"), kExitVersion);
+  const absl::Status status = MakeFailure(FailureKind::kVersion, "Größe 3 ≠ 4");
   const grpc::Status sent = ToGrpc(status);
   EXPECT_EQ(sent.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   const absl::Status received = FromGrpc(sent);
   EXPECT_EQ(received.code(), status.code());
   EXPECT_EQ(Message(received), "Größe 3 ≠ 4");
-  EXPECT_EQ(ExitCodeOf(received), kExitVersion);
+  EXPECT_EQ(KindOf(received), FailureKind::kVersion);
 }
 
 TEST(StatusTest, EveryCodeKeepsItsExitCode) {
@@ -36,7 +35,7 @@ TEST(StatusTest, ForeignDetailsAreIgnored) {
   const absl::Status status =
       FromGrpc(grpc::Status(grpc::StatusCode::ABORTED, "x", "\xff\xff not a message"));
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(ExitCodeOf(status), kExitTemporary);
+  EXPECT_EQ(KindOf(status), FailureKind::kTemporary);
 }
 
 TEST(StatusTest, TheReasonIsTheLastCause) {

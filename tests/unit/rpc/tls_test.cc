@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/strings.h"
 #include "lib/rpc/client.h"
 #include "lib/rpc/server.h"
@@ -268,7 +268,7 @@ TEST_F(TlsTest, UnusableFilesAreNamed) {
   const TlsFiles other = authority.Sign("other", kHere);
   const auto complaint = [](const TlsFiles& files) {
     const absl::Status status = TlsIdentity::Load(files).status();
-    EXPECT_EQ(ExitCodeOf(status), kExitBadConfiguration) << status;
+    EXPECT_EQ(KindOf(status), FailureKind::kInvalid) << status;
     return Message(status);
   };
   TlsFiles files = good;

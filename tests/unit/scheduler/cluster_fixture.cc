@@ -474,12 +474,13 @@ void ClusterTest::Idle(const FakeNode& node) {
   Apply(std::move(decision));
 }
 
-void ClusterTest::Fail(const FakeNode& node, const std::string& reason, const std::string& kind) {
+void ClusterTest::Fail(const FakeNode& node, const std::string& reason,
+                       std::optional<FailureKind> kind) {
   v1::ReportFailureRequest request;
   *request.mutable_member() = node.member();
   request.set_generation(node.generation);
   request.set_reason(reason);
-  request.set_kind(kind);
+  if (kind.has_value()) request.set_kind(TellFailure(*kind).name);
   auto [status, decision] = membership_->ReportFailure(now_, request);
   ASSERT_TRUE(status.ok());
   Apply(std::move(decision));

@@ -6,10 +6,12 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "lib/base/failure.h"
 #include "lib/member/announced.h"
 #include "services/scheduler/membership.h"
 #include "services/scheduler/store/memory_store.h"
@@ -104,7 +106,8 @@ class ClusterTest : public testing::Test {
                   const std::vector<v1::TensorDescriptor>& tensors);
   void Undeclare(const FakeNode& node, const std::string& name);
   void Idle(const FakeNode& node);
-  void Fail(const FakeNode& node, const std::string& reason, const std::string& kind = "");
+  void Fail(const FakeNode& node, const std::string& reason,
+            std::optional<FailureKind> kind = std::nullopt);
   void Leave(FakeNode* node);
   void Leave(FakeServer* server);
   // Its process is killed: the stream breaks, the heartbeats end.

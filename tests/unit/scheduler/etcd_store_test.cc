@@ -17,7 +17,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/mutex.h"
 #include "lib/base/strings.h"
 #include "proto/addend/v1/scheduler_store.pb.h"
@@ -168,7 +168,7 @@ TEST_F(EtcdStoreTest, DeposedLeaderWritesNothing) {
   ASSERT_TRUE(Lead(second.get(), "second").ok());
   const absl::Status refused = first->Apply(std::vector<StoreWrite>{{"a", "2"}});
   EXPECT_EQ(refused.code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(ExitCodeOf(refused), kExitTemporary);
+  EXPECT_EQ(KindOf(refused), FailureKind::kTemporary);
   EXPECT_THAT(*second->Load(), ElementsAre(Pair("a", "1")));
 }
 

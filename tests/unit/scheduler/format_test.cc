@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/version.h"
 #include "proto/addend/v1/scheduler_store.pb.h"
 
@@ -29,7 +29,7 @@ TEST(FormatTest, NewStoreRecordsThePresentVersion) {
 TEST(FormatTest, NewerStoreIsRefusedWithBothVersions) {
   const StoreEntry newer = Format(protocol::kStore.newest + 1);
   const absl::Status status = CheckFormat("sqlite:/x", {&newer, 1});
-  EXPECT_EQ(ExitCodeOf(status), kExitVersion);
+  EXPECT_EQ(KindOf(status), FailureKind::kVersion);
   EXPECT_THAT(std::string(status.message()),
               testing::AllOf(testing::HasSubstr("sqlite:/x"), testing::HasSubstr("version 2"),
                              testing::HasSubstr("version 1")));

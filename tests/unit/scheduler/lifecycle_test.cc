@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "lib/base/failure.h"
 #include "tests/unit/scheduler/job_scope_fixture.h"
 
 namespace addend {
@@ -54,11 +55,11 @@ TEST_F(LifecycleTest, NodesAreNotToldAnewTooOften) {
 }
 
 TEST_F(LifecycleTest, OnlyAReadyGenerationFails) {
-  Lifecycle(scope()).Fail("first", 75, "peer_lost");
+  Lifecycle(scope()).Fail("first", FailureKind::kPeerLost);
   EXPECT_EQ(job_.current.state, v1::FORMING);
   job_.current.state = v1::READY;
-  Lifecycle(scope()).Fail("second", 75, "peer_lost");
-  Lifecycle(scope()).Fail("third", 1, "internal");
+  Lifecycle(scope()).Fail("second", FailureKind::kPeerLost);
+  Lifecycle(scope()).Fail("third", FailureKind::kInternal);
   EXPECT_EQ(job_.current.state, v1::FAILED);
   EXPECT_EQ(job_.current.reason, "second") << "the first failure counts";
 }

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/strings.h"
 #include "services/scheduler/event_log.h"
 #include "tests/unit/scheduler/cluster_fixture.h"
@@ -253,7 +253,7 @@ TEST_F(EventsTest, AuditRatesMustAgree) {
   node.info = NodeRequest("a", 1, 2);
   node.info.mutable_settings()->set_audit_one_in(10);
   const absl::Status status = Register(&node);
-  EXPECT_EQ(ExitCodeOf(status), kExitMismatch);
+  EXPECT_EQ(KindOf(status), FailureKind::kMismatch);
   EXPECT_THAT(Message(status), HasSubstr("--audit-one-in of job 'a' is 0"));
 }
 

@@ -1,6 +1,7 @@
 // A node of a running job is lost: the generation fails, or goes on with the others.
 #include <gmock/gmock.h>
 
+#include "lib/base/failure.h"
 #include "tests/unit/scheduler/cluster_fixture.h"
 
 namespace addend {
@@ -116,12 +117,12 @@ TEST_F(NodeLossTest, NodesThatCannotReachEachOtherDoNotBothStay) {
 
 TEST_F(NodeLossTest, NodeWithALostTrainerWaitsForTheNextGeneration) {
   Begin("shrink");
-  Fail(*nodes_of_[1], "rank 1 ended without shutdown", "peer_lost");
+  Fail(*nodes_of_[1], "rank 1 ended without shutdown", FailureKind::kPeerLost);
   EXPECT_EQ(nodes_of_[1]->state, v1::FAILED);
-  EXPECT_EQ(nodes_of_[1]->failed_kind, "peer_lost");
+  EXPECT_EQ(nodes_of_[1]->failed_kind, TraitsOf(FailureKind::kPeerLost).name);
   EXPECT_EQ(nodes_of_[0]->state, v1::READY);
   // Nothing that it says concerns the others any more.
-  Fail(*nodes_of_[1], "it stalls", "stalled");
+  Fail(*nodes_of_[1], "it stalls", FailureKind::kStalled);
   ReportLost(*nodes_of_[1], *ServerOf(*nodes_of_[0]));
   Pass(absl::Seconds(10));
   EXPECT_EQ(nodes_of_[0]->state, v1::READY);
@@ -169,7 +170,7 @@ TEST_F(NodeLossTest, RestartedSchedulerKnowsTheGoneNodes) {
 TEST_F(NodeLossTest, NodeWithALostTrainerStaysInOpenRoundsOfAFailedGeneration) {
   FakeServer& server = AddCpuServer();
   Begin("fail");
-  Fail(*nodes_of_[1], "rank 1 ended without shutdown", "peer_lost");
+  Fail(*nodes_of_[1], "rank 1 ended without shutdown", FailureKind::kPeerLost);
   for (const FakeNode* node : nodes_of_) EXPECT_EQ(node->state, v1::FAILED);
   EXPECT_TRUE(JobAt(server).failed);
   EXPECT_TRUE(JobAt(server).lost_nodes.empty());
@@ -180,7 +181,7 @@ TEST_F(NodeLossTest, GenerationFailsWhenItsLastNodeIsLost) {
   Kill(nodes_of_[1]);
   Pass(absl::Seconds(6));
   EXPECT_EQ(nodes_of_[0]->state, v1::READY) << "one is left";
-  Fail(*nodes_of_[0], "rank 0 ended without shutdown", "peer_lost");
+  Fail(*nodes_of_[0], "rank 0 ended without shutdown", FailureKind::kPeerLost);
   EXPECT_EQ(nodes_of_[0]->state, v1::FAILED);
 }
 
@@ -213,7 +214,7 @@ TEST_F(NodeLossTest, NodeThatMostOthersCannotReachIsLostAndItsAccusationsEnd) {
 TEST_F(NodeLossTest, IdleNodeIsToldOfNewOwners) {
   Begin("fail");
   FakeServer* const dead = ServerOf(*nodes_of_[1]);
-  Fail(*nodes_of_[2], "it stalls", "stalled");
+  Fail(*nodes_of_[2], "it stalls", FailureKind::kStalled);
   Idle(*nodes_of_[0]);
   EXPECT_EQ(nodes_of_[0]->state, v1::FORMING);
   Kill(nodes_of_[1]);

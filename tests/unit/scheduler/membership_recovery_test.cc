@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "lib/base/failure.h"
 #include "tests/unit/scheduler/cluster_fixture.h"
 
 namespace addend {
@@ -142,7 +143,7 @@ TEST_F(RecoveryTest, LostServerWithoutASubstituteFailsTheJobAndNamesIt) {
   Kill(&lost);
   Pass(absl::Seconds(6));
   EXPECT_EQ(nodes_of_[0]->state, v1::FAILED);
-  EXPECT_EQ(nodes_of_[0]->failed_kind, "resources");
+  EXPECT_EQ(nodes_of_[0]->failed_kind, TraitsOf(FailureKind::kResources).name);
   EXPECT_THAT(nodes_of_[0]->reason, HasSubstr("server 1 (on cpu0) was lost"));
   EXPECT_GT(small.id, 0u);
 }

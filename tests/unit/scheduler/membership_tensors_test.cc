@@ -5,7 +5,7 @@
 #include <set>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/limits.h"
 #include "lib/summation/table_bytes.h"
 #include "tests/unit/scheduler/cluster_fixture.h"
@@ -69,8 +69,8 @@ TEST_F(TensorsTest, MismatchNamesBothNodesAndShapes) {
     EXPECT_EQ(node->errors.at("w").message(),
               "tensor 'w' is declared as float32 [3,4] sum by node 0 but as float32 [4,4] sum by "
               "node 1: all ranks must declare the same");
-    EXPECT_EQ(node->errors.at("w").kind(), "mismatch");
-    EXPECT_EQ(node->errors.at("w").exit_code(), uint32_t{kExitMismatch});
+    EXPECT_EQ(node->errors.at("w").kind(), TraitsOf(FailureKind::kMismatch).name);
+    EXPECT_EQ(node->errors.at("w").exit_code(), TellFailure(FailureKind::kMismatch).exit_status);
     EXPECT_EQ(node->state, v1::READY);
   }
 }
@@ -129,7 +129,7 @@ TEST_F(TensorsTest, RepeatedDeclarationIsAnsweredForThatNodeOnly) {
 TEST_F(TensorsTest, TensorWithoutAnyServerIsRefusedWithTheReason) {
   const auto nodes = AddJob("a", 2, /*colocated=*/false);
   DeclareAll(nodes, {Tensor("w", {1000})});
-  EXPECT_EQ(nodes[0]->errors.at("w").kind(), "resources");
+  EXPECT_EQ(nodes[0]->errors.at("w").kind(), TraitsOf(FailureKind::kResources).name);
   EXPECT_THAT(nodes[0]->errors.at("w").message(),
               AllOf(HasSubstr("no summation server"), HasSubstr("start addend-summation")));
 }
@@ -219,8 +219,8 @@ TEST_F(TensorsTest, RefusalForRoomNamesTheNeedAndTheRoomOfEveryServer) {
   DeclareAll(nodes, {Tensor("fits", {1024}), Tensor("w", {100000})});
   EXPECT_TRUE(nodes[0]->plans.contains("fits")) << Reasons();
   ASSERT_TRUE(nodes[1]->errors.contains("w"));
-  EXPECT_EQ(nodes[1]->errors.at("w").kind(), "resources");
-  EXPECT_EQ(nodes[1]->errors.at("w").exit_code(), uint32_t{kExitBadConfiguration});
+  EXPECT_EQ(nodes[1]->errors.at("w").kind(), TraitsOf(FailureKind::kResources).name);
+  EXPECT_EQ(nodes[1]->errors.at("w").exit_code(), TellFailure(FailureKind::kResources).exit_status);
   EXPECT_THAT(nodes[1]->errors.at("w").message(),
               AllOf(HasSubstr("'w'"), HasSubstr("800"), HasSubstr("server 1 (on cpu0)"),
                     HasSubstr("--memory-limit")));
@@ -233,7 +233,7 @@ TEST_F(TensorsTest, JobStaysWithinItsLimitOfAServerAndAnotherJobGetsTheRest) {
   DeclareAll(greedy, {Tensor("fits", {1024}), Tensor("w", {100000})});
   EXPECT_TRUE(greedy[0]->plans.contains("fits")) << Reasons();
   ASSERT_TRUE(greedy[1]->errors.contains("w"));
-  EXPECT_EQ(greedy[1]->errors.at("w").kind(), "resources");
+  EXPECT_EQ(greedy[1]->errors.at("w").kind(), TraitsOf(FailureKind::kResources).name);
   EXPECT_THAT(greedy[1]->errors.at("w").message(),
               AllOf(HasSubstr("'w'"), HasSubstr("has 9.296KB left for this job"),
                     HasSubstr("raise --job-memory-limit")));
@@ -252,7 +252,7 @@ TEST_F(TensorsTest, NumberOfTensorsOfAJobIsLimited) {
   for (int i = 0; i <= 100'000; ++i) tensors.push_back(Tensor(absl::StrFormat("w%d", i), {0}));
   Declare(*nodes[0], tensors);
   ASSERT_TRUE(nodes[0]->errors.contains("w100000"));
-  EXPECT_EQ(nodes[0]->errors.at("w100000").kind(), "resources");
+  EXPECT_EQ(nodes[0]->errors.at("w100000").kind(), TraitsOf(FailureKind::kResources).name);
   EXPECT_EQ(nodes[0]->errors.size(), 1u);
   Undeclare(*nodes[0], "w0");
   Declare(*nodes[0], {Tensor("another", {0})});
@@ -419,7 +419,7 @@ TEST_F(TensorsTest, PartitionsOfAllTensorsOfAJobAreCounted) {
   Declare(*nodes[0], {half("u"), half("v"), half("w"), Tensor("one", {1})});
   EXPECT_EQ(nodes[0]->plans.size(), 2u);
   const v1::TensorError& error = nodes[0]->errors.at("w");
-  EXPECT_EQ(error.kind(), "resources");
+  EXPECT_EQ(error.kind(), TraitsOf(FailureKind::kResources).name);
   EXPECT_EQ(
       error.message(),
       "tensor 'w' would have 524288 partitions, but the other tensors of job 'a' have 1048576 "
@@ -447,7 +447,7 @@ TEST_F(TensorsTest, NamesOfAllTensorsOfAJobAreCounted) {
   EXPECT_EQ(nodes[0]->plans.size(), tensors.size());
   Declare(*nodes[0], {Tensor("one more", {1})});
   const v1::TensorError& error = nodes[0]->errors.at("one more");
-  EXPECT_EQ(error.kind(), "resources");
+  EXPECT_EQ(error.kind(), TraitsOf(FailureKind::kResources).name);
   EXPECT_THAT(error.message(), HasSubstr("have 33554432 bytes together, and may have at most"));
   Undeclare(*nodes[0], long_name(0));
   Declare(*nodes[0], {Tensor("another", {1})});

@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/strings.h"
 #include "tests/unit/scheduler/cluster_fixture.h"
 
@@ -40,12 +40,12 @@ TEST_F(MembershipTest, AnotherProtocolVersionIsRefusedWithBothVersions) {
   node.info.set_protocol_version(7);
   const absl::Status status = Register(&node);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(ExitCodeOf(status), kExitVersion);
+  EXPECT_EQ(KindOf(status), FailureKind::kVersion);
   EXPECT_THAT(Message(status), AllOf(HasSubstr("version 7"), HasSubstr("version 1")));
 
   FakeServer server;
   server.info.set_protocol_version(7);
-  EXPECT_EQ(ExitCodeOf(Register(&server)), kExitVersion);
+  EXPECT_EQ(KindOf(Register(&server)), FailureKind::kVersion);
 }
 
 TEST_F(MembershipTest, RankOutsideTheJobIsRefused) {
@@ -53,7 +53,7 @@ TEST_F(MembershipTest, RankOutsideTheJobIsRefused) {
   node.info = NodeRequest("a", 4, 4);
   const absl::Status status = Register(&node);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(ExitCodeOf(status), kExitBadConfiguration);
+  EXPECT_EQ(KindOf(status), FailureKind::kInvalid);
   EXPECT_THAT(Message(status), HasSubstr("--node-rank=4"));
 }
 
@@ -64,7 +64,7 @@ TEST_F(MembershipTest, SettingsThatDifferNameBothNodesAndValues) {
   node.info.mutable_settings()->set_partition_bytes(8192);
   const absl::Status status = Register(&node);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(ExitCodeOf(status), kExitMismatch);
+  EXPECT_EQ(KindOf(status), FailureKind::kMismatch);
   EXPECT_THAT(Message(status), AllOf(HasSubstr("--partition-bytes"), HasSubstr("4096"),
                                      HasSubstr("8192"), HasSubstr("gpu0"), HasSubstr("gpu1")));
 }
@@ -75,7 +75,7 @@ TEST_F(MembershipTest, AgentWithOtherSettingsReplacesNobody) {
   FakeNode other;
   other.info = NodeRequest("a", 1, 2);
   other.info.mutable_settings()->set_partition_bytes(8192);
-  EXPECT_EQ(ExitCodeOf(Register(&other)), kExitMismatch);
+  EXPECT_EQ(KindOf(Register(&other)), FailureKind::kMismatch);
   EXPECT_EQ(nodes[0]->state, v1::READY);
 }
 
@@ -95,7 +95,7 @@ TEST_F(MembershipTest, SecondAgentWithLiveRankIsRefused) {
   second.info = NodeRequest("a", 1, 2);
   const absl::Status status = Register(&second);
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_EQ(ExitCodeOf(status), kExitBadConfiguration);
+  EXPECT_EQ(KindOf(status), FailureKind::kInvalid);
   EXPECT_THAT(Message(status),
               AllOf(HasSubstr("rank 1"), HasSubstr("'a'"), HasSubstr(first.info.hostname())));
 }
@@ -207,8 +207,8 @@ TEST_F(MembershipTest, KilledAgentFailsTheJobWithinItsLeaseAndNamesNodeAndHost) 
   Pass(absl::Seconds(1));
   for (const FakeNode* node : {nodes[0], nodes[2]}) {
     EXPECT_EQ(node->state, v1::FAILED);
-    EXPECT_EQ(node->failed_kind, "peer_lost");
-    EXPECT_EQ(node->exit_code, kExitTemporary);
+    EXPECT_EQ(node->failed_kind, TraitsOf(FailureKind::kPeerLost).name);
+    EXPECT_EQ(node->exit_code, TellFailure(FailureKind::kPeerLost).exit_status);
     EXPECT_THAT(node->reason, HasSubstr("node 1 (on gpu1, rank 1) was lost"));
   }
 }
@@ -247,7 +247,7 @@ TEST_F(MembershipTest, NewAgentReplacesALostAgentAndFailsItsGeneration) {
   Kill(nodes[1]);
   FakeNode& newcomer = AddNode("a", 1, 2);
   EXPECT_EQ(nodes[0]->state, v1::FAILED);
-  EXPECT_EQ(nodes[0]->failed_kind, "peer_lost");
+  EXPECT_EQ(nodes[0]->failed_kind, TraitsOf(FailureKind::kPeerLost).name);
   // It has no part in the failed generation.
   EXPECT_EQ(newcomer.state, v1::FORMING);
   EXPECT_EQ(newcomer.reason, "waiting for the trainers of generation 1 on node 0 to end");
@@ -323,7 +323,7 @@ TEST_F(MembershipTest, ReportedFailureReachesAllNodesWithReasonAndKind) {
   for (const FakeNode* node : nodes) {
     EXPECT_EQ(node->state, v1::FAILED);
     EXPECT_EQ(node->reason, "rank 1 on node 1 (gpu1) died");
-    EXPECT_EQ(node->failed_kind, "peer_lost");
+    EXPECT_EQ(node->failed_kind, TraitsOf(FailureKind::kPeerLost).name);
   }
   Idle(*nodes[0]);
   Idle(*nodes[1]);

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "lib/base/clock.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/version.h"
 #include "lib/member/protocols.h"
 #include "tests/unit/scheduler/cluster_fixture.h"
@@ -69,7 +69,7 @@ TEST_F(VersionsTest, VersionRangesSurviveARestart) {
 TEST_F(VersionsTest, NodeWithoutACommonVersionIsRefused) {
   ASSERT_TRUE(RegisterNodeOf(protocol::kFrame, 0).ok());
   const absl::Status refused = RegisterNodeOf(kNewer, 1);
-  EXPECT_EQ(ExitCodeOf(refused), kExitVersion);
+  EXPECT_EQ(KindOf(refused), FailureKind::kVersion);
   EXPECT_THAT(std::string(refused.message()), HasSubstr(Describe(kNewer)));
   EXPECT_THAT(std::string(refused.message()), HasSubstr(Describe(protocol::kFrame)));
   EXPECT_TRUE(RegisterNodeOf(kBoth, 1).ok());
@@ -86,14 +86,15 @@ TEST_F(VersionsTest, ColocatedServerWithoutACommonVersionIsRefused) {
   request.set_colocated_node(1);
   request.add_endpoints()->set_port(1);
   Speak(kNewer, request.mutable_protocols());
-  EXPECT_EQ(ExitCodeOf(membership_->RegisterServer(now_, request).answer.status()), kExitVersion);
+  EXPECT_EQ(KindOf(membership_->RegisterServer(now_, request).answer.status()),
+            FailureKind::kVersion);
 }
 
 TEST_F(VersionsTest, ControlPlaneVersionsMustMeet) {
   v1::RegisterNodeRequest request = NodeRequest("a", 0, 2);
   request.set_protocol_version(kProtocolVersion + 3);
   const absl::Status refused = membership_->RegisterNode(now_, request).answer.status();
-  EXPECT_EQ(ExitCodeOf(refused), kExitVersion);
+  EXPECT_EQ(KindOf(refused), FailureKind::kVersion);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("version 4"));
   request.set_oldest_protocol_version(kProtocolVersion);
   EXPECT_TRUE(membership_->RegisterNode(now_, request).answer.ok());

@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "services/scheduler/declarations.h"
 #include "services/scheduler/reservations.h"
 #include "tests/unit/scheduler/job_scope_fixture.h"
@@ -78,7 +78,7 @@ TEST_F(PlacementTest, TensorWithoutAServerIsRefusedForAllNodes) {
   Plan(tensor);
   EXPECT_EQ(tensor.stage, Stages::REFUSED);
   ASSERT_NE(Broadcast(), nullptr);
-  EXPECT_EQ(Broadcast()->errors(0).exit_code(), uint32_t{kExitBadConfiguration});
+  EXPECT_EQ(Broadcast()->errors(0).exit_code(), TellFailure(FailureKind::kResources).exit_status);
   EXPECT_THAT(Broadcast()->errors(0).message(), HasSubstr("there is no summation server"));
 }
 
@@ -116,7 +116,7 @@ TEST_F(PlacementTest, OwnerThatNoLongerHoldsAPublishedTensorFailsTheJob) {
   DeclaredTensor& tensor = Published("w", 5000);
   Placement(scope()).TakeRefusal(server, &tensor, "memory lost");
   EXPECT_EQ(job_.current.state, v1::FAILED);
-  EXPECT_EQ(job_.current.failed_kind, "internal");
+  EXPECT_EQ(job_.current.failure.name, TraitsOf(FailureKind::kInternal).name);
 }
 
 class DeclarationsTest : public PlacementTest {
@@ -160,7 +160,7 @@ TEST_F(DeclarationsTest, RepeatedDeclarationIsAnsweredWithThePlanForThatNodeAlon
 
 TEST_F(DeclarationsTest, TensorThatCannotBeSummedIsRefusedForItsDeclarer) {
   Declare(0, Descriptor("w", -1));
-  EXPECT_EQ(Single(0).errors(0).kind(), "mismatch");
+  EXPECT_EQ(Single(0).errors(0).kind(), TraitsOf(FailureKind::kMismatch).name);
   EXPECT_TRUE(job_.current.tensors.empty());
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lib/base/failure.h"
 #include "tests/unit/scheduler/job_scope_fixture.h"
 
 namespace addend {
@@ -45,8 +46,7 @@ TEST_F(RecordsTest, StateSurvivesItsRecord) {
 
   job_.current.state = v1::FAILED;
   job_.current.reason = "why";
-  job_.current.exit_code = 75;
-  job_.current.failed_kind = "peer_lost";
+  job_.current.failure = TellFailure(FailureKind::kPeerLost);
   job_.current.gone[NodeId(1)] = "lost";
   job_.current.lost[NodeId(1)] = 101;
   const v1::JobRecord job = records::RecordOf(job_);

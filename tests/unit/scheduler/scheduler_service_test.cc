@@ -13,7 +13,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_format.h"
 #include "lib/base/clock.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/strings.h"
 #include "lib/base/version.h"
 #include "lib/rpc/client.h"
@@ -238,7 +238,7 @@ TEST_F(SchedulerServiceTest, FromRegistrationToPlan) {
 TEST_F(SchedulerServiceTest, RefusalCarriesItsExitCode) {
   const auto refused = JoinNode(0, 2, 100, /*protocol=*/99);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(ExitCodeOf(refused.status()), kExitVersion);
+  EXPECT_EQ(KindOf(refused.status()), FailureKind::kVersion);
   EXPECT_THAT(Message(refused.status()), HasSubstr("99"));
 }
 
@@ -260,7 +260,7 @@ TEST_F(SchedulerServiceTest, CutStreamAndSilenceEndALeaseInTime) {
   at_second.Cut();
   const v1::NodeUpdate failed =
       at_first.Next([](const v1::NodeUpdate& u) { return u.state() == v1::FAILED; });
-  EXPECT_EQ(failed.failed_kind(), "peer_lost");
+  EXPECT_EQ(failed.failed_kind(), TraitsOf(FailureKind::kPeerLost).name);
   EXPECT_THAT(failed.reason(), HasSubstr("node 1 (on gpu1, rank 1)"));
 }
 

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/strings.h"
 
 namespace addend {
@@ -101,7 +101,7 @@ TEST(SqliteStoreTest, FileThatIsNoDatabaseIsNamed) {
   std::ofstream(dir.File("s.db")) << std::string(5000, 'x');
   const auto store = OpenStore("sqlite:" + dir.File("s.db"));
   EXPECT_EQ(store.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(ExitCodeOf(store.status()), kExitBadConfiguration);
+  EXPECT_EQ(KindOf(store.status()), FailureKind::kInvalid);
   EXPECT_THAT(Message(store.status()), HasSubstr(dir.File("s.db")));
   EXPECT_THAT(Message(store.status()), HasSubstr("move it away"));
 }
@@ -129,7 +129,7 @@ TEST(SqliteStoreTest, DamagedDatabaseIsNamedAndNotOverwritten) {
 
 TEST(SqliteStoreTest, MissingFolderNamesTheWayOut) {
   const auto store = OpenStore("sqlite:/does/not/exist/s.db");
-  EXPECT_EQ(ExitCodeOf(store.status()), kExitPermission);
+  EXPECT_EQ(KindOf(store.status()), FailureKind::kPermission);
   EXPECT_THAT(Message(store.status()), HasSubstr("--store=memory"));
 }
 

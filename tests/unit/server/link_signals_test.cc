@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/mutex.h"
 #include "lib/base/strings.h"
 #include "lib/rpc/server.h"
@@ -154,14 +154,14 @@ TEST_F(LinkSignalsTest, TheFirstMessageHasIdentityProofAndEnds) {
 TEST_F(LinkSignalsTest, AGoodbyeArrivesWithItsCodesAlthoughTheConversationEndsAtOnce) {
   Begin();
   accepted_->Say({.ends = std::nullopt,
-                  .goodbye = rdma::PathFailure(
-                      WithExitCode(absl::ResourceExhaustedError("no memory"), kExitPermission))});
+                  .goodbye = rdma::PathFailure(WithKind(absl::ResourceExhaustedError("no memory"),
+                                                        FailureKind::kPermission))});
   accepted_.reset();
   const auto word = node_ear_.Word(0);
   ASSERT_TRUE(word.ok() && word->goodbye.has_value()) << word.status();
   EXPECT_EQ(word->goodbye->code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(Message(*word->goodbye), "no memory");
-  EXPECT_EQ(ExitCodeOf(*word->goodbye), kExitPermission);
+  EXPECT_EQ(ExitCodeOf(*word->goodbye), TraitsOf(FailureKind::kPermission).exit_status);
   EXPECT_TRUE(rdma::IsPathFailure(*word->goodbye));
   EXPECT_TRUE(rdma::IsSaidByPeer(*word->goodbye));
 }

@@ -5,7 +5,7 @@
 #include <httplib.h>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/strings.h"
 #include "lib/telemetry/labelled_gauges.h"
 #include "lib/telemetry/metrics.h"
@@ -120,7 +120,7 @@ TEST_F(HttpServerTest, ATakenPortIsRefused) {
   EXPECT_EQ(Message(second.status()),
             absl::StrFormat("cannot listen on 127.0.0.1:%d for HTTP: Address already in use",
                             server_->port()));
-  EXPECT_EQ(ExitCodeOf(second.status()), kExitBadConfiguration);
+  EXPECT_EQ(KindOf(second.status()), FailureKind::kInvalid);
   const auto everywhere =
       HttpServer::Start("", server_->port(), &registry_, [] { return absl::OkStatus(); });
   EXPECT_THAT(Message(everywhere.status()), HasSubstr("Address already in use"));

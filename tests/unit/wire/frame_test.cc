@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/wire/crc32c.h"
 
 namespace addend {
@@ -130,7 +130,7 @@ TEST(FrameTest, AnotherVersionIsNamedBeforeAnythingElse) {
   EncodeHeader(Sample(), &bytes);
   bytes[4] = std::byte{9};
   const auto decoded = DecodeHeader(bytes);
-  EXPECT_EQ(ExitCodeOf(decoded.status()), kExitVersion);
+  EXPECT_EQ(KindOf(decoded.status()), FailureKind::kVersion);
   EXPECT_NE(std::string(decoded.status().message()).find("version 9"), std::string::npos);
 }
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 
 namespace addend {
 namespace {
@@ -26,7 +26,7 @@ TEST(LinkVersionTest, AFrameOfAnotherVersionThanTheHelloIsRefused) {
   FrameHeader hello = Of(5);
   link.Sign(&hello);
   EXPECT_TRUE(link.Check(Of(5)).ok());
-  EXPECT_EQ(ExitCodeOf(link.Check(Of(6))), kExitVersion);
+  EXPECT_EQ(KindOf(link.Check(Of(6))), FailureKind::kVersion);
 }
 
 TEST(LinkVersionTest, EveryVersionOfTheRangeIsDecodedAndNoOther) {
@@ -35,7 +35,7 @@ TEST(LinkVersionTest, EveryVersionOfTheRangeIsDecodedAndNoOther) {
   EXPECT_EQ(DecodeHeader(bytes, {5, 6})->version, 6);
   EXPECT_EQ(DecodeHeader(bytes, {6, 9})->version, 6);
   const absl::Status refused = DecodeHeader(bytes, {4, 5}).status();
-  EXPECT_EQ(ExitCodeOf(refused), kExitVersion);
+  EXPECT_EQ(KindOf(refused), FailureKind::kVersion);
   EXPECT_NE(refused.message().find("versions 4 to 5"), refused.message().npos);
 }
 

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_format.h"
 #include "lib/auth/link_proof.h"
+#include "lib/base/failure.h"
 #include "lib/base/strings.h"
 #include "lib/transport/transport.h"
 #include "services/worker_agent/node_context.h"

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "lib/base/failure.h"
 #include "lib/client/addend.h"
 #include "tests/unit/worker_agent/fake_generation.h"
 
@@ -30,7 +31,7 @@ class GenerationStateTest : public ::testing::Test {
   }
   std::vector<ipc::Type> Told() const { return generation_.trainers[0]->types(); }
 
-  const absl::Status lost_ = absl::UnavailableError("node 0 was lost");
+  const absl::Status lost_ = MakeFailure(FailureKind::kPeerLost, "node 0 was lost");
   FakeNode node_;
   FakeGeneration generation_{&node_};
   GenerationState& state_ = generation_.state;
@@ -39,7 +40,7 @@ class GenerationStateTest : public ::testing::Test {
 };
 
 TEST_F(GenerationStateTest, WithoutAStartedRoundTrainersAreToldAtOnce) {
-  state_.Fail(lost_, "peer_lost");
+  state_.Fail(lost_);
   EXPECT_THAT(node_.reports.said, ElementsAre("failed peer_lost: node 0 was lost"));
   EXPECT_FALSE(state_.running());
   EXPECT_THAT(Told(), IsEmpty()) << "not within the call";
@@ -56,7 +57,7 @@ TEST_F(GenerationStateTest, WithoutAStartedRoundTrainersAreToldAtOnce) {
 
 TEST_F(GenerationStateTest, StartedRoundEndsBeforeTrainersAreTold) {
   StartRound();
-  state_.Fail(lost_, "peer_lost");
+  state_.Fail(lost_);
   node_.loop.Settle();
   EXPECT_THAT(Told(), IsEmpty());
   const auto result = FloatBytes({1, 1, 1, 1});
@@ -67,7 +68,7 @@ TEST_F(GenerationStateTest, StartedRoundEndsBeforeTrainersAreTold) {
 
 TEST_F(GenerationStateTest, AbortedRoundIsDecided) {
   StartRound();
-  state_.Fail(lost_, "peer_lost");
+  state_.Fail(lost_);
   ASSERT_TRUE(link_->Deliver(generation_.FrameOf(FrameType::kAborted, *tensor_, 0)).ok());
   node_.loop.Settle();
   EXPECT_THAT(Told(), ElementsAre(ipc::Type::kFailure));
@@ -75,7 +76,7 @@ TEST_F(GenerationStateTest, AbortedRoundIsDecided) {
 
 TEST_F(GenerationStateTest, WithoutADecisionTrainersAreToldALeaseLater) {
   StartRound();
-  state_.Fail(lost_, "peer_lost");
+  state_.Fail(lost_);
   node_.loop.Pass(absl::Seconds(9));
   EXPECT_THAT(Told(), IsEmpty());
   node_.loop.Pass(absl::Seconds(2));
@@ -85,24 +86,24 @@ TEST_F(GenerationStateTest, WithoutADecisionTrainersAreToldALeaseLater) {
 
 TEST_F(GenerationStateTest, OnlyTheFirstFailureOfTheNodeCounts) {
   StartRound();
-  state_.Fail(lost_, "peer_lost");
-  state_.Fail(absl::InternalError("another"), "internal");
+  state_.Fail(lost_);
+  state_.Fail(absl::InternalError("another"));
   EXPECT_EQ(state_.why(), lost_);
   EXPECT_EQ(node_.reports.said.size(), 1u);
   EXPECT_THAT(node_.counters.failures,
-              ElementsAre(std::pair<const std::string, uint64_t>("peer_lost", 1)));
+              ElementsAre(std::pair<const std::string, uint64_t>(CauseOf(lost_), 1)));
 }
 
 TEST_F(GenerationStateTest, SchedulersReasonReplacesTheNodesUntilTrainersAreTold) {
   StartRound();
-  state_.Fail(lost_, "peer_lost");
-  state_.FailAsTold(absl::DeadlineExceededError("a rank stalled"), "stalled");
+  state_.Fail(lost_);
+  state_.FailAsTold(MakeFailure(FailureKind::kStalled, "a rank stalled"));
   EXPECT_EQ(state_.why().message(), "a rank stalled");
   EXPECT_EQ(node_.reports.said.size(), 1u) << "the scheduler knows";
   state_.End(/*decided=*/false);
   EXPECT_EQ(generation_.trainers[0]->Last<ipc::FailureMessage>().code,
             uint32_t{ADDEND_ERROR_STALLED});
-  state_.FailAsTold(lost_, "peer_lost");
+  state_.FailAsTold(lost_);
   EXPECT_EQ(state_.why().message(), "a rank stalled") << "the trainers were told";
 }
 

@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "lib/base/failure.h"
 #include "lib/client/addend.h"
 #include "services/worker_agent/agent_report.h"
 #include "tests/unit/worker_agent/fake_node.h"
@@ -129,7 +130,7 @@ TEST_F(NodeGenerationTest, LastTrainerThatLeavesMakesTheNodeIdle) {
 TEST_F(NodeGenerationTest, FailureOfTheJobReachesTheTrainers) {
   v1::NodeUpdate update = Update(v1::FAILED);
   update.set_reason("node 0 was lost");
-  update.set_failed_kind("peer_lost");
+  update.set_failed_kind(TellFailure(FailureKind::kPeerLost).name);
   generation_->Apply(update);
   node_.loop.Settle();
   EXPECT_EQ(trainers_[0].Last<ipc::FailureMessage>().reason, "node 0 was lost");

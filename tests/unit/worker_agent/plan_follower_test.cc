@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "lib/base/failure.h"
 #include "tests/unit/worker_agent/fake_generation.h"
 
 namespace addend {
@@ -77,7 +78,7 @@ TEST_F(PlanFollowerTest, TensorErrorFailsTheTensorAlone) {
   v1::NodeUpdate update;
   v1::TensorError* const error = update.add_errors();
   error->set_name("t");
-  error->set_kind("resources");
+  error->set_kind(TellFailure(FailureKind::kResources).name);
   error->set_message("too large");
   generation_.plan.Apply(update);
   EXPECT_TRUE(absl::IsResourceExhausted(tensor_->error));

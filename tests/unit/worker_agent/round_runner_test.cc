@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/client/addend.h"
 #include "lib/wire/stamp.h"
 #include "tests/unit/worker_agent/fake_generation.h"
@@ -101,7 +101,7 @@ TEST_F(RoundRunnerTest, RoundWaitsForThePlan) {
 
 TEST_F(RoundRunnerTest, NoRoundStartsInAFailingGeneration) {
   Plan();
-  generation_.state.Fail(absl::UnavailableError("lost"), "peer_lost");
+  generation_.state.Fail(MakeFailure(FailureKind::kPeerLost, "lost"));
   PushAll();
   EXPECT_THAT(link_->frames, IsEmpty());
 }
@@ -177,7 +177,7 @@ TEST_F(RoundRunnerTest, OwnerThatRecoversGetsNoContribution) {
 TEST_F(RoundRunnerTest, FailedTensorAnswersEveryPush) {
   Plan();
   ASSERT_TRUE(generation_.Push(tensor_, 0, {1, 2, 3, 4}).ok());
-  generation_.rounds.FailTensor(tensor_.get(), absl::ResourceExhaustedError("too large"), "");
+  generation_.rounds.FailTensor(tensor_.get(), absl::ResourceExhaustedError("too large"));
   EXPECT_EQ(trainer(0).Last<ipc::ResultMessage>().code, uint32_t{ADDEND_ERROR_RESOURCES});
   EXPECT_THAT(trainer(1).types(), IsEmpty()) << "it has not pushed";
   ASSERT_TRUE(generation_.Push(tensor_, 1, {1, 2, 3, 4}).ok());

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/strings.h"
 #include "lib/server/link_signals.h"
 
@@ -95,7 +95,7 @@ TEST(Route, TransportRdmaNeverFallsBackToTcp) {
                           {TransportMode::kRdma, {Port("a:1", 1)}, {}, "", "the server has none"}};
   for (const Case& c : failing) {
     const auto route = ChooseRoute(Choice(c.mode, c.here), Server(true, c.there), "");
-    EXPECT_EQ(ExitCodeOf(route.status()), kExitBadConfiguration);
+    EXPECT_EQ(KindOf(route.status()), FailureKind::kInvalid);
     EXPECT_THAT(Message(route.status()), HasSubstr(c.why));
   }
   const auto again = ChooseRoute(Choice(TransportMode::kRdma, {Port("a:1", 1)}),
@@ -117,7 +117,7 @@ TEST(Route, FailedRdmaIsTriedAgainWithoutTcp) {
 TEST(Route, ServerThatTakesOnlyRdmaNeedsRdmaHere) {
   const auto route =
       ChooseRoute(Choice(TransportMode::kTcp, {}), Server(false, {Port("b:1", 2)}), "");
-  EXPECT_EQ(ExitCodeOf(route.status()), kExitBadConfiguration);
+  EXPECT_EQ(KindOf(route.status()), FailureKind::kInvalid);
   EXPECT_THAT(Message(route.status()), HasSubstr("far"));
 }
 

@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/base/strings.h"
 #include "lib/transport/convoy.h"
 #include "lib/transport/rdma/signals.h"
@@ -95,7 +95,7 @@ class ServerLinkTest : public ::testing::Test, private ServerEvents {
 };
 
 const absl::Status kFatal =
-    WithExitCode(absl::InvalidArgumentError("other versions"), kExitMismatch);
+    WithKind(absl::InvalidArgumentError("other versions"), FailureKind::kMismatch);
 
 TEST_F(ServerLinkTest, ExitStatusAndFinalCodeOfAnUnauthenticatedPeerAreDropped) {
   for (const absl::Status& why :
@@ -119,19 +119,18 @@ TEST_F(ServerLinkTest, UnauthenticatedPeerMayReportAFailedPath) {
 }
 
 TEST_F(ServerLinkTest, ErrorFoundByThisEndKeepsItsCodeAndExitStatus) {
-  const absl::Status found =
-      WithExitCode(absl::PermissionDeniedError("no locked memory"), kExitPermission);
+  const absl::Status found = MakeFailure(FailureKind::kPermission, "no locked memory");
   for (const absl::Status& why :
        {WhyAttemptFailed(found), WhyAttemptFailed(rdma::PathFailure(found)),
         WhyUnprovedLinkEnded(rdma::PathFailure(found))}) {
     EXPECT_EQ(why.code(), found.code()) << why;
-    EXPECT_EQ(ExitCodeOf(why), kExitPermission) << why;
+    EXPECT_EQ(KindOf(why), FailureKind::kPermission) << why;
   }
 }
 
 TEST_F(ServerLinkTest, UnavailableUnauthenticatedPeerIsTriedAgain) {
   const absl::Status why = WhyAttemptFailed(
-      rdma::SaidByPeer(WithExitCode(absl::UnavailableError("stops"), kExitVersion)));
+      rdma::SaidByPeer(WithKind(absl::UnavailableError("stops"), FailureKind::kVersion)));
   EXPECT_TRUE(absl::IsUnavailable(why)) << why;
   EXPECT_EQ(ExitCodeOf(why), ExitCodeOf(absl::UnavailableError("")));
 }

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "lib/base/exit_codes.h"
+#include "lib/base/failure.h"
 #include "lib/transport/rdma/signals.h"
 #include "tests/unit/worker_agent/fake_generation.h"
 
@@ -60,7 +60,7 @@ TEST_F(ServersTest, RefusesServersThatCannotBeReached) {
   node_.directory.servers[2].mutable_endpoints(0)->set_host("127.0.0.1");
   const absl::Status loopback = servers_.LinkTo(2, 0).status();
   EXPECT_THAT(loopback.message(), HasSubstr("advertises 127.0.0.1, which other machines cannot"));
-  EXPECT_EQ(ExitCodeOf(loopback), kExitBadConfiguration);
+  EXPECT_EQ(KindOf(loopback), FailureKind::kInvalid);
   EXPECT_THAT(servers_.links(), IsEmpty());
 }
 
@@ -87,7 +87,7 @@ TEST_F(ServersTest, ServerThatRefusesConnectionsIsReportedLostOnce) {
 
 TEST_F(ServersTest, DisagreementFailsTheGeneration) {
   LinkToOwner(2);
-  node_.tcp.Open()->Close(WithExitCode(absl::FailedPreconditionError("v9"), kExitVersion));
+  node_.tcp.Open()->Close(MakeFailure(FailureKind::kVersion, "v9"));
   node_.loop.Settle();
   EXPECT_FALSE(generation_.state.running());
   EXPECT_THAT(node_.reports.said, ElementsAre(HasSubstr("failed version: summation server 2")));
