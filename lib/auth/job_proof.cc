@@ -32,10 +32,10 @@ absl::StatusOr<std::string> ReadSecretFile(const std::string& path) {
   return secret;
 }
 
-std::string JoinProof(std::string_view secret, std::string_view what) {
+std::string JoinProof(std::string_view secret, std::string_view subject) {
   const SignedText label("addend join 1");
   std::string text(TextOf(label.bytes()));
-  text.append(what);
+  text.append(subject);
   return std::string(TextOf(Sign(BytesOf(secret), BytesOf(text))));
 }
 

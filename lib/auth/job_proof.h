@@ -21,8 +21,8 @@ absl::StatusOr<std::string> ReadSecretFile(const std::string& path);
 // own.
 inline std::string OfJob(std::string_view job) { return std::string("job ").append(job); }
 inline constexpr std::string_view kOfServers = "servers";
-// HMAC-SHA256(secret, "addend join 1" | what): 32 bytes.
-std::string JoinProof(std::string_view secret, std::string_view what);
+// HMAC-SHA256(secret, "addend join 1" | subject): 32 bytes.
+std::string JoinProof(std::string_view secret, std::string_view subject);
 // SHA-256. An empty proof has an empty digest: no secret was given.
 std::string DigestOf(std::string_view proof);
 

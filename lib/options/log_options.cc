@@ -11,10 +11,10 @@ ABSL_FLAG(std::string, log_format, "text",
 
 namespace addend {
 
-absl::Status StartLogging(LogOptions who) {
-  who.level = absl::GetFlag(FLAGS_log_level);
-  who.format = absl::GetFlag(FLAGS_log_format);
-  return InitLogging(who);
+absl::Status StartLogging(LogOptions log) {
+  log.level = absl::GetFlag(FLAGS_log_level);
+  log.format = absl::GetFlag(FLAGS_log_format);
+  return InitLogging(log);
 }
 
 }  // namespace addend

@@ -6,8 +6,8 @@
 
 namespace addend {
 
-// InitLogging with the parsed flags, which are declared in log_options.cc. `who`: the process that
+// InitLogging with the parsed flags, which are declared in log_options.cc. `log`: the process that
 // lines name; its level and format are ignored.
-absl::Status StartLogging(LogOptions who);
+absl::Status StartLogging(LogOptions log);
 
 }  // namespace addend

@@ -32,7 +32,7 @@ constexpr uint64_t kMemoryLimit = 1 << 20;
 constexpr uint32_t kNodesMost = 64;
 
 Engine* TheEngine() {
-  // Destroyed by exit(), before what was made earlier: its threads write to the log of start.cc.
+  // Destroyed by exit(), before older objects: its threads write to the log of start.cc.
   static const std::unique_ptr<Engine> engine = *Engine::Create({.shards = 2,
                                                                  .memory_limit_bytes = kMemoryLimit,
                                                                  .incarnation = Incarnation(1),

@@ -21,8 +21,8 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
   logger->set_level(spdlog::level::debug);
   spdlog::set_default_logger(std::move(logger));
   std::signal(SIGPIPE, SIG_IGN);
-  // Before the targets' objects, so that exit() ends their threads first: what OpenSSL keeps for a
-  // thread that outlives OpenSSL is never freed.
+  // Before the targets' objects, so that exit() ends their threads first: OpenSSL never frees the
+  // state of a thread that outlives it.
   OPENSSL_init_crypto(OPENSSL_INIT_LOAD_CONFIG, nullptr);
   return 0;
 }

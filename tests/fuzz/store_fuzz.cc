@@ -226,7 +226,7 @@ void TakeInput(const Message& message) {
   for (const v1::Call& call : input.calls()) scheduler.Take(call);
   scheduler.Show();
   const absl::Status again = scheduler.Start();
-  FUZZ_CHECK(again.ok(), again.ToString().c_str());  // on what a scheduler has stored
+  FUZZ_CHECK(again.ok(), again.ToString().c_str());  // on the records of a scheduler
   scheduler.Show();
 }
 

@@ -384,7 +384,7 @@ void Run::Play() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace addend::fuzz;
-  // Destroyed by exit(), before what was made earlier: its threads write to the log of start.cc.
+  // Destroyed by exit(), before older objects: its threads write to the log of start.cc.
   static OneNode node(SocketPath());
   Input input(data, size);
   Run(&node, &input).Play();

@@ -42,7 +42,7 @@ def comments_of(path):
     if path.suffix == ".md":
         return re.sub(r"```.*?```|`[^`\n]*`", " ", text, flags=re.S)
     if path.suffix == ".py":
-        return " ".join(python_comments(text))
+        return re.sub(r"\bNone\b", " ", " ".join(python_comments(text)))  # a value, not a pronoun
     # Strings first: they may contain text like a comment.
     found = re.findall(r'"(?:\\.|[^"\\\n])*"|//([^\n]*)|/\*(.*?)\*/', text, re.S)
     return " ".join(line or block for line, block in found)
