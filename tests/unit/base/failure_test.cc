@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <iterator>
+#include <string_view>
+
 #include "lib/base/strings.h"
 #include "lib/client/addend.h"
 
@@ -31,6 +34,35 @@ TEST(FailureTest, NewFailureHasAllOfItsKind) {
     EXPECT_EQ(KindOf(status), traits.kind);
     EXPECT_EQ(ExitCodeOf(status), traits.exit_status);
     EXPECT_EQ(CauseOf(status), traits.cause);
+  }
+}
+
+// Users' rules name them: podFailurePolicy, alerts, and members of other releases.
+TEST(FailureTest, NumbersAndWordsStay) {
+  struct Seen {
+    FailureKind kind;
+    int exit_status;
+    std::string_view name;
+    std::string_view cause;
+  };
+  const Seen seen[] = {{FailureKind::kInvalid, 64, "internal", "other"},
+                       {FailureKind::kMismatch, 65, "mismatch", "mismatch"},
+                       {FailureKind::kVersion, 66, "version", "other"},
+                       {FailureKind::kInternal, 70, "internal", "other"},
+                       {FailureKind::kTemporary, 75, "internal", "other"},
+                       {FailureKind::kUnreachable, 76, "internal", "other"},
+                       {FailureKind::kPermission, 77, "internal", "other"},
+                       {FailureKind::kResources, 64, "resources", "resources"},
+                       {FailureKind::kShortage, 75, "resources", "resources"},
+                       {FailureKind::kPeerLost, 75, "peer_lost", "peer_lost"},
+                       {FailureKind::kStalled, 75, "stalled", "stalled"}};
+  EXPECT_EQ(std::size(seen), kFailureTable.size());
+  for (const Seen& row : seen) {
+    const FailureTraits& traits = TraitsOf(row.kind);
+    EXPECT_EQ(traits.kind, row.kind) << "the table is in the order of the kinds";
+    EXPECT_EQ(traits.exit_status, row.exit_status) << row.name;
+    EXPECT_EQ(traits.name, row.name);
+    EXPECT_EQ(traits.cause, row.cause) << row.name;
   }
 }
 
