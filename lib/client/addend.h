@@ -17,7 +17,8 @@
  *
  * Errors. Every function that can fail returns an addend_code; addend_last_error() returns a
  * readable sentence about the last failure in the calling thread. Once the job has failed, every
- * pending and later call returns the job's error.
+ * pending and later call returns the job's error; a call whose memory is being copied, after the
+ * copy.
  *
  * Threads. All functions may be called from any thread. Blocking calls (init, wait, next_done)
  * never hold a lock that the other functions need.

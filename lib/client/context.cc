@@ -24,7 +24,7 @@ Context::Context(std::unique_ptr<AgentSocket> socket, const Place& place,
           },
           [this](const Error& error) { operations_.Fail(error); }),
       operations_(
-          socket_->path(), staging_bytes_per_s,
+          socket_->path(), CopyAtRate(staging_bytes_per_s),
           [this](const ipc::Encoded& message) { socket_->Send(message); }, &device_rounds_),
       reader_(
           socket_->path(), place.num_nodes,

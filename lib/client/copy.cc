@@ -1,8 +1,10 @@
 // The copies between the caller's memory and the segments.
 #include "lib/client/copy.h"
 
+#include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <thread>
 
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -46,6 +48,16 @@ void Copy(void* to, const void* from, size_t bytes) {
   }
 #endif
   std::memcpy(to, from, bytes);
+}
+
+CopyFn CopyAtRate(double bytes_per_s) {
+  if (bytes_per_s <= 0) return Copy;
+  return [bytes_per_s](void* to, const void* from, size_t bytes) {
+    const auto began = std::chrono::steady_clock::now();
+    Copy(to, from, bytes);
+    const std::chrono::duration<double> least(static_cast<double>(bytes) / bytes_per_s);
+    std::this_thread::sleep_until(began + least);
+  };
 }
 
 }  // namespace addend::client

@@ -4,10 +4,8 @@
 
 #include <chrono>
 #include <cstring>
-#include <thread>
 #include <utility>
 
-#include "lib/client/copy.h"
 #include "lib/client/objects.h"
 
 namespace addend::client {
@@ -42,10 +40,9 @@ std::string Describe(const std::vector<int64_t>& shape, DType dtype, ReduceOp op
 
 }  // namespace
 
-Operations::Operations(std::string agent, double staging_bytes_per_s, SendFn send,
-                       DeviceRounds* device_rounds)
+Operations::Operations(std::string agent, CopyFn copy, SendFn send, DeviceRounds* device_rounds)
     : agent_(std::move(agent)),
-      staging_bytes_per_s_(staging_bytes_per_s),
+      copy_(std::move(copy)),
       send_(std::move(send)),
       device_rounds_(device_rounds) {}
 
@@ -156,7 +153,7 @@ void Operations::StartPush(const std::shared_ptr<Operation>& operation) {
   if (in != nullptr && in != tensor.contribution->data() && tensor.bytes > 0) {
     operation->copying_in = true;
     lock.unlock();
-    Stage(tensor.contribution->data(), in, tensor.bytes);
+    copy_(tensor.contribution->data(), in, tensor.bytes);
     copied_in_bytes_.fetch_add(tensor.bytes, std::memory_order_relaxed);
     lock.lock();
     operation->copying_in = false;
@@ -185,14 +182,6 @@ void Operations::StartDevicePush(const Lock&, const std::shared_ptr<Operation>& 
                                  .empty = operation->empty,
                                  .on_device = true};
   send_(message.Encode());
-}
-
-void Operations::Stage(void* to, const void* from, size_t bytes) const {
-  const auto began = std::chrono::steady_clock::now();
-  Copy(to, from, bytes);
-  if (staging_bytes_per_s_ <= 0) return;
-  const std::chrono::duration<double> least(static_cast<double>(bytes) / staging_bytes_per_s_);
-  std::this_thread::sleep_until(began + least);
 }
 
 Error Operations::Wait(const std::shared_ptr<Operation>& operation, double timeout_s) {
@@ -233,7 +222,10 @@ void Operations::SetTag(const std::shared_ptr<Operation>& operation, uint64_t ta
 
 Error Operations::NextDone(double timeout_s, uint64_t* tag) {
   Lock lock(mu_);
-  const auto ready = [&] { return !done_tags_.empty() || shut_ || !failure_.ok(); };
+  // After the job's end every tag comes before the error.
+  const auto ready = [&] {
+    return !done_tags_.empty() || ((shut_ || !failure_.ok()) && copying_ == 0);
+  };
   if (!WaitFor(tag_done_, lock, timeout_s, ready)) {
     return MakeError(ADDEND_ERROR_TIMEOUT, "no push-pull has ended within %g s", timeout_s);
   }
@@ -299,11 +291,9 @@ Error Operations::EndRound(uint32_t number, uint64_t round, Error outcome) {
                         "the agent at %s sent the end of a result of which parts are missing",
                         agent_.c_str());
   }
-  if (outcome.ok()) {
-    CopyOut(lock, operation.get());
-    if (EndIfDue(lock, operation)) return {};
-  }
+  if (outcome.ok()) CopyOut(lock, operation.get());
   rounds_.fetch_add(1, std::memory_order_relaxed);
+  if (EndIfDue(lock, operation)) return {};
   std::deque<std::shared_ptr<Operation>>& pending = operation->tensor->pending;
   pending.pop_front();
   const std::shared_ptr<Operation> next = pending.empty() ? nullptr : pending.front();
@@ -321,7 +311,7 @@ void Operations::CopyOut(Lock& lock, Operation* operation) {
   if (out == nullptr || tensor.bytes == 0) return;
   operation->copying_out = true;
   lock.unlock();
-  Stage(out, operation->result, tensor.bytes);
+  copy_(out, operation->result, tensor.bytes);
   copied_out_bytes_.fetch_add(tensor.bytes, std::memory_order_relaxed);
   lock.lock();
   operation->copying_out = false;
@@ -330,8 +320,10 @@ void Operations::CopyOut(Lock& lock, Operation* operation) {
 void Operations::End(const Lock&, const std::shared_ptr<Operation>& operation, Error error) {
   if (operation->done.load() || !operation->error.ok()) return;
   operation->error = std::move(error);
-  // Whoever copies calls EndIfDue: the caller may free its memory at the end.
-  if (operation->copying_in || operation->copying_out) return;
+  if (operation->copying_in || operation->copying_out) {
+    ++copying_;  // EndIfDue follows the copy: at its end the caller may free its memory
+    return;
+  }
   operation->done.store(true, std::memory_order_release);
   operation->changed.notify_all();
   if (!operation->tagged) return;
@@ -341,7 +333,9 @@ void Operations::End(const Lock&, const std::shared_ptr<Operation>& operation, E
 
 bool Operations::EndIfDue(const Lock& lock, const std::shared_ptr<Operation>& operation) {
   if (operation->error.ok()) return false;
+  --copying_;
   End(lock, operation, std::exchange(operation->error, {}));
+  tag_done_.notify_all();
   return true;
 }
 

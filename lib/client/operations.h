@@ -25,6 +25,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "lib/client/copy.h"
 #include "lib/client/device_rounds.h"
 #include "lib/client/error.h"
 #include "lib/client/messages.h"
@@ -37,10 +38,9 @@ class Operations {
   // Sends to the agent, or queues. Called with the mutex held: it calls no method of this object.
   using SendFn = std::function<void(const ipc::Encoded&)>;
 
-  // `agent`: its socket's path, for messages. `staging_bytes_per_s` limits the rate of copies; 0:
-  // no limit.
-  Operations(std::string agent, double staging_bytes_per_s, SendFn send,
-             DeviceRounds* device_rounds);
+  // `agent`: its socket's path, for messages. `copy` is called without the mutex, by several
+  // threads at a time.
+  Operations(std::string agent, CopyFn copy, SendFn send, DeviceRounds* device_rounds);
 
   // ---- the caller's threads: any thread but the reader's ----
   // Blocks until the agent answers. Declaring a name again returns the same tensor, or
@@ -101,7 +101,6 @@ class Operations {
   void StartDevicePush(const Lock& lock, const std::shared_ptr<Operation>& operation);
   std::shared_ptr<Operation> UnderWay(const Lock& lock, uint32_t number, uint64_t round) const;
   void CopyOut(Lock& lock, Operation* operation);
-  void Stage(void* to, const void* from, size_t bytes) const;
   // Of an operation whose memory is being copied, only notes the error.
   void End(const Lock& lock, const std::shared_ptr<Operation>& operation, Error error);
   // After a copy: true if the job ended meanwhile, and with it the operation.
@@ -109,7 +108,7 @@ class Operations {
   void EndAll(const Lock& lock, const Error& error);
 
   const std::string agent_;
-  const double staging_bytes_per_s_;
+  const CopyFn copy_;
   const SendFn send_;
   DeviceRounds* const device_rounds_;  // has a mutex of its own
 
@@ -117,7 +116,7 @@ class Operations {
   std::atomic<uint64_t> copied_out_bytes_{0};
   std::atomic<uint64_t> rounds_{0};
 
-  // Never held during a call to the GPU library. May be held during a call to device_rounds_->End()
+  // Never held during a call to the GPU library, but for the unmapping in Clear(). May be held during a call to device_rounds_->End()
   // and Start(), which do not wait.
   mutable std::mutex mu_;
   // Guarded by mu_.
@@ -125,8 +124,9 @@ class Operations {
   std::unordered_map<uint64_t, std::shared_ptr<Tensor>> by_request_;  // awaiting kDeclared
   std::unordered_map<uint32_t, std::shared_ptr<Tensor>> by_number_;
   std::deque<uint64_t> done_tags_;
-  Error failure_;      // the job's
-  bool shut_ = false;  // Close was called
+  size_t copying_ = 0;  // operations that end with their error after the copy
+  Error failure_;       // the job's
+  bool shut_ = false;   // Close was called
   std::condition_variable declared_;
   std::condition_variable tag_done_;
 };

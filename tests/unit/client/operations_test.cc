@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include <atomic>
+#include <latch>
 #include <thread>
 
 #include "tests/unit/client/parts.h"
@@ -179,25 +179,53 @@ TEST_F(OperationsTest, TagsComeInTheOrderOfTheEnds) {
   EXPECT_EQ(tag, 102u);
 }
 
-// The copy of a result takes half a second.
-class SlowOperationsTest : public OperationsTest {
+// A copy that goes on until the test lets it end.
+class SlowCopyTest : public OperationsTest {
  protected:
-  SlowOperationsTest() : OperationsTest(/*staging_bytes_per_s=*/2 * kElements * sizeof(float)) {}
+  SlowCopyTest()
+      : OperationsTest([this](void* to, const void* from, size_t bytes) {
+          began_.count_down();
+          go_on_.wait();
+          Copy(to, from, bytes);
+        }) {}
+
+  std::latch began_{1};
+  std::latch go_on_{1};
 };
 
-TEST_F(SlowOperationsTest, FailureDuringACopyEndsTheOperationAfterTheCopy) {
+TEST_F(SlowCopyTest, FailureEndsTheOperationAfterTheCopyOfItsResult) {
   const auto tensor = DeclareTensor();
   std::vector<float> out(kElements, -1);
   const auto operation = Push(tensor, nullptr, out.data());
+  operations_.SetTag(operation, 101);
   const auto next = Push(tensor, nullptr, out.data());
-  WriteResult(1, 5);
   std::thread reader([&] { EXPECT_TRUE(operations_.EndRound(kNumber, 1, {}).ok()); });
-  while (std::atomic_ref(out.back()).load() != 5) std::this_thread::yield();
+  began_.wait();
   operations_.Fail(lost_);
   EXPECT_EQ(operations_.Wait(next, 0).text, lost_.text);
   EXPECT_EQ(operations_.Wait(operation, 0).code, ADDEND_ERROR_TIMEOUT) << "its memory is in use";
+  uint64_t tag = 0;
+  EXPECT_EQ(operations_.NextDone(0, &tag).code, ADDEND_ERROR_TIMEOUT) << "a tag will come";
+  go_on_.count_down();
   EXPECT_EQ(operations_.Wait(operation, -1).text, lost_.text);
+  ASSERT_TRUE(operations_.NextDone(-1, &tag).ok());
+  EXPECT_EQ(tag, 101u);
+  EXPECT_EQ(operations_.NextDone(-1, &tag).text, lost_.text);
   reader.join();
+}
+
+TEST_F(SlowCopyTest, FailureEndsTheOperationAfterTheCopyOfItsContribution) {
+  const auto tensor = DeclareTensor();
+  const std::vector<float> in(kElements, 3);
+  std::shared_ptr<Operation> operation;
+  std::thread caller(
+      [&] { EXPECT_TRUE(operations_.Push(tensor, in.data(), nullptr, 0, &operation).ok()); });
+  began_.wait();
+  operations_.Fail(lost_);
+  go_on_.count_down();
+  caller.join();
+  EXPECT_EQ(operations_.Wait(operation, 0).text, lost_.text);
+  EXPECT_TRUE(Sent<ipc::PushMessage>().empty()) << "the job has ended";
 }
 
 TEST_F(OperationsTest, FailureReachesEveryWaitingAndLaterCall) {

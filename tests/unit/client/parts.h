@@ -109,9 +109,7 @@ class RecordingExecutor final : public DeviceExecutor {
 // Operations and GPU rounds, joined as the Context joins them.
 class ClientPartsTest : public testing::Test {
  protected:
-  // Copies of tensors take no longer than necessary, or as long as this rate says.
-  explicit ClientPartsTest(double staging_bytes_per_s = 0)
-      : staging_bytes_per_s_(staging_bytes_per_s) {}
+  explicit ClientPartsTest(CopyFn copy = Copy) : copy_(std::move(copy)) {}
 
   static constexpr uint32_t kNumber = 4;  // the agent's, of Declare's tensor
   static constexpr int64_t kElements = 4;
@@ -180,7 +178,7 @@ class ClientPartsTest : public testing::Test {
     sent_changed_.notify_all();
   }
 
-  const double staging_bytes_per_s_;
+  const CopyFn copy_;
   GuardedFd results_;
   std::mutex sent_mu_;
   std::condition_variable sent_changed_;
@@ -191,8 +189,8 @@ class ClientPartsTest : public testing::Test {
   DeviceRounds device_rounds_{
       "/agent", [this](const ipc::Encoded& message, GuardedFd) { Send(message); },
       [this](const Error& error) { operations_.Fail(error); }, RecordingExecutor::OpenTo(&record_)};
-  Operations operations_{"/agent", staging_bytes_per_s_,
-                         [this](const ipc::Encoded& message) { Send(message); }, &device_rounds_};
+  Operations operations_{"/agent", copy_, [this](const ipc::Encoded& message) { Send(message); },
+                         &device_rounds_};
 };
 
 }  // namespace addend::client
