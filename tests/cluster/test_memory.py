@@ -26,7 +26,7 @@ def test_memory_is_what_the_formula_says(tmp_path, nodes, dtype):
     early = (nodes - 1) * elements * width
     with Cluster(tmp_path, nodes, 1, cpu_servers=1, agent_flags=["--colocated-summation=false"]) as cluster:
         process = resident_bytes(cluster.servers[0].pid)
-        ranks = cluster.start_ranks("late.py", {"elements": elements, "dtype": dtype, "rounds": 4, "late_s": 0.7})
+        ranks = cluster.start_ranks("late.py", {"elements": elements, "dtype": dtype, "rounds": 4, "late_s": 3})
         ranks.wait_at("done", 120)
         peak = peak_resident_bytes(cluster.servers[0].pid)
         ranks.open("done")

@@ -49,7 +49,7 @@ def test_five_gigabytes_on_one_node(tmp_path):
     if available_bytes() < 14e9:
         pytest.skip("less than 14 GB of memory are free")
     with Cluster(tmp_path, 1, 1, 0) as cluster:
-        outcome, = cluster.run_ranks("huge.py", {"bytes": 5_000_000_000, "in_place": True}, timeout=120)
+        outcome, = cluster.run_ranks("huge.py", {"bytes": 5_000_000_000, "in_place": True}, timeout=300)
         assert outcome.result["right"]
 
 
@@ -58,7 +58,7 @@ def test_one_gigabyte_on_two_nodes(tmp_path):
     if available_bytes() < 12e9:
         pytest.skip("less than 12 GB of memory are free")
     with Cluster(tmp_path, 2, 1, 0) as cluster:
-        for outcome in cluster.run_ranks("huge.py", {"bytes": 1_000_000_000}, timeout=120):
+        for outcome in cluster.run_ranks("huge.py", {"bytes": 1_000_000_000}, timeout=300):
             assert outcome.result["right"]
 
 
