@@ -26,10 +26,11 @@ def next_view(top):
 
 
 def end(top):
-    """Ctrl-C; returns the exit status."""
+    """Ctrl-C; returns the exit status. Reads the views that are left: they may have filled the pipe."""
     top.send_signal(signal.SIGINT)
     try:
-        return top.wait(20 * PATIENCE)
+        top.communicate(timeout=20 * PATIENCE)
+        return top.returncode
     finally:
         top.kill()
 
