@@ -38,14 +38,6 @@ class Forger(wire.Proxy):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def _accept(self):
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._link, args=(client,), daemon=True).start()
-
     def _link(self, client):
         server = socket.create_connection(self._target)
         self._connections += [client, server]

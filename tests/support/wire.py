@@ -78,10 +78,13 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            server = socket.create_connection(self._target)
-            self._connections += [client, server]
-            for source, sink, to_server in ((client, server, True), (server, client, False)):
-                threading.Thread(target=self._forward, args=(source, sink, to_server), daemon=True).start()
+            threading.Thread(target=self._link, args=(client,), daemon=True).start()
+
+    def _link(self, client):
+        server = socket.create_connection(self._target)
+        self._connections += [client, server]
+        for source, sink, to_server in ((client, server, True), (server, client, False)):
+            threading.Thread(target=self._forward, args=(source, sink, to_server), daemon=True).start()
 
     def _forward(self, source, sink, to_server):
         try:
