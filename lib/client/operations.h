@@ -116,8 +116,8 @@ class Operations {
   std::atomic<uint64_t> copied_out_bytes_{0};
   std::atomic<uint64_t> rounds_{0};
 
-  // Never held during a call to the GPU library, but for the unmapping in Clear(). May be held during a call to device_rounds_->End()
-  // and Start(), which do not wait.
+  // Never held during a call to the GPU library, but for the unmapping in Clear(). May be held during a call to
+  // device_rounds_->End() and Start(), which do not wait.
   mutable std::mutex mu_;
   // Guarded by mu_.
   std::unordered_map<std::string, std::shared_ptr<Tensor>> by_name_;
