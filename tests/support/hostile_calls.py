@@ -4,8 +4,9 @@
 
 The calls and their fields are read from the proto files, so a new field is tried as soon as it exists. Values are extremes: no bytes and a
 megabyte, numbers at the borders of their types, not-a-number, lines that look like log lines. Some calls use members that this process has
-registered itself, in its own jobs, which come and go; others claim to be members of the job `--victim`. Prints "calling" when it has begun,
-and at the end the numbers of accepted and refused calls of each method, as JSON.
+registered itself, in its own jobs, which come and go; others claim to be members of the job `--victim`. After the end of its input it goes on
+until each method of `--reach` has accepted a call, for at most a minute. Prints "calling" when it has begun, and at the end the numbers of
+accepted and refused calls of each method, as JSON.
 """
 import argparse
 import collections
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SERVICES = {"scheduler": ["Scheduler"], "summation": ["Summation"], "agent": ["Agent"], "trace": ["Trace"], "diagnostics": ["Diagnostics"]}
@@ -26,6 +28,7 @@ DEADLINE_S = 2
 REQUESTS_OF_A_METHOD = 40
 OPEN_STREAMS = 40
 CALLERS = 4
+REACH_S = 60
 
 FORGED = "gone\n2026-01-01 00:00:00.000 error everything is lost\r\x1b[2J\x1b[31m"
 NUMBERS = [0, 1, 2, 3, 7, 100, 65535, 65536, 65537, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40, 2**63 - 1, 2**63, 2**64 - 1]
@@ -195,6 +198,9 @@ class Attacker:
             last.protocol_version = self.options.protocol_version
         return self.rng.choice(some) + last.SerializeToString()
 
+    def reached(self, methods):
+        return all(self.said[method, "taken"] for method in methods)
+
     def run(self, over):
         methods = list(self.methods())
         while not over.is_set():
@@ -212,13 +218,18 @@ def main():
     parser.add_argument("--agent", action="append", default=[])
     parser.add_argument("--victim", default="job")
     parser.add_argument("--protocol-version", type=int, default=1)
-    attacker = Attacker(parser.parse_args())
+    parser.add_argument("--reach", nargs="*", default=[], metavar="METHOD")
+    options = parser.parse_args()
+    attacker = Attacker(options)
     over = threading.Event()
     callers = [threading.Thread(target=attacker.run, args=[over], daemon=True) for _ in range(CALLERS)]
     for caller in callers:
         caller.start()
     print("calling", flush=True)
     sys.stdin.read()
+    last = time.monotonic() + REACH_S
+    while not attacker.reached(options.reach) and time.monotonic() < last:
+        time.sleep(0.1)
     over.set()
     for caller in callers:
         caller.join(2 * DEADLINE_S + 5)
