@@ -53,7 +53,13 @@ Error Operations::Usable(const Lock&) const {
 
 Error Operations::Declare(std::string name, std::vector<int64_t> shape, DType dtype, ReduceOp op,
                           std::shared_ptr<Tensor>* tensor) {
-  Lock lock(mu_);
+  Error error = StartDeclaration(std::move(name), std::move(shape), dtype, op, tensor);
+  return error.ok() ? AwaitDeclaration(*tensor) : error;
+}
+
+Error Operations::StartDeclaration(std::string name, std::vector<int64_t> shape, DType dtype,
+                                   ReduceOp op, std::shared_ptr<Tensor>* tensor) {
+  const Lock lock(mu_);
   Error error = Usable(lock);
   if (!error.ok()) return error;
   const auto found = by_name_.find(name);
@@ -67,7 +73,7 @@ Error Operations::Declare(std::string name, std::vector<int64_t> shape, DType dt
                        Describe(shape, dtype, op).c_str());
     }
     *tensor = known;
-    return AwaitDeclared(lock, known);
+    return {};
   }
   auto made = std::make_shared<Tensor>();
   made->id = Objects::Get().NewId();
@@ -81,11 +87,12 @@ Error Operations::Declare(std::string name, std::vector<int64_t> shape, DType dt
   by_request_[made->id] = made;
   const ipc::DeclareMessage message{made->id, dtype, op, made->shape, made->name};
   send_(message.Encode());
-  *tensor = made;
-  return AwaitDeclared(lock, made);
+  *tensor = std::move(made);
+  return {};
 }
 
-Error Operations::AwaitDeclared(Lock& lock, const std::shared_ptr<Tensor>& tensor) {
+Error Operations::AwaitDeclaration(const std::shared_ptr<Tensor>& tensor) {
+  Lock lock(mu_);
   declared_.wait(lock, [&] { return tensor->declared || shut_ || !failure_.ok(); });
   Error error = Usable(lock);
   return error.ok() ? tensor->refusal : error;

@@ -47,6 +47,10 @@ class Operations {
   // ADDEND_ERROR_MISMATCH if the declaration differs.
   Error Declare(std::string name, std::vector<int64_t> shape, DType dtype, ReduceOp op,
                 std::shared_ptr<Tensor>* tensor);
+  // The two halves of Declare(): the first does not block.
+  Error StartDeclaration(std::string name, std::vector<int64_t> shape, DType dtype, ReduceOp op,
+                         std::shared_ptr<Tensor>* tensor);
+  Error AwaitDeclaration(const std::shared_ptr<Tensor>& tensor);
   // ADDEND_ERROR_STATE while a round is pending.
   Error Undeclare(const std::shared_ptr<Tensor>& tensor);
   // See addend_push_pull.
@@ -96,7 +100,6 @@ class Operations {
 
   // Methods with a Lock parameter require mu_ to be held, and may release it temporarily.
   Error Usable(const Lock& lock) const;
-  Error AwaitDeclared(Lock& lock, const std::shared_ptr<Tensor>& tensor);
   void StartPush(const std::shared_ptr<Operation>& operation);
   void StartDevicePush(const Lock& lock, const std::shared_ptr<Operation>& operation);
   std::shared_ptr<Operation> UnderWay(const Lock& lock, uint32_t number, uint64_t round) const;
@@ -116,8 +119,8 @@ class Operations {
   std::atomic<uint64_t> copied_out_bytes_{0};
   std::atomic<uint64_t> rounds_{0};
 
-  // Never held during a call to the GPU library, but for the unmapping in Clear(). May be held during a call to
-  // device_rounds_->End() and Start(), which do not wait.
+  // Never held during a call to the GPU library, but for the unmapping in Clear(). May be held
+  // during a call to device_rounds_->End() and Start(), which do not wait.
   mutable std::mutex mu_;
   // Guarded by mu_.
   std::unordered_map<std::string, std::shared_ptr<Tensor>> by_name_;
