@@ -1,7 +1,5 @@
 #include "lib/shard/mailbox.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <limits>
 
@@ -29,7 +27,7 @@ absl::Status Mailbox::Enqueue(Task task, size_t capacity) {
     tasks_.push_back(std::move(task));
     stats_.mailbox_depth_max = std::max<uint64_t>(stats_.mailbox_depth_max, tasks_.size());
   }
-  if (first) Wake();
+  if (first) wake_();
   return absl::OkStatus();
 }
 
@@ -38,7 +36,7 @@ void Mailbox::Close() {
     MutexLock lock(&mu_);
     closed_ = true;
   }
-  Wake();
+  wake_();
 }
 
 std::vector<Mailbox::Task> Mailbox::Take() {
@@ -51,11 +49,6 @@ std::vector<Mailbox::Task> Mailbox::Take() {
 Mailbox::Stats Mailbox::stats() const {
   MutexLock lock(&mu_);
   return stats_;
-}
-
-void Mailbox::Wake() {
-  const uint64_t one = 1;
-  [[maybe_unused]] ssize_t written = ::write(wake_.get(), &one, sizeof(one));
 }
 
 }  // namespace addend

@@ -5,11 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
-#include "lib/base/fd.h"
 #include "lib/base/mutex.h"
 
 namespace addend {
@@ -22,8 +22,9 @@ class Mailbox {
     uint64_t posts_rejected = 0;
   };
 
-  // `wake`: an eventfd, written when a task arrives in an empty mailbox. `capacity` in tasks.
-  Mailbox(std::string name, UniqueFd wake, size_t capacity)
+  // `wake` is called, on any thread, when a task arrives in an empty mailbox; it must not wait.
+  // `capacity` in tasks.
+  Mailbox(std::string name, absl::AnyInvocable<void() const> wake, size_t capacity)
       : name_(std::move(name)), wake_(std::move(wake)), capacity_(capacity) {}
 
   // ---- any thread ----
@@ -40,14 +41,12 @@ class Mailbox {
   // ---- the loop ----
   // All tasks, in the order of posting.
   std::vector<Task> Take();
-  int wake_fd() const { return wake_.get(); }
 
  private:
   absl::Status Enqueue(Task task, size_t capacity);
-  void Wake();
 
   const std::string name_;
-  const UniqueFd wake_;
+  const absl::AnyInvocable<void() const> wake_;
   const size_t capacity_;
   mutable Mutex mu_;
   std::vector<Task> tasks_ ABSL_GUARDED_BY(mu_);

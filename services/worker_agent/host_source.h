@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "services/worker_agent/contribution_source.h"
-#include "services/worker_agent/task_loop.h"
+#include "lib/shard/task_loop.h"
 
 namespace addend {
 

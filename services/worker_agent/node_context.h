@@ -19,7 +19,7 @@
 #include "services/worker_agent/result_slots.h"
 #include "services/worker_agent/scheduler_reports.h"
 #include "services/worker_agent/server_link.h"
-#include "services/worker_agent/task_loop.h"
+#include "lib/shard/task_loop.h"
 
 namespace addend {
 

@@ -15,7 +15,7 @@ MAY_INCLUDE = {
     "lib/options": {"lib/base"},
     "lib/telemetry": {"lib/base", "lib/options", "lib/trace"},
     "lib/trace": {"lib/base"},
-    "lib/shard": {"lib/base", "lib/telemetry"},
+    "lib/shard": {"lib/base", "lib/telemetry", "lib/trace"},
     "lib/memory": {"lib/base"},
     "lib/auth": {"lib/base"},
     "lib/wire": {"lib/base"},

@@ -1,5 +1,5 @@
-// The surroundings of the agent's objects without a socket, a thread or a machine's clock: a loop
-// whose time the test passes, trainers and servers that record what they get, and reports.
+// The surroundings of the agent's objects without a socket, a thread or a machine's clock: trainers
+// and servers that record what they get, and reports.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,40 +21,9 @@
 #include "lib/transport/transport.h"
 #include "services/worker_agent/node_context.h"
 #include "services/worker_agent/trainer.h"
+#include "tests/unit/shard/fake_loop.h"
 
 namespace addend {
-
-class FakeLoop final : public TaskLoop {
- public:
-  absl::Time Now() const override { return now_; }
-  int64_t TraceTime() const override { return absl::ToUnixNanos(now_); }
-  void Defer(Task task) override { deferred_.push_back(std::move(task)); }
-  void RunAfter(absl::Duration delay, Task task) override {
-    timers_.emplace(now_ + delay, std::move(task));
-  }
-  // Runs the deferred tasks, and those that they defer.
-  void Settle() {
-    while (!deferred_.empty()) {
-      for (Task& task : std::exchange(deferred_, {})) task();
-    }
-  }
-  void Pass(absl::Duration time) {
-    const absl::Time end = now_ + time;
-    Settle();
-    while (!timers_.empty() && timers_.begin()->first <= end) {
-      auto timer = timers_.extract(timers_.begin());
-      now_ = timer.key();
-      timer.mapped()();
-      Settle();
-    }
-    now_ = end;
-  }
-
- private:
-  absl::Time now_ = absl::FromUnixSeconds(1'700'000'000);
-  std::vector<Task> deferred_;
-  std::multimap<absl::Time, Task> timers_;
-};
 
 class FakeTrainer final : public Trainer {
  public:

@@ -1,5 +1,5 @@
-// The core loop as the agent's objects see it: the time, and tasks to run later. The process gives
-// them its EventLoop; tests and simulations give a loop of their own.
+// A loop as the objects see it that belong to its thread: the time, and tasks to run later. A process
+// gives them an EventLoop; tests and simulations give a loop of their own.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,6 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
-#include "lib/base/clock.h"
-#include "lib/shard/event_loop.h"
-#include "lib/trace/clock.h"
 
 namespace addend {
 
@@ -25,23 +22,8 @@ class TaskLoop {
   virtual int64_t TraceTime() const = 0;
   // Runs the task at the end of the current turn of the loop, not from within another task.
   virtual void Defer(Task task) = 0;
-  virtual void RunAfter(absl::Duration delay, Task task) = 0;
-};
-
-// The loop of the process. On the EventLoop's thread only.
-class ThreadLoop final : public TaskLoop {
- public:
-  // `loop` outlives this.
-  explicit ThreadLoop(EventLoop* loop) : loop_(loop) {}
-  absl::Time Now() const override { return SteadyNow(); }
-  int64_t TraceTime() const override { return TraceNow(); }
-  void Defer(Task task) override { loop_->Defer(std::move(task)); }
-  void RunAfter(absl::Duration delay, Task task) override {
-    loop_->RunAfter(delay, std::move(task));
-  }
-
- private:
-  EventLoop* const loop_;
+  // Returns the number of the timer.
+  virtual uint64_t RunAfter(absl::Duration delay, Task task) = 0;
 };
 
 // Drops the tasks that have not run when it is destroyed: its owner may give them `this`.
@@ -52,8 +34,8 @@ class ScopedLoop final : public TaskLoop {
   absl::Time Now() const override { return loop_->Now(); }
   int64_t TraceTime() const override { return loop_->TraceTime(); }
   void Defer(Task task) override { loop_->Defer(Guarded(std::move(task))); }
-  void RunAfter(absl::Duration delay, Task task) override {
-    loop_->RunAfter(delay, Guarded(std::move(task)));
+  uint64_t RunAfter(absl::Duration delay, Task task) override {
+    return loop_->RunAfter(delay, Guarded(std::move(task)));
   }
 
  private:

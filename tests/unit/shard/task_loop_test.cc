@@ -1,11 +1,11 @@
 // Tasks of an owner that is destroyed.
-#include "services/worker_agent/task_loop.h"
+#include "lib/shard/task_loop.h"
 
 #include <gtest/gtest.h>
 
 #include <optional>
 
-#include "tests/unit/worker_agent/fake_node.h"
+#include "tests/unit/shard/fake_loop.h"
 
 namespace addend {
 namespace {
