@@ -39,12 +39,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Options options) {
   std::unique_ptr<Engine> engine(new Engine(std::move(options)));
   for (uint32_t i = 0; i < engine->options_.shards; ++i) {
     ADDEND_ASSIGN_OR_RETURN(
-        auto shard,
-        Shard::Create(i, &engine->budget_, &engine->identity_, engine->options_.send_limits,
-                      engine->options_.network, [raw = engine.get()](const std::string& text) {
-                        const MutexLock lock(&raw->mismatches_mu_);
-                        raw->mismatches_.push_back(text);
-                      }));
+        auto shard, Shard::Create(engine->options_.machine, i, &engine->budget_, &engine->identity_,
+                                  engine->options_.send_limits, engine->options_.network,
+                                  [raw = engine.get()](const std::string& text) {
+                                    const MutexLock lock(&raw->mismatches_mu_);
+                                    raw->mismatches_.push_back(text);
+                                  }));
     if (!engine->options_.rdma_devices.empty()) {
       ADDEND_RETURN_IF_ERROR(
           shard->ListenRdma(engine->options_.rdma_devices, engine->options_.rdma_options));
@@ -65,13 +65,13 @@ Engine::~Engine() {
 }
 
 absl::StatusOr<uint16_t> Engine::ListenTcp(const Address& bind) {
-  std::vector<TcpPort::ShardEnd> ends;
+  std::vector<ShardEnd> ends;
   for (auto& shard : shards_) {
     Shard* const raw = shard.get();
     ends.push_back(
         {raw->loop(), raw->tcp(), [raw](Link* link) { return raw->Accept(link, *raw->tcp()); }});
   }
-  ADDEND_ASSIGN_OR_RETURN(port_, TcpPort::Open(bind, std::move(ends)));
+  ADDEND_ASSIGN_OR_RETURN(port_, options_.machine->OpenPort(bind, std::move(ends)));
   return port_->port();
 }
 

@@ -48,7 +48,8 @@ class Engine {
     std::shared_ptr<InprocNetwork> network;  // null: no in-process links
     rdma::Devices rdma_devices = {};         // empty: no links over RDMA
     RdmaOptions rdma_options = {};
-    ExternalSlotsFn external_slots;  // null: all results in the engine's own memory
+    ExternalSlotsFn external_slots;    // null: all results in the engine's own memory
+    Machine* machine = ThisMachine();  // outlives the engine
   };
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Options options);
   ~Engine();
@@ -152,7 +153,7 @@ class Engine {
   MemoryBudget budget_;
   ServerIdentity identity_;
   std::vector<std::unique_ptr<Shard>> shards_;
-  std::unique_ptr<TcpPort> port_;
+  std::unique_ptr<DataPort> port_;
   Mutex mismatches_mu_;
   std::vector<std::string> mismatches_ ABSL_GUARDED_BY(mismatches_mu_);
   mutable Mutex mu_;

@@ -18,26 +18,32 @@ constexpr absl::Duration kAuditPatience = absl::Seconds(30);
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(
-    uint32_t index, MemoryBudget* budget, const ServerIdentity* identity,
+    Machine* machine, uint32_t index, MemoryBudget* budget, const ServerIdentity* identity,
     const SendLimits& send_limits, std::shared_ptr<InprocNetwork> network,
     std::function<void(const std::string&)> on_mismatch) {
-  std::unique_ptr<Shard> shard(new Shard(budget, identity, send_limits, std::move(on_mismatch)));
-  ADDEND_ASSIGN_OR_RETURN(shard->loop_, EventLoop::Start(absl::StrFormat("sum-%d", index)));
-  shard->tcp_ = MakeTcpTransport(shard->loop_.get());
+  ADDEND_ASSIGN_OR_RETURN(auto loop, machine->StartLoop(absl::StrFormat("sum-%d", index)));
+  std::unique_ptr<Shard> shard(
+      new Shard(machine, std::move(loop), budget, identity, send_limits, std::move(on_mismatch)));
+  shard->tcp_ = machine->MakeTransport(shard->loop_.get());
   if (network != nullptr)
     shard->inproc_ = MakeInprocTransport(shard->loop_.get(), std::move(network));
   shard->loop_->Run([&shard] { shard->CheckStalls(); });
   return shard;
 }
 
-Shard::Shard(MemoryBudget* budget, const ServerIdentity* identity, const SendLimits& send_limits,
+Shard::Shard(const Machine* machine, std::unique_ptr<EventLoop> loop, MemoryBudget* budget,
+             const ServerIdentity* identity, const SendLimits& send_limits,
              std::function<void(const std::string&)> on_mismatch)
     : send_limits_(send_limits),
       on_mismatch_(std::move(on_mismatch)),
+      loop_(std::move(loop)),
       context_(
           identity, budget, [this](const Auditor::Finding& finding) { OnAudited(finding); },
-          [this](EventLoop::Task task) { loop_->Defer(std::move(task)); }),
-      doorkeeper_(identity, &context_.stats, [this](JobId job) { return Find(job); }) {}
+          [this](EventLoop::Task task) { loop_->Defer(std::move(task)); },
+          [this] { return loop_->Now(); }),
+      doorkeeper_(
+          identity, &context_.stats, [this](JobId job) { return Find(job); },
+          {.steady = context_.now, .cluster = [machine] { return machine->ClusterNow(); }}) {}
 
 // Links first: they refer to jobs, and jobs to partitions, which are destroyed by the thread that
 // used them.

@@ -29,10 +29,10 @@ namespace addend {
 
 class Shard {
  public:
-  // `budget` and `identity` outlive the shard. `on_mismatch` is called on the loop, with a sentence
+  // `machine`, `budget` and `identity` outlive the shard. `on_mismatch` is called on the loop, with a sentence
   // for people about the sum that an audit found to be wrong.
   static absl::StatusOr<std::unique_ptr<Shard>> Create(
-      uint32_t index, MemoryBudget* budget, const ServerIdentity* identity,
+      Machine* machine, uint32_t index, MemoryBudget* budget, const ServerIdentity* identity,
       const SendLimits& send_limits, std::shared_ptr<InprocNetwork> network,
       std::function<void(const std::string&)> on_mismatch = nullptr);
   ~Shard();
@@ -89,7 +89,8 @@ class Shard {
   const ShardJournal& journal() const { return context_.journal; }
 
  private:
-  Shard(MemoryBudget* budget, const ServerIdentity* identity, const SendLimits& send_limits,
+  Shard(const Machine* machine, std::unique_ptr<EventLoop> loop, MemoryBudget* budget,
+        const ServerIdentity* identity, const SendLimits& send_limits,
         std::function<void(const std::string&)> on_mismatch);
   JobShard* Find(JobId job) const;  // null if the job is not known
   void OnAudited(const Auditor::Finding& finding);
@@ -97,7 +98,7 @@ class Shard {
 
   const SendLimits send_limits_;
   const std::function<void(const std::string&)> on_mismatch_;
-  std::unique_ptr<EventLoop> loop_;
+  const std::unique_ptr<EventLoop> loop_;
   ShardContext context_;
   std::shared_ptr<Transport> tcp_;
   std::shared_ptr<Transport> inproc_;

@@ -9,7 +9,7 @@
 #include "lib/base/mutex.h"
 #include "lib/base/status_macros.h"
 #include "lib/options/host_port.h"
-#include "lib/transport/tcp/factory.h"
+#include "services/worker_agent/trainer_port.h"
 
 namespace addend {
 namespace {
@@ -54,13 +54,18 @@ Agent::Lasting::Lasting(const NodeOptions& options)
       counters(options.local_size),
       convoy(SendLimitsFor(options.bandwidth_bps)) {}
 
-Agent::Agent(Options options, std::shared_ptr<InprocNetwork> network)
-    : options_(std::move(options)), network_(std::move(network)), lasting_(options_) {}
+Agent::Agent(Options options, std::shared_ptr<InprocNetwork> network, Surroundings surroundings)
+    : options_(std::move(options)),
+      surroundings_(std::move(surroundings)),
+      network_(std::move(network)),
+      lasting_(options_) {}
 
 absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(Options options,
-                                                     std::shared_ptr<InprocNetwork> network) {
-  std::unique_ptr<Agent> agent(new Agent(std::move(options), std::move(network)));
-  ADDEND_ASSIGN_OR_RETURN(agent->loop_, EventLoop::Start("agent"));
+                                                     std::shared_ptr<InprocNetwork> network,
+                                                     Surroundings surroundings) {
+  std::unique_ptr<Agent> agent(
+      new Agent(std::move(options), std::move(network), std::move(surroundings)));
+  ADDEND_ASSIGN_OR_RETURN(agent->loop_, agent->surroundings_.machine->StartLoop("agent"));
   ADDEND_RETURN_IF_ERROR(agent->StartRdma());
   absl::Status status;
   agent->loop_->Run([&] { status = agent->Start(); });
@@ -83,14 +88,17 @@ absl::Status Agent::StartRdma() {
 }
 
 absl::Status Agent::Start() {
-  task_loop_ = std::make_unique<ThreadLoop>(loop_.get());
-  transports_.tcp = MakeTcpTransport(loop_.get());
+  transports_.tcp = surroundings_.machine->MakeTransport(loop_.get());
   transports_.inproc = MakeInprocTransport(loop_.get(), network_);
   context_ = MakeContext();
   generation_ = std::make_unique<NodeGeneration>(context_);
   admission_ = std::make_unique<Admission>(context_);
-  ADDEND_ASSIGN_OR_RETURN(
-      port_, TrainerPort::Listen(loop_.get(), options_.socket, options_.socket_mode, this));
+  if (surroundings_.open_door != nullptr) {
+    ADDEND_ASSIGN_OR_RETURN(door_, surroundings_.open_door(loop_.get(), this));
+  } else {
+    ADDEND_ASSIGN_OR_RETURN(
+        door_, TrainerPort::Listen(loop_.get(), options_.socket, options_.socket_mode, this));
+  }
   loop_->RunAfter(kBetweenChecks, [this] { CheckTimeouts(); });
   return absl::OkStatus();
 }
@@ -99,8 +107,8 @@ NodeContext Agent::MakeContext() {
   return {.options = &options_,
           .identity = &lasting_.identity,
           .lease = absl::ZeroDuration(),
-          .loop = task_loop_.get(),
-          .clock = task_loop_.get(),
+          .loop = loop_.get(),
+          .clock = loop_.get(),
           .reports = &lasting_.reports,
           .transports = {.tcp = transports_.tcp.get(),
                          .inproc = transports_.inproc.get(),
@@ -117,7 +125,7 @@ NodeContext Agent::MakeContext() {
 Agent::~Agent() {
   if (loop_ == nullptr) return;
   loop_->Run([this] {
-    port_.reset();  // the trainers are gone: nothing may be told to them
+    door_.reset();  // the trainers are gone: nothing may be told to them
     if (generation_ != nullptr) {
       generation_->CloseLinks(absl::CancelledError("the agent is shutting down"));
     }
@@ -204,7 +212,7 @@ void Agent::AdmitWaiting() {
 }
 
 void Agent::CheckTimeouts() {
-  if (port_ == nullptr) return;  // the agent ends
+  if (door_ == nullptr) return;  // the agent ends
   loop_->RunAfter(kBetweenChecks, [this] { CheckTimeouts(); });
   lasting_.directory.DropClosed();
   admission_->RefuseStalled(*generation_->ranks());

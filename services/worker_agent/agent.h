@@ -15,13 +15,16 @@
 //     nothing more of that generation.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "lib/server/link_signals.h"
 #include "lib/transport/inproc/factory.h"
 #include "lib/transport/rdma/rdma_transport.h"
+#include "lib/transport/tcp/factory.h"
 #include "proto/addend/v1/agent.pb.h"
 #include "proto/addend/v1/scheduler.pb.h"
 #include "proto/addend/v1/trace.pb.h"
@@ -32,18 +35,30 @@
 #include "services/worker_agent/node_options.h"
 #include "services/worker_agent/result_slots.h"
 #include "services/worker_agent/scheduler_reports.h"
-#include "services/worker_agent/trainer_port.h"
+#include "services/worker_agent/trainer.h"
 
 namespace addend {
 
 class Agent final : private TrainerEvents {
  public:
   using Options = NodeOptions;
+  // The agent's surroundings, which outlive it; a simulation gives its own.
+  struct Surroundings {
+    Machine* machine = ThisMachine();
+    // Opens the door to trainers, on the loop. Null: the socket of the options.
+    std::function<absl::StatusOr<std::unique_ptr<TrainerDoor>>(EventLoop*, TrainerEvents*)>
+        open_door = nullptr;
+  };
 
   // Listens for trainers at once; they wait until the job is complete. INVALID_ARGUMENT: the
   // socket.
   static absl::StatusOr<std::unique_ptr<Agent>> Create(Options options,
-                                                       std::shared_ptr<InprocNetwork> network);
+                                                       std::shared_ptr<InprocNetwork> network) {
+    return Create(std::move(options), std::move(network), Surroundings());
+  }
+  static absl::StatusOr<std::unique_ptr<Agent>> Create(Options options,
+                                                       std::shared_ptr<InprocNetwork> network,
+                                                       Surroundings surroundings);
   ~Agent();
 
   // ---- any thread ----
@@ -84,7 +99,7 @@ class Agent final : private TrainerEvents {
     std::shared_ptr<RdmaTransport> rdma;  // null without a NIC
   };
 
-  Agent(Options options, std::shared_ptr<InprocNetwork> network);
+  Agent(Options options, std::shared_ptr<InprocNetwork> network, Surroundings surroundings);
   absl::Status Start();
   absl::Status StartRdma();
   NodeContext MakeContext();
@@ -99,19 +114,19 @@ class Agent final : private TrainerEvents {
   void CheckTimeouts();
 
   const Options options_;
+  const Surroundings surroundings_;
   std::unique_ptr<EventLoop> loop_;
   const std::shared_ptr<InprocNetwork> network_;
   const std::shared_ptr<ResultSlots> result_slots_ = std::make_shared<ResultSlots>();
 
   // ---- owned by the core loop's thread ----
-  std::unique_ptr<ThreadLoop> task_loop_;
   Transports transports_;
   Lasting lasting_;
   NodeContext context_;
   std::unique_ptr<NodeGeneration> generation_;
   std::unique_ptr<Admission> admission_;
   const AgentReport report_{&context_};
-  std::unique_ptr<TrainerPort> port_;
+  std::unique_ptr<TrainerDoor> door_;
   std::vector<v1::NodeUpdate> early_updates_;  // before Begin()
 };
 

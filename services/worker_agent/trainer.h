@@ -35,6 +35,12 @@ class Trainer {
                      std::vector<std::shared_ptr<Segment>> segments) = 0;
 };
 
+// The place where trainers connect; destroyed, it closes all connections without a further event.
+class TrainerDoor {
+ public:
+  virtual ~TrainerDoor() = default;
+};
+
 class TrainerEvents {
  public:
   virtual ~TrainerEvents() = default;

@@ -61,7 +61,7 @@ class TrainerLink final : public Trainer, private FdHandler {
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
-class TrainerPort final : private FdHandler {
+class TrainerPort final : public TrainerDoor, private FdHandler {
  public:
   // Listens on `path`, whose permissions are `mode`. A socket file without a listener is replaced.
   // INVALID_ARGUMENT when the path cannot be used. On the loop's thread, like all methods.

@@ -228,10 +228,10 @@ TEST(TcpPortTest, HandsASocketToTheShardThatItsHelloAsksFor) {
   auto transport1 = MakeTcpTransport(loop1.get());
   RecordingSink sink0;
   RecordingSink sink1;
-  std::vector<TcpPort::ShardEnd> ends;
+  std::vector<ShardEnd> ends;
   ends.push_back({loop0.get(), transport0, [&](Link*) { return &sink0; }});
   ends.push_back({loop1.get(), transport1, [&](Link*) { return &sink1; }});
-  auto port = TcpPort::Open({.host = "127.0.0.1", .port = 0}, std::move(ends));
+  auto port = OpenTcpPort({.host = "127.0.0.1", .port = 0}, std::move(ends));
   ASSERT_TRUE(port.ok()) << port.status();
 
   auto here = *EventLoop::Start("here");
@@ -257,9 +257,9 @@ TEST(TcpPortTest, HandsASocketToTheShardThatItsHelloAsksFor) {
 
 TEST(TcpPortTest, ATakenPortIsNamed) {
   auto loop = *EventLoop::Start("shard");
-  auto first = TcpPort::Open({.host = "127.0.0.1", .port = 0}, {});
+  auto first = OpenTcpPort({.host = "127.0.0.1", .port = 0}, {});
   ASSERT_TRUE(first.ok());
-  auto second = TcpPort::Open({.host = "127.0.0.1", .port = (*first)->port()}, {});
+  auto second = OpenTcpPort({.host = "127.0.0.1", .port = (*first)->port()}, {});
   EXPECT_EQ(second.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(std::string(second.status().message()).find("Address already in use"),
             std::string::npos);

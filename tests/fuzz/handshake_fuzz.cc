@@ -60,7 +60,7 @@ const std::vector<PartitionSpec>& Specs() {
 
 // The shard, which lives as long as the process: every input has a job of its own.
 struct Server {
-  Server() : shard(*Shard::Create(0, &budget, &identity, {}, nullptr)) {}
+  Server() : shard(*Shard::Create(ThisMachine(), 0, &budget, &identity, {}, nullptr)) {}
   MemoryBudget budget{kMemoryLimit};
   ServerIdentity identity{.id = 1, .incarnation = Incarnation(9)};
   std::unique_ptr<Shard> shard;

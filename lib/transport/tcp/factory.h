@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lib/shard/event_loop.h"
+#include "lib/transport/machine.h"
 #include "lib/transport/transport.h"
 
 namespace addend {
@@ -23,21 +24,13 @@ class TcpTransport;
 std::shared_ptr<Transport> MakeTcpTransport(EventLoop* loop, TcpOptions options = {});
 
 // A listening port for all shards of a server: reads the wanted shard from the first frame (HELLO,
-// header.partition) and hands the socket to that shard. Every transport's accept function runs on
-// its own loop.
-class TcpPort {
- public:
-  struct ShardEnd {
-    EventLoop* loop;
-    std::shared_ptr<Transport> transport;  // made by MakeTcpTransport
-    Transport::AcceptFn accept;
-  };
-  // INVALID_ARGUMENT when the address cannot be bound: "cannot listen on H:P for data: ...".
-  static absl::StatusOr<std::unique_ptr<TcpPort>> Open(const Address& bind,
-                                                       std::vector<ShardEnd> shards,
-                                                       TcpOptions options = {});
-  virtual ~TcpPort() = default;  // stops accepting; accepted links stay
-  virtual uint16_t port() const = 0;
-};
+// header.partition) and hands the socket to that shard, whose transport is of MakeTcpTransport.
+// INVALID_ARGUMENT as Machine::OpenPort().
+absl::StatusOr<std::unique_ptr<DataPort>> OpenTcpPort(const Address& bind,
+                                                      std::vector<ShardEnd> shards,
+                                                      TcpOptions options = {});
+
+// The machine that this process runs on. Never destroyed.
+Machine* ThisMachine();
 
 }  // namespace addend

@@ -23,15 +23,15 @@ namespace {
 // closed: an honest client sends its header at once.
 constexpr size_t kPendingMax = 1024;
 
-class PortImpl final : public TcpPort {
+class TcpPort final : public DataPort {
  public:
-  PortImpl(UniqueFd fd, uint16_t port, std::vector<ShardEnd> shards, TcpOptions options)
+  TcpPort(UniqueFd fd, uint16_t port, std::vector<ShardEnd> shards, TcpOptions options)
       : fd_(std::move(fd)),
         port_(port),
         shards_(std::make_shared<std::vector<ShardEnd>>(std::move(shards))),
         options_(options) {}
 
-  ~PortImpl() override {
+  ~TcpPort() override {
     if (loop_ == nullptr) return;
     loop_->Run([this] {
       pending_.clear();
@@ -57,13 +57,13 @@ class PortImpl final : public TcpPort {
  private:
   // A socket whose first header has not come yet.
   struct Pending : public FdHandler {
-    Pending(PortImpl* port, UniqueFd fd) : port(port), fd(std::move(fd)) {}
+    Pending(TcpPort* port, UniqueFd fd) : port(port), fd(std::move(fd)) {}
     ~Pending() override {
       port->loop_->Cancel(timer);
       if (fd.valid()) port->loop_->Unwatch(fd.get());
     }
     void OnReady(uint32_t) override { port->Peek(this); }
-    PortImpl* const port;
+    TcpPort* const port;
     UniqueFd fd;
     uint64_t number = 0;
     uint64_t timer = 0;
@@ -134,14 +134,14 @@ class PortImpl final : public TcpPort {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TcpPort>> TcpPort::Open(const Address& bind,
-                                                       std::vector<ShardEnd> shards,
-                                                       TcpOptions options) {
+absl::StatusOr<std::unique_ptr<DataPort>> OpenTcpPort(const Address& bind,
+                                                      std::vector<ShardEnd> shards,
+                                                      TcpOptions options) {
   uint16_t port = 0;
   ADDEND_ASSIGN_OR_RETURN(UniqueFd fd, tcp::ListenOn(bind, &port));
-  auto impl = std::make_unique<PortImpl>(std::move(fd), port, std::move(shards), options);
-  ADDEND_RETURN_IF_ERROR(impl->Begin());
-  return std::unique_ptr<TcpPort>(std::move(impl));
+  auto opened = std::make_unique<TcpPort>(std::move(fd), port, std::move(shards), options);
+  ADDEND_RETURN_IF_ERROR(opened->Begin());
+  return std::unique_ptr<DataPort>(std::move(opened));
 }
 
 }  // namespace addend

@@ -120,7 +120,7 @@ class ShardTest : public testing::Test {
                .num_nodes = 2};
   std::shared_ptr<JobMemory> memory_ = std::make_shared<JobMemory>(&budget_, 0);
   std::unique_ptr<Shard> shard_ =
-      *Shard::Create(0, &budget_, &identity_, {.window_bytes = 1}, nullptr);
+      *Shard::Create(ThisMachine(), 0, &budget_, &identity_, {.window_bytes = 1}, nullptr);
   uint32_t added_ = 0;
 };
 
