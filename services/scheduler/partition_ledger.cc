@@ -39,9 +39,10 @@ void PartitionLedger::AddLoad(Job* job, const PlannedPartition& partition) {
 }
 
 void PartitionLedger::DropLoad(const PlannedPartition& partition) {
-  JobLoad& load = job_.current.loads[partition.server];
-  load.bytes -= partition.payload_bytes;
-  load.shards[partition.shard] -= partition.payload_bytes;
+  const auto load = job_.current.loads.find(partition.server);
+  if (load == job_.current.loads.end()) return;  // the server is lost, and its load with it
+  load->second.bytes -= partition.payload_bytes;
+  load->second.shards[partition.shard] -= partition.payload_bytes;
 }
 
 void PartitionLedger::Remove(DeclaredTensor* tensor, const std::set<ServerId>& told) {

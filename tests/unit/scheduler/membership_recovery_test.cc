@@ -69,6 +69,24 @@ TEST_F(RecoveryTest, NodesAreToldWhenEveryNewOwnerHasAnswered) {
   EXPECT_EQ(PartitionsOf(plan(), lost.id), 0);
 }
 
+// The simulator has found it: the scheduler died of it.
+TEST_F(RecoveryTest, ServerIsLostWhileItReservesOneTensorAndSumsAnother) {
+  FakeServer& lost = AddCpuServer();
+  FakeServer& other = AddCpuServer();
+  Begin();
+  ASSERT_GT(PartitionsOf(plan(), lost.id), 0);
+  other.answers = false;
+  DeclareAll(nodes_of_, {Tensor("second", {100000})});
+  Kill(&lost);
+  Pass(absl::Seconds(6));
+  other.answers = true;
+  Answer(&other);
+  Pass(absl::Seconds(1));
+  ASSERT_TRUE(nodes_of_[0]->plans.contains("second"));
+  EXPECT_EQ(PartitionsOf(nodes_of_[0]->plans.at("second"), lost.id), 0);
+  EXPECT_EQ(PartitionsOf(plan(), lost.id), 0);
+}
+
 TEST_F(RecoveryTest, AnswerToAnEarlierRecoveryDoesNotEndALaterRecovery) {
   FakeServer& first = AddCpuServer();
   FakeServer& second = AddCpuServer();
