@@ -72,16 +72,23 @@ absl::StatusOr<std::vector<PartitionOwner>> PlanFollower::FirstOwners(const v1::
 void PlanFollower::FollowPlan(const Shared& tensor, const v1::TensorPlan& plan) {
   if (plan.servers_size() != static_cast<int>(tensor->partitions())) return;
   uint32_t moved = 0;
-  for (int i = 0; i < plan.versions_size(); ++i) {
+  for (int i = 0; i < plan.servers_size(); ++i) {
     PartitionOwner& owner = tensor->owners[i];
-    const PlanVersion version(plan.versions(i));
-    if (version <= owner.version) continue;
+    const PlanVersion version(i < plan.versions_size() ? plan.versions(i) : 0);
+    // A scheduler whose store has lost the tensor's publication has left out the owner for a while.
+    const bool returns = version == owner.version && owner.link->given_up();
+    if (version <= owner.version && !returns) continue;
     const auto link = servers_->LinkTo(plan.servers(i), plan.shards(i));
     if (!link.ok()) return state_->Fail(link.status());
+    const bool recovers = !returns || owner.reported;
     Follow(tensor.get(), i, *link, version);
-    owner.reported = true;
-    SendReport(*context_.identity, *tensor, i, FrameType::kRecover);
-    ++moved;
+    owner.reported = recovers;
+    if (recovers) {
+      SendReport(*context_.identity, *tensor, i, FrameType::kRecover);
+    } else {
+      rounds_->Resend(tensor, i);
+    }
+    if (!returns) ++moved;
   }
   if (moved > 0) {
     spdlog::info("{} partition{} of '{}' {} new owners (plan version {})", moved,

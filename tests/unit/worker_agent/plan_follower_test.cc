@@ -127,6 +127,21 @@ TEST_F(PlanFollowerTest, RenewedLinkHearsOfTheNewestResultAndGetsTheContribution
   EXPECT_THAT(renewed->types(), ElementsAre(FrameType::kAck, FrameType::kContribution));
 }
 
+// The simulator has found it: the job waited for ever.
+TEST_F(PlanFollowerTest, OwnerThatAnUpdateHasLeftOutIsConnectedAgain) {
+  Plan();
+  PushAll();
+  google::protobuf::RepeatedPtrField<v1::ServerInfo> again;
+  *again.Add() = node_.directory.servers.at(2);
+  generation_.servers.Learn({});
+  node_.loop.Settle();
+  ASSERT_TRUE(former_->closed.has_value()) << "it is not in the plan any more";
+  generation_.servers.Learn(again);
+  generation_.Apply(FakeGeneration::PlanOf(6, "t", 2, {2}));
+  FakeLink* const renewed = node_.tcp.Open();
+  EXPECT_THAT(renewed->types(), ElementsAre(FrameType::kContribution));
+}
+
 TEST_F(PlanFollowerTest, MoveIsAcknowledgedWhenConnectedAndWhenFollowed) {
   Plan();
   generation_.Apply(Move(), /*change=*/4);
