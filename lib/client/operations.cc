@@ -22,6 +22,7 @@ bool WaitFor(std::condition_variable& condition, std::unique_lock<std::mutex>& l
     condition.wait(lock, ready);
     return true;
   }
+  if (timeout_s == 0) return ready();  // a poll makes no system call
   return condition.wait_for(lock, std::chrono::duration<double>(timeout_s), ready);
 }
 
