@@ -1,5 +1,5 @@
-// The loop of a thread: file descriptors, timers and a bounded mailbox. Only this thread touches the
-// state of its shard; all other threads post tasks.
+// The loop of a thread: file descriptors, timers and a bounded mailbox. Only this thread touches
+// the state of its shard; all other threads post tasks.
 //
 // Invariants
 //  1. Tasks of a poster run in the order of posting; each runs at most once, on the loop's thread.

@@ -1,5 +1,5 @@
-// A loop as the objects see it that belong to its thread: the time, and tasks to run later. A process
-// gives them an EventLoop; tests and simulations give a loop of their own.
+// A loop as the objects of its thread see it: the time, and tasks to run later. A process gives
+// them an EventLoop; tests and simulations give a loop of their own.
 #pragma once
 
 #include <cstdint>

@@ -29,8 +29,8 @@ namespace addend {
 
 class Shard {
  public:
-  // `machine`, `budget` and `identity` outlive the shard. `on_mismatch` is called on the loop, with a sentence
-  // for people about the sum that an audit found to be wrong.
+  // `machine`, `budget` and `identity` outlive the shard. `on_mismatch` is called on the loop, with
+  // a sentence for people about the sum that an audit found to be wrong.
   static absl::StatusOr<std::unique_ptr<Shard>> Create(
       Machine* machine, uint32_t index, MemoryBudget* budget, const ServerIdentity* identity,
       const SendLimits& send_limits, std::shared_ptr<InprocNetwork> network,

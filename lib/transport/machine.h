@@ -1,5 +1,5 @@
-// What Addend takes of its machine: threads, the network, the cluster's time. A simulation gives its
-// own.
+// The machine as Addend uses it: threads, the network, the cluster's time. A simulation gives a
+// machine of its own.
 #pragma once
 
 #include <cstdint>

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "services/worker_agent/contribution_source.h"
 #include "lib/shard/task_loop.h"
+#include "services/worker_agent/contribution_source.h"
 
 namespace addend {
 

@@ -9,6 +9,7 @@
 
 #include "absl/time/time.h"
 #include "lib/base/ids.h"
+#include "lib/shard/task_loop.h"
 #include "lib/transport/convoy.h"
 #include "lib/transport/transport.h"
 #include "proto/addend/v1/scheduler.pb.h"
@@ -19,7 +20,6 @@
 #include "services/worker_agent/result_slots.h"
 #include "services/worker_agent/scheduler_reports.h"
 #include "services/worker_agent/server_link.h"
-#include "lib/shard/task_loop.h"
 
 namespace addend {
 
