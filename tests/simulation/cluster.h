@@ -1,0 +1,231 @@
+// A simulated cluster: hosts with the real engines, agents and clients, and the scheduler.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/base/types.h"
+#include "lib/client/operations.h"
+#include "lib/client/reader.h"
+#include "lib/server/summation_member.h"
+#include "lib/summation/engine.h"
+#include "services/worker_agent/agent.h"
+#include "tests/simulation/control.h"
+#include "tests/simulation/network.h"
+#include "tests/simulation/oracle.h"
+#include "tests/simulation/process.h"
+
+namespace addend::simulation {
+
+class Cluster;
+
+// A summation server, of a CPU machine or of an agent, as a member of the scheduler.
+class ServerMembership {
+ public:
+  ServerMembership(Cluster* cluster, std::shared_ptr<Process> process, Engine* engine,
+                   v1::RegisterServerRequest request, std::function<void()> on_registered,
+                   std::function<void(const absl::Status&)> on_fatal);
+  void Start() { session_->Start(); }
+  void Leave() { session_->Leave(); }
+  void Drain();
+  bool drained() const { return drained_; }
+  uint32_t id() const { return session_->id().server_id(); }
+
+ private:
+  absl::StatusOr<v1::MemberId> Register(Scheduler* scheduler, const v1::MemberId* former,
+                                        absl::Duration* lease);
+  void OnUpdate(const v1::ServerUpdate& update);
+
+  Cluster* const cluster_;
+  const std::shared_ptr<Process> process_;
+  Engine* const engine_;
+  v1::RegisterServerRequest request_;
+  internal::ServerAnnounced announced_;
+  std::shared_ptr<Session> session_;
+  bool drained_ = false;
+};
+
+class CpuServer {
+ public:
+  CpuServer(Cluster* cluster, std::string name, std::string host);
+  ~CpuServer();
+  const std::shared_ptr<Process>& process() const { return process_; }
+  Engine* engine() const { return engine_.get(); }
+  ServerMembership* member() const { return member_.get(); }
+  // SIGTERM: drains, and ends when the scheduler has moved its partitions.
+  void Drain();
+  bool draining() const { return draining_; }
+  bool ended() const { return ended_; }  // the process has ended by itself
+
+ private:
+  void EndWhenDrained();
+
+  Cluster* const cluster_;
+  const std::shared_ptr<Process> process_;
+  SimMachine machine_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<ServerMembership> member_;
+  bool draining_ = false;
+  bool ended_ = false;
+};
+
+// The two ends of a trainer's socket.
+struct TrainerSocket;
+
+class AgentHost {
+ public:
+  AgentHost(Cluster* cluster, const JobPlan* job, uint32_t node);
+  ~AgentHost();
+  const std::shared_ptr<Process>& process() const { return process_; }
+  Agent* agent() const { return agent_.get(); }
+  Engine* engine() const { return engine_.get(); }
+  // The job and its generation: no two generations of a run have both numbers.
+  std::pair<uint64_t, uint32_t> generation() const {
+    return {registration_.job_id(), agent_->Snapshot().generation()};
+  }
+  // A trainer connects. Null: nobody listens.
+  std::shared_ptr<TrainerSocket> Accept();
+  bool failed() const { return failed_; }  // the process has ended by itself
+
+ private:
+  class Door;
+  class Reports;
+  void JoinAsNode();
+  void Fail(const absl::Status& why);
+  absl::StatusOr<v1::MemberId> Register(Scheduler* scheduler, const v1::MemberId* former,
+                                        absl::Duration* lease);
+
+  Cluster* const cluster_;
+  const JobPlan* const job_;
+  const uint32_t node_;
+  const std::shared_ptr<Process> process_;
+  const Incarnation incarnation_;
+  const std::string key_;
+  SimMachine machine_;
+  std::shared_ptr<InprocNetwork> inproc_;
+  Door* door_ = nullptr;  // owned by the agent
+  std::unique_ptr<Agent> agent_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<DataPort> port_;
+  uint16_t data_port_ = 0;
+  std::unique_ptr<ServerMembership> server_;
+  std::shared_ptr<Session> session_;
+  std::unique_ptr<Reports> reports_;
+  v1::RegisterNodeResponse registration_;
+  internal::NodeAnnounced announced_;
+  bool failed_ = false;
+};
+
+// A trainer, a rank: joins its job again and again until the cluster says stop.
+class Rank {
+ public:
+  Rank(Cluster* cluster, const JobPlan* job, uint32_t node, uint32_t local_rank);
+  ~Rank();
+  const std::shared_ptr<Process>& process() const { return process_; }
+  uint32_t rank() const;
+  const JobPlan* job() const { return job_; }
+  uint64_t steps() const { return steps_; }  // completed, in the present generation
+  GenerationId generation() const { return generation_; }
+  bool trains() const { return state_ == State::kRunning; }
+  bool done() const { return state_ == State::kDone; }
+  std::string Describe() const;
+
+ private:
+  struct Client;
+  struct Step;
+  enum class State { kAway, kJoining, kDeclaring, kRunning, kDone };
+
+  void Connect();
+  void ConnectLater();
+  void OnReadable();
+  void OnJoinMessage(const client::Packet& packet);
+  void Joined();
+  void Advance();
+  void PushStep();
+  bool TakeStep();
+  void Fail(const client::Error& error);
+  void Leave();
+  void Disconnect();
+
+  Cluster* const cluster_;
+  const JobPlan* const job_;
+  const uint32_t node_;
+  const uint32_t local_rank_;
+  const std::shared_ptr<Process> process_;
+  State state_ = State::kAway;
+  GenerationId generation_;
+  uint64_t steps_ = 0;      // completed
+  uint64_t pushed_ = 0;     // begun
+  uint64_t last_step_ = 0;  // all ranks leave after it
+  bool pausing_ = false;
+  std::shared_ptr<TrainerSocket> socket_;
+  std::unique_ptr<Client> client_;
+  std::deque<std::unique_ptr<Step>> open_;
+};
+
+class Cluster {
+ public:
+  struct Plan {
+    Path path;
+    absl::Duration lease = absl::Seconds(5);
+    std::vector<JobPlan> jobs;
+    uint32_t cpu_servers = 0;
+    uint32_t shards = 1;
+    uint64_t memory_limit_bytes = 0;
+    double clock_drift = 0;  // at most, of every process
+  };
+  Cluster(World* world, Plan plan);
+  ~Cluster();
+
+  World* world() const { return world_; }
+  Network* network() { return &network_; }
+  Oracle* oracle() { return &oracle_; }
+  SimStore* store() { return &store_; }
+  SchedulerPlace* place() { return &place_; }
+  const Plan& plan() const { return plan_; }
+  std::shared_ptr<Process> NewProcess(const std::string& name, const std::string& host);
+
+  // ---- members, by number ----
+  std::vector<std::unique_ptr<CpuServer>>& servers() { return servers_; }
+  // Null: the agent is dead.
+  std::unique_ptr<AgentHost>& agent(const JobPlan* job, uint32_t node);
+  std::vector<std::unique_ptr<Rank>>& ranks() { return ranks_; }
+  void StartScheduler();
+  void KillScheduler(bool silent);
+  void StartServer();
+  void KillServer(size_t index, bool silent);
+  void StartAgent(const JobPlan* job, uint32_t node);
+  void KillAgent(const JobPlan* job, uint32_t node, bool silent);
+  void KillRank(size_t index);
+
+  // Objects of a dead process, destroyed outside of their own calls.
+  template <typename T>
+  void Bury(std::unique_ptr<T> object) {
+    world_->After(absl::ZeroDuration(),
+                  [object = std::shared_ptr<T>(std::move(object))]() mutable { object.reset(); });
+  }
+  // All ranks stop after the step that they agree on.
+  bool stop = false;
+
+ private:
+  World* const world_;
+  const Plan plan_;
+  Network network_;
+  Oracle oracle_;
+  SimStore store_;
+  SchedulerPlace place_{.host = "scheduler"};
+  std::vector<std::unique_ptr<CpuServer>> servers_;
+  std::map<std::pair<const JobPlan*, uint32_t>, std::unique_ptr<AgentHost>> agents_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  uint32_t names_ = 0;
+};
+
+}  // namespace addend::simulation

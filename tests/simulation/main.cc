@@ -1,0 +1,69 @@
+// addend-simulate: whole clusters of the real code in one thread, each a function of its seed.
+#include <spdlog/sinks/null_sink.h>
+#include <spdlog/spdlog.h>
+
+#include <cstdio>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "tests/simulation/swarm.h"
+
+ABSL_FLAG(uint64_t, seeds, 1, "number of seeds");
+ABSL_FLAG(uint64_t, start, 1, "the first seed");
+ABSL_FLAG(uint64_t, stride, 1, "distance of the seeds");
+ABSL_FLAG(bool, power_loss, false, "the store may lose its last writes");
+ABSL_FLAG(bool, trace, false, "print every event as it happens");
+ABSL_FLAG(bool, plan, false, "print the plan of every seed");
+ABSL_FLAG(bool, hash, false, "print a hash of every seed's events");
+
+namespace addend::simulation {
+namespace {
+
+int Main() {
+  const bool trace = absl::GetFlag(FLAGS_trace);
+  uint64_t events = 0, faults = 0, results = 0, violations = 0;
+  const uint64_t seeds = absl::GetFlag(FLAGS_seeds);
+  for (uint64_t i = 0; i < seeds; ++i) {
+    const uint64_t seed = absl::GetFlag(FLAGS_start) + i * absl::GetFlag(FLAGS_stride);
+    const Schedule schedule = Draw(seed, absl::GetFlag(FLAGS_power_loss));
+    if (absl::GetFlag(FLAGS_plan) || trace) std::puts(Describe(schedule).c_str());
+    const Outcome outcome = Play(schedule, trace);
+    events += outcome.events;
+    faults += outcome.faults;
+    results += outcome.results;
+    if (absl::GetFlag(FLAGS_hash)) {
+      std::printf("seed %llu: %016llx\n", static_cast<unsigned long long>(seed),
+                  static_cast<unsigned long long>(outcome.trace_hash));
+    }
+    if (outcome.violation.empty()) continue;
+    if (violations++ == 0) {
+      std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed),
+                  outcome.violation.c_str());
+      const Schedule least = Minimise(schedule);
+      std::puts("the fewest faults that lead to a violation:");
+      std::puts(Describe(least).c_str());
+      for (const std::string& line : Play(least, false).last_lines) std::puts(line.c_str());
+    } else {
+      std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed),
+                  outcome.violation.c_str());
+    }
+    std::fflush(stdout);
+  }
+  std::printf("%llu faults, %llu results checked\n%llu seeds, %llu events, %llu violations\n",
+              static_cast<unsigned long long>(faults), static_cast<unsigned long long>(results),
+              static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(events),
+              static_cast<unsigned long long>(violations));
+  return violations == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace addend::simulation
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage("addend-simulate --seeds=N --start=S [--trace]");
+  absl::ParseCommandLine(argc, argv);
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::null_sink_mt>()));
+  return addend::simulation::Main();
+}

@@ -1,0 +1,303 @@
+// A rank's training: join, declare, push and check step by step, leave or begin again.
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "absl/strings/str_format.h"
+#include "lib/client/messages.h"
+#include "tests/simulation/cluster.h"
+#include "tests/simulation/sockets.h"
+
+namespace addend::simulation {
+
+using client::AgentReader;
+using client::AgentSocket;
+using client::DeviceRounds;
+using client::Error;
+using client::Operation;
+using client::Operations;
+using client::Packet;
+
+// The client's logic above the socket, put together as a Context does.
+struct Rank::Client {
+  explicit Client(std::shared_ptr<TrainerSocket> socket, int32_t nodes)
+      : socket(std::move(socket)),
+        device_rounds(
+            "simulated", [this](const ipc::Encoded& message, client::GuardedFd) { Send(message); },
+            [this](const Error& error) { operations.Fail(error); }),
+        operations(
+            "simulated",
+            [](void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); },
+            [this](const ipc::Encoded& message) { Send(message); }, &device_rounds),
+        reader(
+            "simulated", nodes,
+            [this](Packet* packet, AgentSocket::Event* event) { return Receive(packet, event); },
+            &operations, &device_rounds) {}
+
+  void Send(const ipc::Encoded& message) const { socket->Send(message); }
+  Error Receive(Packet* packet, AgentSocket::Event* event) const {
+    if (!socket->inbox.empty()) {
+      *packet = std::move(socket->inbox.front());
+      socket->inbox.pop_front();
+      *event = AgentSocket::Event::kPacket;
+    } else {
+      *event = socket->hung_up ? AgentSocket::Event::kClosed : AgentSocket::Event::kWoken;
+    }
+    return {};
+  }
+  // The job's error, if it has failed.
+  Error Failure() {
+    uint64_t tag = 0;
+    Error error = operations.NextDone(0, &tag);
+    return error.code == ADDEND_ERROR_TIMEOUT ? Error{} : error;
+  }
+
+  const std::shared_ptr<TrainerSocket> socket;
+  DeviceRounds device_rounds;
+  Operations operations;
+  AgentReader reader;
+  std::vector<std::shared_ptr<client::Tensor>> tensors;  // the last says whether to stop
+};
+
+struct Rank::Step {
+  struct One {
+    std::vector<std::byte> in;
+    std::vector<std::byte> out;  // empty: the result is a view
+    std::shared_ptr<Operation> operation;
+  };
+  std::vector<One> tensors;
+};
+
+Rank::Rank(Cluster* cluster, const JobPlan* job, uint32_t node, uint32_t local_rank)
+    : cluster_(cluster),
+      job_(job),
+      node_(node),
+      local_rank_(local_rank),
+      process_(cluster->NewProcess(
+          absl::StrFormat("%s/rank%d", job->name, node * job->local_size + local_rank),
+          absl::StrFormat("%s-host%d", job->name, node))) {
+  ConnectLater();
+}
+
+Rank::~Rank() {
+  open_.clear();
+  Disconnect();
+}
+
+uint32_t Rank::rank() const { return node_ * job_->local_size + local_rank_; }
+
+std::string Rank::Describe() const {
+  static constexpr const char* kStates[] = {"is away", "joins", "declares", "trains", "is done"};
+  return absl::StrFormat("%s %s, generation %d, step %d", process_->name(),
+                         kStates[static_cast<int>(state_)], generation_.second, steps_);
+}
+
+void Rank::ConnectLater() {
+  process_->After(
+      cluster_->world()->random().Between(absl::Milliseconds(1), absl::Milliseconds(300)),
+      [this] { Connect(); });
+}
+
+void Rank::Connect() {
+  if (state_ != State::kAway) return;
+  const std::unique_ptr<AgentHost>& agent = cluster_->agent(job_, node_);
+  auto socket = agent == nullptr ? nullptr : agent->Accept();
+  if (socket == nullptr) return ConnectLater();
+  socket_ = socket;
+  socket_->trainer = process_;
+  socket_->readable = [this] { OnReadable(); };
+  state_ = State::kJoining;
+  const ipc::InitMessage init{static_cast<int32_t>(rank()), static_cast<int32_t>(job_->ranks()),
+                              static_cast<int32_t>(local_rank_),
+                              static_cast<int32_t>(job_->local_size), job_->name};
+  socket_->Send(init.Encode());
+}
+
+void Rank::OnReadable() {
+  if (state_ == State::kJoining) {
+    while (state_ == State::kJoining && !socket_->inbox.empty()) {
+      const Packet packet = std::move(socket_->inbox.front());
+      socket_->inbox.pop_front();
+      OnJoinMessage(packet);
+    }
+    if (state_ == State::kJoining && socket_->hung_up) {
+      Disconnect();
+      ConnectLater();
+    }
+  }
+  if (client_ == nullptr) return;
+  client_->reader.Read();
+  Advance();
+}
+
+void Rank::OnJoinMessage(const Packet& packet) {
+  if (packet.message.type == ipc::Type::kProgress) return;
+  uint32_t code = ADDEND_ERROR_INTERNAL;
+  std::string reason;
+  if (packet.message.type == ipc::Type::kInitReply) {
+    const auto reply = packet.Decode<ipc::InitReplyMessage>();
+    code = reply.code;
+    reason = reply.reason;
+    if (code == 0 && reply.rank != static_cast<int32_t>(rank())) {
+      cluster_->world()->Violate(process_->name() + " is given another rank");
+    }
+  } else if (packet.message.type == ipc::Type::kFailure) {
+    const auto failure = packet.Decode<ipc::FailureMessage>();
+    code = failure.code;
+    reason = failure.reason;
+  }
+  if (code == 0) return Joined();
+  process_->Trace(absl::StrFormat("is not admitted: %s", reason));
+  cluster_->oracle()->OnFailure(*job_, rank(), client::FromAgent(code, reason));
+  Disconnect();
+  ConnectLater();
+}
+
+void Rank::Joined() {
+  const std::unique_ptr<AgentHost>& agent = cluster_->agent(job_, node_);
+  if (agent == nullptr) {  // it has died since
+    Disconnect();
+    return ConnectLater();
+  }
+  generation_ = agent->generation();
+  process_->Trace(absl::StrFormat("joins generation %d", generation_.second));
+  client_ = std::make_unique<Client>(socket_, static_cast<int32_t>(job_->nodes));
+  state_ = State::kDeclaring;
+  steps_ = pushed_ = 0;
+  last_step_ = std::numeric_limits<uint64_t>::max();
+  pausing_ = false;
+  for (size_t i = 0; i <= job_->tensors.size(); ++i) {
+    const bool last = i == job_->tensors.size();
+    const TensorSetting setting = last ? TensorSetting{.name = "stop",
+                                                       .dtype = DType::kInt32,
+                                                       .op = ReduceOp::kMax,
+                                                       .elements = 1}
+                                       : job_->tensors[i];
+    std::shared_ptr<client::Tensor> tensor;
+    const Error error = client_->operations.StartDeclaration(
+        setting.name, {static_cast<int64_t>(setting.elements)}, setting.dtype, setting.op, &tensor);
+    if (!error.ok()) return Fail(error);
+    client_->tensors.push_back(std::move(tensor));
+  }
+}
+
+// Goes on as far as the arrived messages allow.
+void Rank::Advance() {
+  if (client_ == nullptr) return;
+  if (const Error failure = client_->Failure(); !failure.ok()) return Fail(failure);
+  if (state_ == State::kDeclaring) {
+    for (const auto& tensor : client_->tensors) {
+      if (!tensor->declared) return;
+      if (!tensor->refusal.ok()) return Fail(tensor->refusal);
+    }
+    state_ = State::kRunning;
+  }
+  while (state_ == State::kRunning && !pausing_) {
+    if (!open_.empty() && TakeStep()) continue;
+    if (state_ != State::kRunning) return;
+    if (steps_ == last_step_) return Leave();
+    if (pushed_ == last_step_ || open_.size() >= job_->pipelined) return;
+    PushStep();
+    if (job_->think > absl::ZeroDuration()) {
+      pausing_ = true;
+      process_->After(cluster_->world()->random().Between(absl::ZeroDuration(), job_->think),
+                      [this, generation = generation_] {
+                        if (generation != generation_ || !pausing_) return;
+                        pausing_ = false;
+                        Advance();
+                      });
+    }
+  }
+}
+
+void Rank::PushStep() {
+  ++pushed_;
+  auto step = std::make_unique<Step>();
+  Random& random = cluster_->world()->random();
+  step->tensors.resize(client_->tensors.size());
+  // The ranks push in different orders, except that each tensor's rounds are in theirs.
+  std::vector<size_t> order(client_->tensors.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    order[i] = i;
+    std::swap(order[i], order[random.Below(i + 1)]);
+  }
+  for (const size_t i : order) {
+    Step::One& one = step->tensors[i];
+    if (i == job_->tensors.size()) {
+      const int32_t stop = cluster_->stop ? 1 : 0;
+      one.in.resize(sizeof(stop));
+      std::memcpy(one.in.data(), &stop, sizeof(stop));
+    } else {
+      one.in = cluster_->oracle()->Contribution(*job_, generation_, i, pushed_, rank());
+    }
+    // A view is valid until the second round after it.
+    if (job_->pipelined > 1 || random.OneIn(2)) one.out.resize(one.in.size());
+    const Error error = client_->operations.Push(
+        client_->tensors[i], one.in.data(), one.out.empty() ? nullptr : one.out.data(),
+        static_cast<int32_t>(random.Below(3)), &one.operation);
+    if (!error.ok()) {
+      open_.push_back(std::move(step));
+      return Fail(error);
+    }
+  }
+  open_.push_back(std::move(step));
+}
+
+// True if the first open step is complete.
+bool Rank::TakeStep() {
+  Step& step = *open_.front();
+  for (const Step::One& one : step.tensors) {
+    if (one.operation == nullptr || !one.operation->done) return false;
+  }
+  const uint64_t round = steps_ + 1;
+  for (size_t i = 0; i < step.tensors.size(); ++i) {
+    const Step::One& one = step.tensors[i];
+    if (!one.operation->error.ok()) {
+      Fail(one.operation->error);
+      return false;
+    }
+    const std::byte* const data = one.out.empty() ? one.operation->result : one.out.data();
+    if (i < job_->tensors.size()) {
+      cluster_->oracle()->OnResult(*job_, generation_, i, round, rank(), {data, one.in.size()});
+    } else {
+      int32_t stop = 0;
+      std::memcpy(&stop, data, sizeof(stop));
+      // Some ranks have pushed as many more by now, and so the others do.
+      if (stop != 0) last_step_ = std::min(last_step_, round + job_->pipelined - 1);
+    }
+  }
+  for (const Step::One& one : step.tensors) client_->operations.Release(one.operation);
+  open_.pop_front();
+  ++steps_;
+  return true;
+}
+
+void Rank::Fail(const Error& error) {
+  process_->Trace(absl::StrFormat("fails: %s", error.text));
+  cluster_->oracle()->OnFailure(*job_, rank(), error);
+  Disconnect();
+  ConnectLater();
+}
+
+void Rank::Leave() {
+  process_->Trace(absl::StrFormat("leaves after %d steps", steps_));
+  client_->operations.Close();
+  socket_->Send(ipc::ShutdownMessage().Encode());
+  Disconnect();
+  state_ = State::kDone;
+}
+
+// Not during a call of the client's objects: they are destroyed.
+void Rank::Disconnect() {
+  if (client_ != nullptr) {
+    client_->operations.Close();
+    client_->operations.Clear();
+  }
+  open_.clear();
+  client_.reset();
+  if (socket_ != nullptr) socket_->Close();
+  socket_ = nullptr;
+  state_ = State::kAway;
+}
+
+}  // namespace addend::simulation

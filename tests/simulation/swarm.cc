@@ -1,0 +1,393 @@
+#include "tests/simulation/swarm.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "absl/strings/str_format.h"
+
+namespace addend::simulation {
+namespace {
+
+// From the end of the faults on, all that is open has to complete within so long.
+constexpr absl::Duration kCalm = absl::Seconds(240);
+
+// From the end of a process until it is started again.
+constexpr absl::Duration kRestart = absl::Seconds(1);
+// The steps of a rank in a run, at most about.
+constexpr int64_t kSteps = 500;
+
+constexpr const char* kNames[] = {"kill a server", "add a server",       "drain a server",
+                                  "stop a server", "kill the scheduler", "the store fails",
+                                  "power loss",    "stop the scheduler", "cut from scheduler",
+                                  "kill an agent", "stop an agent",      "kill a rank",
+                                  "stop a rank",   "reset connections",  "cut a path"};
+static_assert(std::size(kNames) == static_cast<size_t>(Fault::Kind::kCount));
+
+// Carries out the faults of a schedule.
+class Story final {
+ public:
+  Story(const Schedule& schedule, bool trace)
+      : schedule_(schedule), world_(schedule.seed, trace), cluster_(&world_, schedule.plan) {}
+
+  Outcome Go() {
+    absl::Time last = world_.Now();
+    for (const Fault& fault : schedule_.faults) {
+      const absl::Time at = world_.Now() + fault.at;
+      last = std::max(last, at + fault.lasts);
+      world_.At(at, [this, &fault] { Happen(fault); });
+    }
+    const absl::Time calm = last + absl::Seconds(1);
+    world_.At(calm, [this] { Calm(); });
+    const absl::Time end = calm + kCalm;
+    while (world_.Step(end) && !Done()) {
+    }
+    if (world_.violation().empty() && !Done()) world_.Violate("not complete: " + Pending());
+    return {.events = world_.steps(),
+            .faults = happened_,
+            .results = cluster_.oracle()->results(),
+            .trace_hash = world_.trace_hash(),
+            .violation = world_.violation(),
+            .last_lines = {world_.last_lines().begin(), world_.last_lines().end()}};
+  }
+
+ private:
+  bool Done() const {
+    if (!calm_) return false;
+    return std::all_of(const_cast<Cluster&>(cluster_).ranks().begin(),
+                       const_cast<Cluster&>(cluster_).ranks().end(),
+                       [](const auto& rank) { return rank->done(); });
+  }
+  std::string Pending() {
+    std::string text;
+    for (const auto& rank : cluster_.ranks()) {
+      if (rank->done()) continue;
+      if (!text.empty()) text += "; ";
+      text += rank->Describe();
+    }
+    for (const auto& server : cluster_.servers()) {
+      TraceRounds(*server->process(), *server->engine());
+    }
+    for (const JobPlan& job : cluster_.plan().jobs) {
+      for (uint32_t node = 0; node < job.nodes; ++node) {
+        const auto& agent = cluster_.agent(&job, node);
+        if (agent != nullptr) TraceRounds(*agent->process(), *agent->engine());
+      }
+    }
+    return text;
+  }
+  // The nodes for which the server waits.
+  static void TraceRounds(const Process& process, const Engine& engine) {
+    for (const OpenRoundInfo& round : engine.RollCall(JobId(), 100)) {
+      std::string missing;
+      for (const NodeId node : round.missing) missing += absl::StrFormat(" %d", node.value());
+      process.Trace(absl::StrFormat("%s/%d, round %d: %s, without%s", round.name, round.partition,
+                                    round.round.value(), round.state, missing));
+    }
+  }
+  absl::Duration lease() const { return schedule_.plan.lease; }
+
+  const JobPlan* JobOf(uint64_t a) const {
+    return &cluster_.plan().jobs[a % cluster_.plan().jobs.size()];
+  }
+  void Note(const Fault& fault, std::string_view whom) {
+    ++happened_;
+    world_.Trace("fault", absl::StrFormat("%s: %s%s%s", kNames[static_cast<int>(fault.kind)], whom,
+                                          fault.lasts > absl::ZeroDuration()
+                                              ? " for " + absl::FormatDuration(fault.lasts)
+                                              : "",
+                                          fault.silent ? ", silently" : ""));
+  }
+  void StopProcess(const Fault& fault, const std::shared_ptr<Process>& process) {
+    Note(fault, process->name());
+    process->Stop();
+    world_.After(fault.lasts, [process] { process->Continue(); });
+  }
+  void CutPath(const Fault& fault, const std::string& a, const std::string& b) {
+    Note(fault, a + " and " + b);
+    cluster_.network()->Cut(a, b);
+    world_.After(fault.lasts, [this, a, b] { cluster_.network()->Heal(a, b); });
+  }
+  std::vector<std::string> DataHosts() {
+    std::vector<std::string> hosts;
+    for (const auto& server : cluster_.servers()) hosts.push_back(server->process()->host());
+    for (const JobPlan& job : cluster_.plan().jobs) {
+      for (uint32_t node = 0; node < job.nodes; ++node) {
+        hosts.push_back(absl::StrFormat("%s-host%d", job.name, node));
+      }
+    }
+    return hosts;
+  }
+
+  void Happen(const Fault& fault) {
+    auto& servers = cluster_.servers();
+    const JobPlan* const job = JobOf(fault.a);
+    const auto node = static_cast<uint32_t>(fault.b % job->nodes);
+    AgentHost* const agent = cluster_.agent(job, node).get();
+    switch (fault.kind) {
+      case Fault::Kind::kKillServer:
+        if (servers.empty()) return;
+        Note(fault, servers[fault.a % servers.size()]->process()->name());
+        return cluster_.KillServer(fault.a % servers.size(), fault.silent);
+      case Fault::Kind::kAddServer:
+        if (servers.size() > 4) return;
+        Note(fault, "");
+        return cluster_.StartServer();
+      case Fault::Kind::kDrainServer:
+        if (servers.empty()) return;
+        Note(fault, servers[fault.a % servers.size()]->process()->name());
+        return servers[fault.a % servers.size()]->Drain();
+      case Fault::Kind::kStopServer:
+        if (servers.empty()) return;
+        return StopProcess(fault, servers[fault.a % servers.size()]->process());
+      case Fault::Kind::kStoreFails:
+        Note(fault, "");
+        cluster_.store()->fail_next = true;
+        return;
+      case Fault::Kind::kPowerLoss:
+      case Fault::Kind::kKillScheduler:
+        if (cluster_.place()->scheduler == nullptr) return;
+        Note(fault, "");
+        if (fault.silent && 2 * lease() < absl::Seconds(12)) {
+          cluster_.oracle()->ExcuseAll("members cannot find a new scheduler within two leases");
+        }
+        cluster_.KillScheduler(fault.silent);
+        if (fault.kind == Fault::Kind::kPowerLoss) {
+          cluster_.oracle()->ExcuseAll("the store has lost writes");
+          cluster_.store()->LosePower(1 + fault.a % 2);
+        }
+        return StartSchedulerAfter(fault.lasts);
+      case Fault::Kind::kStopScheduler:
+        if (cluster_.place()->scheduler == nullptr) return;
+        if (fault.lasts > lease() / 2) cluster_.oracle()->ExcuseAll("the scheduler was stopped");
+        return StopProcess(fault, cluster_.place()->scheduler->process());
+      case Fault::Kind::kCutFromScheduler: {
+        const std::vector<std::string> hosts = DataHosts();
+        cluster_.oracle()->ExcuseAll("a host was cut off from the scheduler");
+        return CutPath(fault, hosts[fault.a % hosts.size()], cluster_.place()->host);
+      }
+      case Fault::Kind::kKillAgent:
+        if (agent == nullptr) return;
+        Note(fault, agent->process()->name());
+        cluster_.oracle()->Excuse(*job, "an agent has died");
+        cluster_.oracle()->MayLose(*job, node);
+        cluster_.KillAgent(job, node, fault.silent);
+        return world_.After(fault.lasts, [this, job, node] {
+          if (cluster_.agent(job, node) == nullptr) cluster_.StartAgent(job, node);
+        });
+      case Fault::Kind::kStopAgent:
+        if (agent == nullptr) return;
+        if (fault.lasts > lease() / 2) {
+          cluster_.oracle()->Excuse(*job, "an agent was stopped");
+          cluster_.oracle()->MayLose(*job, node);
+        }
+        return StopProcess(fault, agent->process());
+      case Fault::Kind::kKillRank: {
+        const size_t index = fault.a % cluster_.ranks().size();
+        Rank* const rank = cluster_.ranks()[index].get();
+        Note(fault, rank->process()->name());
+        cluster_.oracle()->Excuse(*rank->job(), "a rank has died");
+        cluster_.oracle()->MayLose(*rank->job(), rank->rank() / rank->job()->local_size);
+        return cluster_.KillRank(index);
+      }
+      case Fault::Kind::kStopRank:
+        return StopProcess(fault, cluster_.ranks()[fault.a % cluster_.ranks().size()]->process());
+      case Fault::Kind::kResetPath:
+      case Fault::Kind::kCutPath: {
+        const std::vector<std::string> hosts = DataHosts();
+        const std::string a = hosts[fault.a % hosts.size()];
+        const std::string b = hosts[fault.b % hosts.size()];
+        if (a == b) return;
+        if (fault.kind == Fault::Kind::kCutPath) return CutPath(fault, a, b);
+        Note(fault, a + " and " + b);
+        return cluster_.network()->Reset(a, b);
+      }
+      case Fault::Kind::kCount:
+        return;
+    }
+  }
+
+  void StartSchedulerAfter(absl::Duration pause) {
+    world_.After(pause, [this] {
+      if (cluster_.place()->scheduler == nullptr) cluster_.StartScheduler();
+    });
+  }
+
+  // Starts again the processes that have ended, as Kubernetes does.
+  void Repair() {
+    const auto& scheduler = cluster_.place()->scheduler;
+    if (scheduler != nullptr && !scheduler->process()->alive()) {
+      cluster_.KillScheduler(false);
+      cluster_.StartScheduler();
+    }
+    for (const JobPlan& job : cluster_.plan().jobs) {
+      for (uint32_t node = 0; node < job.nodes; ++node) {
+        auto& agent = cluster_.agent(&job, node);
+        if (agent == nullptr || !agent->failed()) continue;
+        cluster_.oracle()->Excuse(job, "an agent has ended");
+        cluster_.oracle()->MayLose(job, node);
+        cluster_.KillAgent(&job, node, false);
+        world_.After(kRestart, [this, &job, node] {
+          if (cluster_.agent(&job, node) == nullptr) cluster_.StartAgent(&job, node);
+        });
+      }
+    }
+    for (size_t i = cluster_.servers().size(); i-- > 0;) {
+      if (cluster_.servers()[i]->ended()) cluster_.KillServer(i, false);
+    }
+    world_.After(absl::Milliseconds(500), [this] { Repair(); });
+  }
+
+  // The faults are over. Their consequences may take a while: only the keepalive notices a silent
+  // death. Then all ranks have to train, and are told to stop.
+  void Calm() {
+    world_.Trace("swarm", "calm");
+    world_.After(Network::kKeepalive + 10 * lease(), [this] { StopWhenAllTrain(); });
+  }
+  void StopWhenAllTrain() {
+    std::map<const JobPlan*, GenerationId> generations;
+    for (const auto& rank : cluster_.ranks()) {
+      const GenerationId generation =
+          generations.emplace(rank->job(), rank->generation()).first->second;
+      if (rank->trains() && rank->generation() == generation) continue;
+      return world_.After(absl::Milliseconds(500), [this] { StopWhenAllTrain(); });
+    }
+    world_.Trace("swarm", "all ranks train");
+    calm_ = true;
+    cluster_.stop = true;
+  }
+
+ public:
+  void Begin() { Repair(); }
+
+ private:
+  const Schedule& schedule_;
+  World world_;
+  Cluster cluster_;
+  uint64_t happened_ = 0;
+  bool calm_ = false;
+};
+
+TensorSetting DrawTensor(Random* random, size_t number) {
+  static constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64, DType::kInt32,
+                                     DType::kInt64};
+  static constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax};
+  TensorSetting tensor;
+  tensor.name = absl::StrFormat("t%d", number);
+  tensor.dtype = random->OneIn(2) ? DType::kFloat32 : kTypes[random->Below(std::size(kTypes))];
+  tensor.op = random->OneIn(2) ? ReduceOp::kSum : kOps[random->Below(std::size(kOps))];
+  tensor.elements = random->Between(1, uint64_t{1} << random->Below(12));
+  return tensor;
+}
+
+}  // namespace
+
+Schedule Draw(uint64_t seed, bool power_loss) {
+  Random random(seed * 2 + 1);
+  Schedule schedule;
+  schedule.seed = seed;
+  Cluster::Plan& plan = schedule.plan;
+  plan.path.latency = random.Scale(absl::Microseconds(5), absl::Milliseconds(2));
+  plan.path.jitter = random.Scale(absl::Microseconds(1), absl::Milliseconds(5));
+  plan.path.bytes_per_s = 1e6 * static_cast<double>(uint64_t{1} << random.Below(11));
+  plan.lease = random.Scale(absl::Seconds(1), absl::Seconds(8));
+  plan.cpu_servers = static_cast<uint32_t>(random.Below(5));
+  plan.shards = static_cast<uint32_t>(random.Between(1, 2));
+  if (random.OneIn(3)) plan.clock_drift = 1e-3;
+  const uint64_t jobs = random.OneIn(4) ? 2 : 1;
+  for (uint64_t i = 0; i < jobs; ++i) {
+    JobPlan job;
+    job.name = absl::StrFormat("job%d", i);
+    job.nodes = static_cast<uint32_t>(random.Between(1, random.OneIn(6) ? 9 : 4));
+    job.local_size = static_cast<uint32_t>(random.OneIn(3) ? 2 : 1);
+    job.partition_bytes = uint64_t{512} << random.Below(5);
+    job.pipelined = static_cast<uint32_t>(random.Between(1, 3));
+    if (random.OneIn(2)) job.think = random.Scale(absl::Microseconds(10), absl::Milliseconds(200));
+    if (random.OneIn(4)) job.audit_one_in = 1;
+    const uint64_t tensors = random.Between(1, 5);
+    for (uint64_t t = 0; t < tensors; ++t) job.tensors.push_back(DrawTensor(&random, t));
+    plan.jobs.push_back(std::move(job));
+  }
+  // Some kinds of faults only, some more often.
+  uint64_t weights[static_cast<size_t>(Fault::Kind::kCount)];
+  uint64_t sum = 0;
+  for (size_t kind = 0; kind < std::size(weights); ++kind) {
+    weights[kind] = random.OneIn(2) ? 0 : uint64_t{1} << random.Below(4);
+    if (kind == static_cast<size_t>(Fault::Kind::kPowerLoss) && !power_loss) weights[kind] = 0;
+    sum += weights[kind];
+  }
+  const uint64_t faults = sum == 0 ? 0 : random.Below(120);
+  const absl::Duration between = random.Scale(absl::Milliseconds(1), absl::Seconds(2));
+  absl::Duration at = random.Between(absl::ZeroDuration(), absl::Seconds(2));
+  for (uint64_t i = 0; i < faults; ++i) {
+    at += random.Between(absl::ZeroDuration(), 2 * between);
+    Fault fault;
+    fault.at = at;
+    uint64_t ticket = random.Below(sum);
+    for (size_t kind = 0; kind < std::size(weights); ++kind) {
+      if (ticket < weights[kind]) {
+        fault.kind = static_cast<Fault::Kind>(kind);
+        break;
+      }
+      ticket -= weights[kind];
+    }
+    fault.a = random.Below(1 << 20);
+    fault.b = random.Below(1 << 20);
+    fault.lasts = random.Scale(absl::Milliseconds(1), absl::Seconds(20));
+    fault.silent = random.OneIn(4);
+    schedule.faults.push_back(fault);
+  }
+  // A run of many virtual minutes does not need more steps than a short run.
+  const absl::Duration pause = (at + absl::Seconds(60)) / kSteps;
+  for (JobPlan& job : plan.jobs) job.think = std::max(job.think, 2 * pause);
+  return schedule;
+}
+
+std::string Describe(const Schedule& schedule) {
+  const Cluster::Plan& plan = schedule.plan;
+  std::string text =
+      absl::StrFormat("seed %d: %d CPU servers of %d shards, lease %s, latency %s + %s, %.0f MB/s",
+                      schedule.seed, plan.cpu_servers, plan.shards,
+                      absl::FormatDuration(plan.lease), absl::FormatDuration(plan.path.latency),
+                      absl::FormatDuration(plan.path.jitter), plan.path.bytes_per_s / 1e6);
+  for (const JobPlan& job : plan.jobs) {
+    text += absl::StrFormat("\n  %s: %d nodes of %d ranks, partitions of %d bytes, %d steps open%s",
+                            job.name, job.nodes, job.local_size, job.partition_bytes, job.pipelined,
+                            job.shrink ? ", shrinks" : "");
+    for (const TensorSetting& tensor : job.tensors) {
+      text += absl::StrFormat(", %s: %s %s of %d", tensor.name, std::string(Name(tensor.dtype)),
+                              std::string(Name(tensor.op)), tensor.elements);
+    }
+  }
+  for (const Fault& fault : schedule.faults) {
+    text += absl::StrFormat("\n  %12.6f  %s (%d, %d), %s%s", absl::ToDoubleSeconds(fault.at),
+                            kNames[static_cast<int>(fault.kind)], fault.a, fault.b,
+                            absl::FormatDuration(fault.lasts), fault.silent ? ", silent" : "");
+  }
+  return text;
+}
+
+Outcome Play(const Schedule& schedule, bool trace) {
+  Story story(schedule, trace);
+  story.Begin();
+  return story.Go();
+}
+
+Schedule Minimise(const Schedule& schedule) {
+  Schedule best = schedule;
+  for (size_t some = std::max<size_t>(best.faults.size() / 2, 1); some > 0; some /= 2) {
+    for (size_t begin = 0; begin < best.faults.size();) {
+      Schedule fewer = best;
+      const size_t end = std::min(begin + some, fewer.faults.size());
+      fewer.faults.erase(fewer.faults.begin() + static_cast<ptrdiff_t>(begin),
+                         fewer.faults.begin() + static_cast<ptrdiff_t>(end));
+      if (Play(fewer, /*trace=*/false).violation.empty()) {
+        begin = end;
+      } else {
+        best = std::move(fewer);
+      }
+    }
+  }
+  return best;
+}
+
+}  // namespace addend::simulation
