@@ -108,6 +108,7 @@ void Scheduler::LookAfterStreams() {
   for (auto next = streams_.begin(); next != streams_.end();) {
     const auto [watch, stream] = *next++;
     if (*stream->open && stream->member->alive()) continue;
+    process_->Trace(absl::StrFormat("the watch of %s has ended", stream->member->name()));
     streams_.erase(watch);
     membership_.WatchBroke(now(), watch);
   }
