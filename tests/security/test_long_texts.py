@@ -26,7 +26,7 @@ def resident_bytes(process):
 
 
 def with_store(tmp_path, **more):
-    return Cluster(tmp_path, store=f"sqlite:{tmp_path}/store.db", scheduler_flags=["--lease=30s"], **more)
+    return Cluster(tmp_path, store=f"sqlite:{tmp_path}/store.db", scheduler_flags=["--lease=120s"], **more)
 
 
 def refused(said, field=""):
@@ -96,7 +96,7 @@ def test_members_that_come_and_go_as_fast_as_they_can_fill_no_log(tmp_path):
 @pytest.mark.skipif(bool(etcd.unavailable()), reason=etcd.unavailable())
 def test_a_plan_larger_than_etcd_takes_ends_no_scheduler(tmp_path):
     """A tensor of a million partitions: its plan exceeds the 1.5 MiB of a request to etcd."""
-    with Cluster(tmp_path, nodes=2, cpu_servers=1, schedulers=2, scheduler_flags=["--lease=15s"]) as cluster:
+    with Cluster(tmp_path, nodes=2, cpu_servers=1, schedulers=2, scheduler_flags=["--lease=40s"]) as cluster:
         ranks = running(cluster)
         leader = cluster.leader()
         with Caller(cluster.scheduler_address.split(",")[leader]) as caller:
@@ -107,13 +107,13 @@ def test_a_plan_larger_than_etcd_takes_ends_no_scheduler(tmp_path):
             for node in nodes:
                 assert caller.call("Scheduler", "Declare", **node, tensors=[{"name": "t", "shape": [str(1 << 27)]}]).code == "OK"
             # The plan is announced after it is stored: if the job has tensors, etcd has its plan.
-            eventually(lambda: (job_of(cluster, "hostile") or {"tensors": 0})["tensors"] == 1, 30 * PATIENCE, "the plan of the hostile job")
+            eventually(lambda: (job_of(cluster, "hostile") or {"tensors": 0})["tensors"] == 1, 90 * PATIENCE, "the plan of the hostile job")
             assert max(etcd.value_bytes(cluster.etcd, "record/").values()) > 1.5 * (1 << 20), "smaller than a request to etcd: the test shows nothing"
         goes_on(ranks)
         assert cluster.schedulers[leader].returncode is None, cluster.schedulers[leader].tail()
         assert cluster.leader() == leader
         # The other scheduler can read the stored plan.
         cluster.schedulers[leader].kill()
-        eventually(lambda: cluster.schedulers[1 - leader].port_file.exists(), 60 * PATIENCE, "the other scheduler to lead")
+        eventually(lambda: cluster.schedulers[1 - leader].port_file.exists(), 120 * PATIENCE, "the other scheduler to lead")
         assert job_of(cluster, "job")["state"] == "ready"
         finish(ranks)

@@ -114,9 +114,7 @@ void ServerMembership::Drain() {
 // ---- a CPU server ----
 
 CpuServer::CpuServer(Cluster* cluster, std::string name, std::string host)
-    : cluster_(cluster),
-      process_(cluster->NewProcess(name, host)),
-      machine_(cluster->network(), process_) {
+    : process_(cluster->NewProcess(name, host)), machine_(cluster->network(), process_) {
   engine_ = *Engine::Create({.shards = cluster->plan().shards,
                              .memory_limit_bytes = cluster->plan().memory_limit_bytes,
                              .incarnation = Incarnation(cluster->world()->random().Bits() | 1),

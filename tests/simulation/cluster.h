@@ -68,7 +68,6 @@ class CpuServer {
  private:
   void EndWhenDrained();
 
-  Cluster* const cluster_;
   const std::shared_ptr<Process> process_;
   SimMachine machine_;
   std::unique_ptr<Engine> engine_;

@@ -130,7 +130,8 @@ bool Scheduler::Keep(const Decision& decision) {
 }
 
 void Scheduler::OnDeath(bool silent) {
-  for (const auto& [watch, stream] : std::exchange(streams_, {})) {
+  for (const auto& entry : std::exchange(streams_, {})) {
+    const std::shared_ptr<Stream>& stream = entry.second;
     process_->world()->After(silent ? kGrpcKeepalive : network_->Latency(), [stream] {
       stream->member->Do([stream] {
         if (!*stream->open) return;
