@@ -7,15 +7,20 @@
 #include "absl/strings/str_format.h"
 #include "lib/client/messages.h"
 #include "lib/member/protocols.h"
+#include "lib/server/machine_options.h"
 #include "tests/simulation/sockets.h"
 
 namespace addend::simulation {
 namespace {
 
-std::string NewKey(World* world) {
-  std::string key(32, '\0');
-  for (char& c : key) c = static_cast<char>(world->random().Below(256));
-  return key;
+// The host's server, whose data port is `port`.
+v1::RegisterServerRequest RegistrationOf(const Process& process, uint16_t port,
+                                         uint64_t memory_limit_bytes) {
+  MachineOptions options;
+  options.advertise = process.host();
+  auto request = ServerRegistration(options, {}, /*grpc_port=*/1, port, memory_limit_bytes);
+  request.set_hostname(process.host());
+  return request;
 }
 
 }  // namespace
@@ -33,9 +38,7 @@ ServerMembership::ServerMembership(Cluster* cluster, std::shared_ptr<Process> pr
   FillVersions(&request_);
   request_.set_incarnation(engine->incarnation().value());
   request_.set_shards(engine->shards());
-  request_.set_member_key(NewKey(cluster->world()));
-  request_.set_hostname(process_->host());
-  request_.set_control_address(process_->host() + ":1");
+  request_.set_member_key(cluster->world()->random().Key());
   session_ = std::make_shared<Session>(
       process_, cluster->network(), cluster->place(),
       Session::Hooks{
@@ -123,12 +126,7 @@ CpuServer::CpuServer(Cluster* cluster, std::string name, std::string host)
                              .external_slots = nullptr,
                              .machine = &machine_});
   const uint16_t port = *engine_->ListenTcp({.host = process_->host()});
-  v1::RegisterServerRequest request;
-  v1::DataEndpoint* const endpoint = request.add_endpoints();
-  endpoint->set_transport("tcp");
-  endpoint->set_host(process_->host());
-  endpoint->set_port(port);
-  request.set_memory_limit_bytes(cluster->plan().memory_limit_bytes);
+  auto request = RegistrationOf(*process_, port, cluster->plan().memory_limit_bytes);
   member_ = std::make_unique<ServerMembership>(
       cluster, process_, engine_.get(), std::move(request),
       [this] { process_->Trace(absl::StrFormat("is summation server %d", member_->id())); },
@@ -201,7 +199,7 @@ AgentHost::AgentHost(Cluster* cluster, const JobPlan* job, uint32_t node)
       process_(cluster->NewProcess(absl::StrFormat("%s/agent%d", job->name, node),
                                    absl::StrFormat("%s-host%d", job->name, node))),
       incarnation_(cluster->world()->random().Bits() | 1),
-      key_(NewKey(cluster->world())),
+      key_(cluster->world()->random().Key()),
       machine_(cluster->network(), process_),
       inproc_(MakeInprocNetwork()) {
   agent_ = *Agent::Create(
@@ -234,13 +232,9 @@ AgentHost::AgentHost(Cluster* cluster, const JobPlan* job, uint32_t node)
     return slots->Find(generation, name);
   };
   engine_ = *Engine::Create(std::move(options));
-  data_port_ = *engine_->ListenTcp({.host = process_->host()});
+  const uint16_t port = *engine_->ListenTcp({.host = process_->host()});
   if (!engine_->ListenInproc().ok()) std::abort();
-  v1::RegisterServerRequest request;
-  v1::DataEndpoint* const endpoint = request.add_endpoints();
-  endpoint->set_transport("tcp");
-  endpoint->set_host(process_->host());
-  endpoint->set_port(data_port_);
+  auto request = RegistrationOf(*process_, port, /*memory_limit_bytes=*/0);
   request.set_colocated_job(job->name);
   request.set_colocated_node(node);
   server_ = std::make_unique<ServerMembership>(

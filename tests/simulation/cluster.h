@@ -59,10 +59,8 @@ class CpuServer {
   ~CpuServer();
   const std::shared_ptr<Process>& process() const { return process_; }
   Engine* engine() const { return engine_.get(); }
-  ServerMembership* member() const { return member_.get(); }
   // SIGTERM: drains, and ends when the scheduler has moved its partitions.
   void Drain();
-  bool draining() const { return draining_; }
   bool ended() const { return ended_; }  // the process has ended by itself
 
  private:
@@ -113,8 +111,6 @@ class AgentHost {
   Door* door_ = nullptr;  // owned by the agent
   std::unique_ptr<Agent> agent_;
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<DataPort> port_;
-  uint16_t data_port_ = 0;
   std::unique_ptr<ServerMembership> server_;
   std::shared_ptr<Session> session_;
   std::unique_ptr<Reports> reports_;
@@ -131,7 +127,6 @@ class Rank {
   const std::shared_ptr<Process>& process() const { return process_; }
   uint32_t rank() const;
   const JobPlan* job() const { return job_; }
-  uint64_t steps() const { return steps_; }  // completed, in the present generation
   GenerationId generation() const { return generation_; }
   bool trains() const { return state_ == State::kRunning; }
   bool done() const { return state_ == State::kDone; }

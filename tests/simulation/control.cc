@@ -3,9 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/failure.h"
 #include "lib/base/status_macros.h"
-#include "lib/base/strings.h"
 #include "services/scheduler/store/format.h"
 
 namespace addend::simulation {
@@ -54,11 +52,6 @@ void SimStore::LosePower(size_t lost) {
   undo_.clear();
 }
 
-void SimStore::Clear() {
-  entries.clear();
-  undo_.clear();
-}
-
 // ---- the scheduler ----
 
 Scheduler::Scheduler(std::shared_ptr<Process> process, Network* network, SimStore* store,
@@ -70,12 +63,7 @@ Scheduler::Scheduler(std::shared_ptr<Process> process, Network* network, SimStor
                    .react_to_stragglers = true,
                    .version = "simulated",
                    .store = "simulated",
-                   .make_key =
-                       [world = process_->world()] {
-                         std::string key(32, '\0');
-                         for (char& c : key) c = static_cast<char>(world->random().Below(256));
-                         return key;
-                       },
+                   .make_key = [world = process_->world()] { return world->random().Key(); },
                    .token_lifetime = absl::Hours(1),
                    .token_clock = [world = process_->world()] { return world->Now(); },
                    .servers_digest = {}},
@@ -107,7 +95,7 @@ void Scheduler::LookAfterStreams() {
   process_->After(absl::Milliseconds(50), [this] { LookAfterStreams(); });
   for (auto next = streams_.begin(); next != streams_.end();) {
     const auto [watch, stream] = *next++;
-    if (*stream->open && stream->member->alive()) continue;
+    if (stream->open && stream->member->alive()) continue;
     process_->Trace(absl::StrFormat("the watch of %s has ended", stream->member->name()));
     streams_.erase(watch);
     membership_.WatchBroke(now(), watch);
@@ -134,8 +122,8 @@ void Scheduler::OnDeath(bool silent) {
     const std::shared_ptr<Stream>& stream = entry.second;
     process_->world()->After(silent ? kGrpcKeepalive : network_->Latency(), [stream] {
       stream->member->Do([stream] {
-        if (!*stream->open) return;
-        *stream->open = false;
+        if (!stream->open) return;
+        stream->open = false;
         stream->on_end(absl::UnavailableError("the scheduler is gone"));
       });
     });
@@ -153,14 +141,14 @@ void Scheduler::Deliver(const Decision& decision) {
     const auto found = streams_.find(send.watch);
     if (found == streams_.end()) continue;
     Send(found->second, [stream = found->second, update = send.update] {
-      if (*stream->open) stream->on_server(*update);
+      if (stream->open) stream->on_server(*update);
     });
   }
   for (const NodeSend& send : decision.to_nodes) {
     const auto found = streams_.find(send.watch);
     if (found == streams_.end()) continue;
     Send(found->second, [stream = found->second, update = send.update] {
-      if (*stream->open) stream->on_node(*update);
+      if (stream->open) stream->on_node(*update);
     });
   }
 }
@@ -172,8 +160,8 @@ void Scheduler::Send(const std::shared_ptr<Stream>& stream, Task task) {
                            task = std::move(task)]() mutable {
     // gRPC's keepalive ends a stream over a cut path.
     if (network->IsCut(from->host(), stream->member->host())) {
-      if (!*stream->open) return;
-      *stream->open = false;
+      if (!stream->open) return;
+      stream->open = false;
       stream->member->Do([stream] { stream->on_end(absl::UnavailableError("the path is cut")); });
       return;
     }
@@ -183,8 +171,8 @@ void Scheduler::Send(const std::shared_ptr<Stream>& stream, Task task) {
 
 void Scheduler::End(const std::shared_ptr<Stream>& stream, const absl::Status& why) {
   Send(stream, [stream, why] {
-    if (!*stream->open) return;
-    *stream->open = false;
+    if (!stream->open) return;
+    stream->open = false;
     stream->on_end(why);
   });
 }
@@ -227,7 +215,7 @@ void Session::Call(absl::Duration deadline, CallFn call, DoneFn done) {
       });
     }
     scheduler->process()->Do([self, network, place, process, world, answer, call, scheduler] {
-      if (!process->alive()) return;  // its last words are lost with it
+      if (!process->alive()) return;  // its request is lost with its connection
       const absl::Status status = call(scheduler.get());
       const bool died = !scheduler->process()->alive();
       world->After(network->Latency(),
@@ -244,7 +232,7 @@ void Session::Call(absl::Duration deadline, CallFn call, DoneFn done) {
 void Session::OnHeard(const Scheduler* scheduler) {
   const bool other = heard_ != nullptr && heard_ != scheduler;
   heard_ = scheduler;
-  if (other && stream_ != nullptr && *stream_->open && !left_) WatchLater();
+  if (other && stream_ != nullptr && stream_->open && !left_) WatchLater();
 }
 
 void Session::Register(const v1::MemberId* former) {
@@ -280,7 +268,7 @@ void Session::Register(const v1::MemberId* former) {
           self->ScheduleBeat(self->lease_ / 3);
         }
         // The former stream belongs to the former registration.
-        if (self->stream_ != nullptr) *self->stream_->open = false;
+        if (self->stream_ != nullptr) self->stream_->open = false;
         self->OpenWatch();
         self->SendNext();
       });
@@ -350,7 +338,7 @@ void Session::OpenWatch() {
 }
 
 void Session::WatchLater() {
-  *stream_->open = false;
+  stream_->open = false;
   const uint64_t watch = ++watches_;
   process_->After(Pause(), [self = shared_from_this(), watch] {
     if (watch == self->watches_ && !self->left_) self->OpenWatch();
@@ -418,7 +406,7 @@ void Session::Leave() {
       },
       [](const absl::Status&) {});
   left_ = true;
-  if (stream_ != nullptr) *stream_->open = false;
+  if (stream_ != nullptr) stream_->open = false;
 }
 
 }  // namespace addend::simulation

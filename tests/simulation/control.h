@@ -28,7 +28,6 @@ class SimStore final {
   bool fail_next = false;
   // The content that a scheduler finds after a loss of power: without the last `lost` batches.
   void LosePower(size_t lost);
-  void Clear();
   std::map<std::string, std::string> entries;
 
   absl::Status Apply(std::span<const StoreWrite> writes);
@@ -64,14 +63,14 @@ class Scheduler {
   }
   absl::Time now() const { return process_->Now(); }
 
-  // A stream of updates to a member. Null: the member's end is gone.
+  // A stream of updates to a member.
   struct Stream {
     std::shared_ptr<Process> member;
     std::function<void(const v1::ServerUpdate&)> on_server;
     std::function<void(const v1::NodeUpdate&)> on_node;
     std::function<void(const absl::Status&)> on_end;
-    absl::Time last;  // the arrival of the last update
-    std::shared_ptr<bool> open = std::make_shared<bool>(true);
+    absl::Time last;   // the arrival of the last update
+    bool open = true;  // at the member's end
   };
   void OpenWatch(const v1::WatchRequest& request, std::shared_ptr<Stream> stream);
 

@@ -37,16 +37,13 @@ int Main() {
                   static_cast<unsigned long long>(outcome.trace_hash));
     }
     if (outcome.violation.empty()) continue;
+    std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed),
+                outcome.violation.c_str());
     if (violations++ == 0) {
-      std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed),
-                  outcome.violation.c_str());
       const Schedule least = Minimise(schedule);
       std::puts("the fewest faults that lead to a violation:");
       std::puts(Describe(least).c_str());
       for (const std::string& line : Play(least, false).last_lines) std::puts(line.c_str());
-    } else {
-      std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed),
-                  outcome.violation.c_str());
     }
     std::fflush(stdout);
   }

@@ -24,7 +24,6 @@ absl::Status Unreachable(std::string_view what) {
 // An end of a connection. Survives its link, for the packets that are still on their way.
 struct ConnectionEnd {
   std::shared_ptr<Process> process;
-  Loop* loop = nullptr;     // null: the transport is gone
   SimLink* link = nullptr;  // null: not accepted yet, or closed
 };
 
@@ -41,7 +40,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Connection(Network* network, ConnectionEnd opener, ConnectionEnd acceptor)
       : network_(network), ends_{std::move(opener), std::move(acceptor)} {}
 
-  Network* network() const { return network_; }
   ConnectionEnd& end(int side) { return ends_[side]; }
   bool Joins(const std::string& a, const std::string& b) const {
     const std::string& x = ends_[0].process->host();
@@ -51,7 +49,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool Has(const Process& process) const {
     return ends_[0].process.get() == &process || ends_[1].process.get() == &process;
   }
-  int SideOf(const Process& process) const { return ends_[0].process.get() == &process ? 0 : 1; }
   bool broken() const { return broken_; }
 
   bool HasRoom(int side) const { return ways_[side].unread < kKernelBuffer; }
@@ -147,7 +144,6 @@ class SimTransport final : public Transport {
   void Connect(const Address& peer, uint32_t shard, Sink* sink, absl::Duration timeout,
                ConnectFn connected) override;
 
-  Network* network() const { return network_; }
   Loop* loop() const { return loop_; }
   TransportStats& mutable_stats() { return stats_; }
   SimLink* NewLink(std::shared_ptr<Connection> connection, int side, std::string peer) {
@@ -234,7 +230,6 @@ void Connection::OnFirst(const Packet& packet) {
   }
   ShardEnd& chosen = (*all)[packet.header.partition.value()];
   auto* const transport = static_cast<SimTransport*>(chosen.transport.get());
-  ends_[1].loop = transport->loop();
   SimLink* const link = transport->NewLink(shared_from_this(), 1, ends_[0].process->name());
   link->Open(chosen.accept(link));
   if (!packet.payload.empty() && ends_[1].link != nullptr) ends_[1].link->OnBegin(packet.header);
@@ -400,7 +395,6 @@ void SimTransport::Connect(const Address& peer, uint32_t, Sink* sink, absl::Dura
       if (alive.expired() || !attempt->connected) return;
       ConnectFn done = std::exchange(attempt->connected, nullptr);
       if (!connection.ok()) return done(connection.status());
-      (*connection)->end(0).loop = loop_;
       SimLink* const link = NewLink(*std::move(connection), 0, std::move(name));
       done(link);
       link->Open(sink);

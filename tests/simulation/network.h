@@ -68,8 +68,6 @@ class Network {
 
   // ---- connections ----
   void Add(const std::shared_ptr<Connection>& connection);
-  // The connection breaks at both ends when the keepalive of each gives up, unless the path heals.
-  void Watch(const std::shared_ptr<Connection>& connection);
 
  private:
   using Hosts = std::pair<std::string, std::string>;

@@ -7,6 +7,12 @@
 
 namespace addend::simulation {
 
+std::string Random::Key() {
+  std::string key(32, '\0');
+  for (char& c : key) c = static_cast<char>(Below(256));
+  return key;
+}
+
 absl::Duration Random::Scale(absl::Duration first, absl::Duration last) {
   // Doublings, so that no logarithm of a library decides.
   int doublings = 0;

@@ -26,6 +26,8 @@ class Random {
  public:
   explicit Random(uint64_t seed) : engine_(seed) {}
   uint64_t Bits() { return engine_(); }
+  // The 32 bytes of a member's or a job's key.
+  std::string Key();
   // Of 0 to n - 1; n > 0.
   uint64_t Below(uint64_t n) { return engine_() % n; }
   uint64_t Between(uint64_t first, uint64_t last) { return first + Below(last - first + 1); }
