@@ -69,6 +69,14 @@ inline Report ServerLost(Generation generation, ServerId server, const absl::Sta
   return request;
 }
 
+// The node takes its last ServerLost() back: it is connected to the server again.
+inline Report ServerReached(Generation generation, ServerId server) {
+  auto request = Of<v1::ReportServerLostRequest>(generation);
+  request.set_server_id(server.value());
+  request.set_reached(true);
+  return request;
+}
+
 // The node is connected to the next owners of a planned change, or follows all of them.
 inline Report ChangeDone(Generation generation, uint64_t change, bool following) {
   auto request = Of<v1::AckChangeRequest>(generation);

@@ -318,6 +318,7 @@ Outcome<absl::Status> Membership::ReportServerLost(absl::Time now,
     Server* const server = fleet_.Find(ServerId(request.server_id()));
     if (server == nullptr || job->current.gone.contains(node->rank)) return;
     Roster roster(&fleet_, &jobs_, &leases_, changes);
+    if (request.reached()) return roster.Withdraw(job, *server, node->rank);
     // A colocated server lives as long as its node.
     if (server->colocated()) return roster.AccuseNode(job, *server, *node, request.reason());
     if (!job->current.plan_servers.contains(server->id)) return;

@@ -146,12 +146,22 @@ void Roster::AccuseServer(Job* job, Server* server, const Node& reporter,
 
 void Roster::AccuseNode(Job* job, const Server& server, const Node& reporter,
                         const std::string& reason) {
-  Node* const node = job->Find(NodeId(server.info.colocated_node()));
-  if (node != nullptr && server.info.colocated_job() == job->name && job->TakesPart(*node)) {
+  if (Node* const node = NodeOf(job, server); node != nullptr) {
     Leases::Accuse(changes_.now(), reporter.rank,
                    absl::StrFormat("%s cannot reach it (%s)", NameOf(reporter), reason), node);
   }
   JudgeNodes();
+}
+
+Node* Roster::NodeOf(Job* job, const Server& server) {
+  Node* const node = job->Find(NodeId(server.info.colocated_node()));
+  const bool its = server.info.colocated_job() == job->name;
+  return node != nullptr && its && job->TakesPart(*node) ? node : nullptr;
+}
+
+void Roster::Withdraw(Job* job, const Server& server, NodeId reporter) {
+  if (!server.colocated()) return;
+  if (Node* const node = NodeOf(job, server); node != nullptr) node->accusers.erase(reporter);
 }
 
 void Roster::EndLeases() {

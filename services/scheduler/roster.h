@@ -33,6 +33,9 @@ class Roster {
   void AccuseServer(Job* job, Server* server, const Node& reporter, const std::string& reason);
   // A node cannot reach a colocated server, which is judged with its node.
   void AccuseNode(Job* job, const Server& server, const Node& reporter, const std::string& reason);
+  // The node reaches the server again. Matters for a colocated server only: a job that has moved
+  // away from a CPU server avoids it for a while all the same.
+  void Withdraw(Job* job, const Server& server, NodeId reporter);
 
   // Ends the leases that are over, the nodes and servers that are accused and gone, and jobs that
   // have been empty for long.
@@ -40,6 +43,8 @@ class Roster {
 
  private:
   JobScope ScopeOf(Job& job) { return {job, fleet_, changes_, jobs_.size()}; }
+  // The job's node whose process the server is part of. Null: it takes no part.
+  static Node* NodeOf(Job* job, const Server& server);
   void LoseNodeOf(Job* job, const Server& server, const std::string& why);
   void RemoveJob(Job* job);
   void EndExpired();

@@ -212,7 +212,19 @@ bool Servers::OnOpen(ServerLink* link, Incarnation incarnation) {
     return false;
   }
   if (link->times_open() > 1) spdlog::info("connected again to {}", link->where());
+  WithdrawReport(link->server());
   return true;
+}
+
+// An accusation that stands costs the node of a colocated server its lease.
+void Servers::WithdrawReport(ServerId server) {
+  if (!reported_lost_.contains(server.value())) return;
+  const bool lost = std::any_of(links_.begin(), links_.end(), [server](const auto& entry) {
+    return entry.first.first == server.value() && !entry.second->open();
+  });
+  if (lost) return;
+  reported_lost_.erase(server.value());
+  context_.reports->Send(report::ServerReached(context_.identity->generation, server));
 }
 
 void Servers::OnLost(ServerLink* link, const absl::Status& why) {

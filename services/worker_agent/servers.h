@@ -72,6 +72,7 @@ class Servers {
   void ReconnectLater(const ServerLink& link, bool at_once);
   bool FallBackToTcp(ServerLink* link, const absl::Status& why);
   void ReportLost(ServerLink* link, const absl::Status& why);
+  void WithdrawReport(ServerId server);
   Use UseOf(const ServerLink* link) const;
 
   const NodeContext context_;

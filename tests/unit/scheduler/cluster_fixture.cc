@@ -547,11 +547,17 @@ void ClusterTest::DeclareAll(const std::vector<FakeNode*>& nodes,
 }
 
 void ClusterTest::ReportLost(const FakeNode& node, const FakeServer& server) {
-  v1::ReportServerLostRequest request;
+  ReportServer(node, report::ServerLost(Generation(node.generation), ServerId(server.id),
+                                        absl::UnavailableError("connection refused")));
+}
+
+void ClusterTest::ReportReached(const FakeNode& node, const FakeServer& server) {
+  ReportServer(node, report::ServerReached(Generation(node.generation), ServerId(server.id)));
+}
+
+void ClusterTest::ReportServer(const FakeNode& node, Report report) {
+  auto& request = std::get<v1::ReportServerLostRequest>(report);
   *request.mutable_member() = node.member();
-  request.set_generation(node.generation);
-  request.set_server_id(server.id);
-  request.set_reason("connection refused");
   auto [status, decision] = membership_->ReportServerLost(now_, request);
   ASSERT_TRUE(status.ok());
   Apply(std::move(decision));

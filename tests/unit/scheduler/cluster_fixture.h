@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "lib/base/failure.h"
 #include "lib/member/announced.h"
+#include "lib/member/report.h"
 #include "services/scheduler/membership.h"
 #include "services/scheduler/store/memory_store.h"
 
@@ -114,6 +115,7 @@ class ClusterTest : public testing::Test {
   void Kill(FakeNode* node);
   void Kill(FakeServer* server);
   void ReportLost(const FakeNode& node, const FakeServer& server);
+  void ReportReached(const FakeNode& node, const FakeServer& server);
   // Answers an update that an `answers == false` server has got, the last by default.
   void Answer(FakeServer* server);
 
@@ -151,6 +153,7 @@ class ClusterTest : public testing::Test {
   void Start();
 
  private:
+  void ReportServer(const FakeNode& node, Report report);
   void Deliver(const Decision& decision);
   bool HandedOver(const v1::TensorPlan& plan) const;
   bool following_ = false;

@@ -105,6 +105,26 @@ TEST_F(NodeLossTest, RepeatedAccusationsGiveANodeNoNewLease) {
   EXPECT_THAT(LostIn(*nodes_of_[0]), ElementsAre(1));
 }
 
+TEST_F(NodeLossTest, AccusationThatIsTakenBackCostsNothing) {
+  Begin("shrink");
+  ReportLost(*nodes_of_[0], *ServerOf(*nodes_of_[1]));
+  Pass(absl::Seconds(3));
+  ReportReached(*nodes_of_[0], *ServerOf(*nodes_of_[1]));
+  Pass(absl::Seconds(10));
+  EXPECT_EQ(LostIn(*nodes_of_[0]).size(), 0u);
+  ReportLost(*nodes_of_[2], *ServerOf(*nodes_of_[1]));
+  Pass(absl::Seconds(4));
+  EXPECT_EQ(LostIn(*nodes_of_[0]).size(), 0u) << "the second accusation has a lease of its own";
+}
+
+TEST_F(NodeLossTest, NodeTakesBackItsOwnAccusationOnly) {
+  Begin("shrink");
+  ReportLost(*nodes_of_[0], *ServerOf(*nodes_of_[1]));
+  ReportReached(*nodes_of_[2], *ServerOf(*nodes_of_[1]));
+  Pass(absl::Seconds(6));
+  EXPECT_THAT(LostIn(*nodes_of_[0]), ElementsAre(1));
+}
+
 TEST_F(NodeLossTest, NodesThatCannotReachEachOtherDoNotBothStay) {
   Begin("fail");
   ReportLost(*nodes_of_[0], *ServerOf(*nodes_of_[1]));

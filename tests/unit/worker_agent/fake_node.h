@@ -84,7 +84,8 @@ class FakeReports final : public SchedulerReports {
     return "failed " + request.kind() + ": " + request.reason();
   }
   static std::string Text(const v1::ReportServerLostRequest& request) {
-    return absl::StrFormat("lost server %d", request.server_id());
+    return absl::StrFormat("%s server %d", request.reached() ? "reached" : "lost",
+                           request.server_id());
   }
   static std::string Text(const v1::AckChangeRequest& request) {
     return absl::StrFormat("change %d %s", request.change(),

@@ -85,6 +85,14 @@ TEST_F(ServersTest, ServerThatRefusesConnectionsIsReportedLostOnce) {
   EXPECT_THAT(node_.reports.said, ElementsAre("lost server 2"));
 }
 
+TEST_F(ServersTest, ReportIsTakenBackOnceTheServerIsReached) {
+  LinkToOwner(2);
+  node_.tcp.Refuse(absl::UnavailableError("refused"));
+  node_.loop.Pass(absl::Milliseconds(100));
+  node_.tcp.Open();
+  EXPECT_THAT(node_.reports.said, ElementsAre("lost server 2", "reached server 2"));
+}
+
 TEST_F(ServersTest, DisagreementFailsTheGeneration) {
   LinkToOwner(2);
   node_.tcp.Open()->Close(MakeFailure(FailureKind::kVersion, "v9"));
