@@ -161,6 +161,14 @@ void Placement::LoseReservation(ServerId server, DeclaredTensor* tensor) {
   EndReservation(tensor);
 }
 
+void Placement::TakeAsPublished(DeclaredTensor* tensor) {
+  tensor->stage = Stages::PLANNED;
+  tensor->recovering = std::exchange(tensor->awaited, {});
+  tensor->refusers.clear();
+  scope_.changes.StoreAgreement(job_.id, tensor->agreement);
+  for (const auto& [server, owned] : tensor->owned) job_.current.plan_servers.insert(server);
+}
+
 // When the last server of its plan has answered, a tensor is published or planned again.
 void Placement::EndReservation(DeclaredTensor* tensor) {
   if (!tensor->awaited.empty()) return;

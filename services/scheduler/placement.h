@@ -33,6 +33,9 @@ class Placement {
   void TakeRefusal(const Server& server, DeclaredTensor* tensor, const std::string& reason);
   // The server is gone while it was to reserve partitions of the tensor.
   void LoseReservation(ServerId server, DeclaredTensor* tensor);
+  // The nodes may have the plan already; only the store does not know that its servers have room.
+  // The nodes are told of it, perhaps again, when the servers that have not answered yet have.
+  void TakeAsPublished(DeclaredTensor* tensor);
 
  private:
   void PlanAlone(DeclaredTensor* tensor);

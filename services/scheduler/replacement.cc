@@ -26,6 +26,8 @@ void Replacement::LoseServer(ServerId server, const std::string& why) {
       ledger_.OwnerReady(&tensor, server);  // it holds nothing any more
       continue;
     }
+    // Another plan would have another tensor id, which nodes that have this plan would not take.
+    if (tensor.stage == Stages::RESERVING && tensor.restored) placement_.TakeAsPublished(&tensor);
     (tensor.stage == Stages::RESERVING ? reserving : published).push_back(agreement);
   }
   if (!published.empty()) Recover(server, published, why);

@@ -136,6 +136,7 @@ absl::Status Restorer::Take(const v1::PlanRecord& record) {
   PartitionLedger::Enter(job, tensor, &fleet_);
   // Every server is asked again, by the full update of its first watch.
   if (tensor->stage == Stages::RESERVING) {
+    tensor->restored = true;
     for (const auto& [server, owned] : tensor->owned) tensor->awaited.insert(server);
     return absl::OkStatus();
   }

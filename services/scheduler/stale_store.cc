@@ -8,6 +8,7 @@
 #include "lib/base/failure.h"
 #include "services/scheduler/job_servers.h"
 #include "services/scheduler/lifecycle.h"
+#include "services/scheduler/placement.h"
 #include "services/scheduler/replacement.h"
 
 namespace addend {
@@ -51,9 +52,10 @@ void StaleStore::CompareWithNode(const v1::Announced& told) {
   // Nothing is planned before a generation has begun, so nobody was told of a higher version.
   if (current.state == v1::FORMING) return;
   if (!BeginAbove(told.plan_version())) return;
+  Placement placement(scope_);
   for (auto& [agreement, tensor] : current.tensors) {
     if (tensor.stage == Stages::RESERVING && tensor.plan.tensor_id() <= told.tensor_id()) {
-      TakeAsPublished(&tensor);
+      placement.TakeAsPublished(&tensor);
     }
   }
   Replacement(scope_).RecoverAll();
@@ -81,15 +83,6 @@ bool StaleStore::BeginAbove(uint64_t announced) {
   job_.plan_version = std::max(job_.plan_version, PlanVersion(announced));
   scope_.changes.Store(job_.id);
   return true;
-}
-
-// The nodes have the plan; only this store does not know that its servers have room.
-void StaleStore::TakeAsPublished(DeclaredTensor* tensor) {
-  tensor->stage = Stages::PLANNED;
-  tensor->awaited.clear();
-  tensor->refusers.clear();
-  scope_.changes.StoreAgreement(job_.id, tensor->agreement);
-  for (const auto& [server, owned] : tensor->owned) job_.current.plan_servers.insert(server);
 }
 
 // The nodes are told at once, instead of waiting for servers that were never told of their rounds.

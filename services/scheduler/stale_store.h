@@ -28,7 +28,6 @@ class StaleStore {
 
  private:
   bool BeginAbove(uint64_t announced);
-  void TakeAsPublished(DeclaredTensor* tensor);
   void FailForgotten(const v1::Announced& told, const std::string& difference);
 
   Job& job_;

@@ -208,6 +208,31 @@ TEST_F(OldStoreTest, NodesWaitUntilColocatedServersHaveDroppedForeignPartitions)
   EXPECT_TRUE(nodes[0]->plans.contains("w"));
 }
 
+// The nodes have the plan: a new plan would have another tensor id, which they would not take.
+TEST_F(OldStoreTest, PublishedTensorThatTheStoreKnowsAsReservedIsRecoveredWhenItsServerIsLost) {
+  FakeServer& server = AddCpuServer();
+  const auto nodes = AddJob("a", 2);
+  server.answers = false;
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  Copy();
+  server.answers = true;
+  Answer(&server);
+  const v1::TensorPlan known = nodes[0]->plans.at("w");
+  const uint64_t told = nodes[0]->plan_version;
+  server.silent = true;
+  RestartOnCopy();
+  Pass(absl::Seconds(12));  // the server's lease ends
+  const v1::TensorPlan& plan = nodes[0]->plans.at("w");
+  EXPECT_EQ(plan.tensor_id(), known.tensor_id());
+  ASSERT_EQ(plan.versions_size(), known.servers_size());
+  for (int i = 0; i < plan.servers_size(); ++i) {
+    EXPECT_NE(plan.servers(i), server.id);
+    if (known.servers(i) == server.id) {
+      EXPECT_GT(plan.versions(i), told);
+    }
+  }
+}
+
 TEST_F(OldStoreTest, ForgottenTensorFailsTheGenerationWithTheReason) {
   const auto nodes = AddJob("a", 2);
   DeclareAll(nodes, {Tensor("w", {1000})});
