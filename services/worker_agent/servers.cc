@@ -66,8 +66,10 @@ absl::StatusOr<ServerLink*> Servers::LinkTo(uint32_t server, uint32_t shard) {
   if (const auto it = links_.find(key); it != links_.end() && !it->second->given_up()) {
     Reconnect(key);  // the link may have been lost while it was not needed
     return it->second.get();
-  } else if (it != links_.end()) {  // the server has returned to the plan
-    context_.directory->retired.push_back(std::move(it->second));
+  } else if (it != links_.end()) {
+    // The server has returned to the plan. Tensors whose plans are still to come name the former
+    // link.
+    replaced_.push_back(std::move(it->second));
     links_.erase(it);
   }
   if (is_colocated(ServerId(server))) {
@@ -299,8 +301,10 @@ void Servers::CloseAll(const absl::Status& why) {
 
 void Servers::Retire(const absl::Status& why) {
   CloseAll(why);
-  for (auto& [key, link] : links_) context_.directory->retired.push_back(std::move(link));
+  for (auto& [key, link] : links_) replaced_.push_back(std::move(link));
   links_.clear();
+  for (auto& link : replaced_) context_.directory->retired.push_back(std::move(link));
+  replaced_.clear();
   context_.directory->DropClosed();
 }
 

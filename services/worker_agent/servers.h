@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "services/worker_agent/generation_state.h"
@@ -80,8 +81,9 @@ class Servers {
   GenerationState* const state_;
   ServerEvents* const events_;
   Links links_;
-  std::map<uint32_t, std::string> rdma_failures_;  // by server: the first reason
-  std::map<uint32_t, std::string> routes_;         // by server: the last, as it was logged
+  std::vector<std::unique_ptr<ServerLink>> replaced_;  // by links to servers that have returned
+  std::map<uint32_t, std::string> rdma_failures_;      // by server: the first reason
+  std::map<uint32_t, std::string> routes_;             // by server: the last, as it was logged
   std::set<uint32_t> reported_lost_;
   bool loads_changed_ = false;
 };
