@@ -80,6 +80,20 @@ void JobShard::Reach(const Walk& walk, PartitionId id, bool summed) {
   }
 }
 
+// A scheduler that has lost writes may have forgotten lost nodes: the partition's specification
+// lacks them then, and their later loss would be no news.
+void JobShard::Add(std::shared_ptr<Partition> partition) {
+  const PartitionId id = partition->spec().id;
+  summed_.Add(std::move(partition));
+  for (const NodeId node : state_.spec.lost) summed_.Lose(id, node);
+}
+
+void JobShard::Add(std::shared_ptr<LatestPartition> partition) {
+  const PartitionId id = partition->spec().id;
+  latest_.Add(std::move(partition));
+  for (const NodeId node : state_.spec.lost) latest_.Lose(id, node);
+}
+
 void JobShard::TakeOver(PartitionId id, PlanVersion version, bool handed_over) {
   latest_.TakeOver(id, version);
   summed_.TakeOver(id, version, handed_over);

@@ -40,8 +40,8 @@ class JobShard {
   bool IsSameGeneration(const JobSpec& spec) const;
   // The failure of the generation, and newly lost nodes.
   void Update(const JobSpec& spec);
-  void Add(std::shared_ptr<Partition> partition) { summed_.Add(std::move(partition)); }
-  void Add(std::shared_ptr<LatestPartition> partition) { latest_.Add(std::move(partition)); }
+  void Add(std::shared_ptr<Partition> partition);
+  void Add(std::shared_ptr<LatestPartition> partition);
   void TakeOver(PartitionId id, PlanVersion version, bool handed_over);
   void HandOver(TensorId tensor, const std::set<uint32_t>& partitions, PlanVersion next);
   // Closes the links that are receiving into these partitions.

@@ -105,6 +105,16 @@ TEST_F(JobShardTest, LostNodeIsDisconnectedAtOnceAndThePartitionsLearnOfItAFewAt
   EXPECT_EQ(context_.stats.partitions_sealed, kMany);
 }
 
+// The specification is of a scheduler that has forgotten the loss.
+TEST_F(JobShardTest, PartitionThatIsAddedLaterDoesNotWaitForALostNode) {
+  Start(3);
+  Lose(0);
+  job_->Add(Summed(0));
+  EXPECT_TRUE(Push(1, 1).ok());
+  EXPECT_TRUE(Push(2, 1).ok());
+  EXPECT_EQ(context_.stats.partitions_sealed, 1u);
+}
+
 TEST_F(JobShardTest, FailureDuringTheLossOfANodeSealsNoFurtherRound) {
   Start(3);
   AddOpen(kMany, 1);
