@@ -301,6 +301,9 @@ void AgentHost::JoinAsNode() {
           .on_node =
               [this](const v1::NodeUpdate& update) {
                 announced_.Note(update);
+                for (const v1::TensorPlan& plan : update.tensors()) {
+                  cluster_->oracle()->OnPlan(registration_.job_id(), update.generation(), plan);
+                }
                 agent_->OnUpdate(update);
               },
           .on_registered =
@@ -345,6 +348,7 @@ Cluster::~Cluster() {
   for (const auto& [where, agent] : agents_) {
     if (agent != nullptr) agent->process()->Kill();
   }
+  for (const auto& scheduler : former_) scheduler->process()->Kill();
   ranks_.clear();
   agents_.clear();
   servers_.clear();
@@ -377,6 +381,31 @@ void Cluster::KillScheduler(bool silent) {
   world_->After(absl::ZeroDuration(),
                 [scheduler = std::move(place_.scheduler)]() mutable { scheduler.reset(); });
   place_.scheduler = nullptr;
+}
+
+// As leaders in etcd: the next begins when the lease of the former is over.
+void Cluster::ChangeLeader(absl::Duration pause) {
+  const std::shared_ptr<Scheduler> former = place_.scheduler;
+  if (former == nullptr) return;
+  former->process()->Stop();
+  world_->After(plan_.lease, [this, former] {
+    if (place_.scheduler != former || !former->process()->alive()) return;
+    former_.push_back(former);
+    StartScheduler();
+  });
+  world_->After(std::max(pause, plan_.lease), [this, former] {
+    former->process()->Continue();
+    // It finds that its lease is over, if it does not write before.
+    world_->After(absl::Seconds(1), [this, former] {
+      if (place_.scheduler == former) return;
+      if (former->process()->alive()) {
+        former->process()->Trace("ends: another scheduler leads");
+        former->process()->Kill();
+        former->OnDeath(/*silent=*/false);
+      }
+      former_.remove(former);
+    });
+  });
 }
 
 void Cluster::StartServer() {

@@ -156,9 +156,10 @@ class Rank {
   const std::shared_ptr<Process> process_;
   State state_ = State::kAway;
   GenerationId generation_;
-  uint64_t steps_ = 0;      // completed
-  uint64_t pushed_ = 0;     // begun
-  uint64_t last_step_ = 0;  // all ranks leave after it
+  uint64_t steps_ = 0;        // completed
+  uint64_t pushed_ = 0;       // begun
+  uint64_t last_step_ = 0;    // all ranks leave after it ...
+  bool joins_again_ = false;  // ... and come back
   bool pausing_ = false;
   std::shared_ptr<TrainerSocket> socket_;
   std::unique_ptr<Client> client_;
@@ -194,6 +195,8 @@ class Cluster {
   std::vector<std::unique_ptr<Rank>>& ranks() { return ranks_; }
   void StartScheduler();
   void KillScheduler(bool silent);
+  // The leading scheduler stands still for so long; another follows meanwhile.
+  void ChangeLeader(absl::Duration pause);
   void StartServer();
   void KillServer(size_t index, bool silent);
   void StartAgent(const JobPlan* job, uint32_t node);
@@ -216,6 +219,7 @@ class Cluster {
   Oracle oracle_;
   SimStore store_;
   SchedulerPlace place_{.host = "scheduler"};
+  std::list<std::shared_ptr<Scheduler>> former_;  // leaders that another has followed
   std::vector<std::unique_ptr<CpuServer>> servers_;
   std::map<std::pair<const JobPlan*, uint32_t>, std::unique_ptr<AgentHost>> agents_;
   std::vector<std::unique_ptr<Rank>> ranks_;

@@ -22,8 +22,23 @@ bool IsUnreachable(const absl::Status& status) {
 
 // ---- the store ----
 
-absl::Status SimStore::Apply(std::span<const StoreWrite> writes) {
-  if (std::exchange(fail_next, false)) return absl::ResourceExhaustedError("the disk is full");
+absl::Status SimStore::Apply(uint64_t leader_now, std::span<const StoreWrite> writes) {
+  if (leader_now != leader) return absl::FailedPreconditionError("another scheduler leads");
+  switch (std::exchange(next, Next::kOk)) {
+    case Next::kFail:
+      return absl::ResourceExhaustedError("the disk is full");
+    case Next::kBefore:
+      return absl::AbortedError("it died in a write");
+    case Next::kAfter:
+      Write(writes);
+      return absl::AbortedError("it died behind a write");
+    case Next::kOk:
+      Write(writes);
+  }
+  return absl::OkStatus();
+}
+
+void SimStore::Write(std::span<const StoreWrite> writes) {
   auto& undo = undo_.emplace_back();
   for (const StoreWrite& write : writes) {
     const auto found = entries.find(write.key);
@@ -35,7 +50,6 @@ absl::Status SimStore::Apply(std::span<const StoreWrite> writes) {
     }
   }
   if (undo_.size() > kUndo) undo_.pop_front();
-  return absl::OkStatus();
 }
 
 void SimStore::LosePower(size_t lost) {
@@ -59,6 +73,7 @@ Scheduler::Scheduler(std::shared_ptr<Process> process, Network* network, SimStor
     : process_(std::move(process)),
       network_(network),
       store_(store),
+      number_(++store->leader),
       membership_({.lease = options.lease,
                    .react_to_stragglers = true,
                    .version = "simulated",
@@ -74,7 +89,7 @@ absl::Status Scheduler::Start() {
   ADDEND_RETURN_IF_ERROR(CheckFormat("simulated", entries));
   ADDEND_RETURN_IF_ERROR(membership_.Restore(now(), entries));
   if (const auto format = FormatToWrite(entries); format.has_value()) {
-    ADDEND_RETURN_IF_ERROR(store_->Apply({&*format, 1}));
+    ADDEND_RETURN_IF_ERROR(store_->Apply(number_, {&*format, 1}));
   }
   Tick();
   LookAfterStreams();
@@ -105,7 +120,7 @@ void Scheduler::LookAfterStreams() {
 bool Scheduler::Keep(const Decision& decision) {
   if (!process_->alive()) return false;
   if (!decision.writes.empty()) {
-    if (const absl::Status stored = store_->Apply(decision.writes); !stored.ok()) {
+    if (const absl::Status stored = store_->Apply(number_, decision.writes); !stored.ok()) {
       process_->Trace(absl::StrFormat("ends: %s", stored.message()));
       process_->Kill();
       OnDeath(/*silent=*/false);

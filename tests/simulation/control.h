@@ -24,20 +24,31 @@ namespace addend::simulation {
 // A store whose content outlives the scheduler, and which fails as a disk does.
 class SimStore final {
  public:
-  // The next write fails.
-  bool fail_next = false;
+  // What happens at the next write.
+  enum class Next : uint8_t {
+    kOk,
+    kFail,    // the disk is full
+    kBefore,  // the scheduler's process dies before its write is safe ...
+    kAfter,   // ... or behind it, without the answer
+  };
+  Next next = Next::kOk;
+  // A scheduler that another has followed writes nothing any more.
+  uint64_t leader = 0;
   // The content that a scheduler finds after a loss of power: without the last `lost` batches.
   void LosePower(size_t lost);
   std::map<std::string, std::string> entries;
 
-  absl::Status Apply(std::span<const StoreWrite> writes);
+  absl::Status Apply(uint64_t leader, std::span<const StoreWrite> writes);
 
  private:
+  void Write(std::span<const StoreWrite> writes);
+
   static constexpr size_t kUndo = 8;
   std::deque<std::map<std::string, std::optional<std::string>>> undo_;  // of the last batches
 };
 
-// A scheduler's process. No second scheduler runs at the same time.
+// A scheduler's process. Another may follow while it stands still: the first finds that it leads no
+// more when it writes.
 class Scheduler {
  public:
   struct Options {
@@ -85,6 +96,7 @@ class Scheduler {
   const std::shared_ptr<Process> process_;
   Network* const network_;
   SimStore* const store_;
+  const uint64_t number_;  // as a leader
   Membership membership_;
   std::map<WatchId, std::shared_ptr<Stream>> streams_;
   WatchId next_watch_ = 1;

@@ -390,6 +390,7 @@ void SimTransport::Connect(const Address& peer, uint32_t, Sink* sink, absl::Dura
   auto finish = [this, alive = std::weak_ptr<bool>(alive_), loop, attempt](
                     absl::StatusOr<std::shared_ptr<Connection>> connection, Sink* sink,
                     std::string name) {
+    if (alive.expired()) return;
     loop->Do([this, alive, attempt, connection = std::move(connection), sink,
               name = std::move(name)]() mutable {
       if (alive.expired() || !attempt->connected) return;

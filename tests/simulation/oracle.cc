@@ -11,6 +11,8 @@ namespace {
 
 // Rounds of a tensor that any rank may still ask about.
 constexpr uint64_t kRemembered = 8;
+// Nodes of a job that may be lost while all sums without some of them are known.
+constexpr size_t kMayLose = 3;
 
 uint64_t Mixed(uint64_t x) {
   x ^= x >> 33;
@@ -69,6 +71,13 @@ std::vector<std::byte> Oracle::Contribution(const JobPlan& job, const Generation
   std::vector<std::byte> bytes(setting.bytes());
   WithType(setting.dtype, [&](auto zero) {
     using T = decltype(zero);
+    if (setting.asynchronous()) {
+      const T one = rank % job.local_size == 0 ? 1 : 0;
+      for (uint64_t i = rank / job.local_size; i < setting.elements; i += job.nodes) {
+        std::memcpy(bytes.data() + i * sizeof(T), &one, sizeof(T));
+      }
+      return;
+    }
     for (uint64_t i = 0; i < setting.elements; ++i) {
       const T value = ValueOf<T>(Mixed(seed + i));
       std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
@@ -107,62 +116,159 @@ std::vector<std::byte> Oracle::Reference(const JobPlan& job, const GenerationId&
   return sum;
 }
 
+void Oracle::OnJoin(const JobPlan& job, uint32_t rank) {
+  alone_.erase({&job, rank});
+  for (size_t tensor = 0; tensor < job.tensors.size(); ++tensor) {
+    latest_.erase({&job, rank, tensor});
+  }
+}
+
+void Oracle::OnPush(const JobPlan& job, const GenerationId& generation, size_t tensor,
+                    uint64_t round, uint32_t rank) {
+  if (!job.tensors[tensor].asynchronous()) return;
+  uint64_t& begun = begun_[{&job, generation, tensor, rank / job.local_size}];
+  begun = std::max(begun, round);
+}
+
 void Oracle::OnResult(const JobPlan& job, const GenerationId& generation, size_t tensor,
                       uint64_t round, uint32_t rank, Bytes result) {
   ++results_;
   const TensorSetting& setting = job.tensors[tensor];
-  const auto describe = [&] {
-    return absl::StrFormat("job %s, generation %d, tensor %s, round %d: rank %d", job.name,
-                           generation.second, setting.name, round, rank);
-  };
+  const std::string whose = absl::StrFormat("job %s, generation %d, tensor %s, round %d: rank %d",
+                                            job.name, generation.second, setting.name, round, rank);
   Seen& seen = seen_[{&job, generation, tensor, round}];
   // A scheduler that has lost its store begins the job anew.
   if (!seen.ranks.insert(rank).second && excused_all_.empty()) {
-    return world_->Violate(describe() + " has a second result");
+    return world_->Violate(whose + " has a second result");
   }
-  if (seen.ranks.size() > 1) {
-    if (!std::equal(result.begin(), result.end(), seen.bits.begin(), seen.bits.end())) {
-      world_->Violate(describe() + " has other bits than another rank");
-    }
-  } else {
+  if (setting.asynchronous()) {
+    CheckLatest(job, generation, tensor, round, rank, result, whose);
+  } else if (seen.bits.empty()) {
     seen.bits.assign(result.begin(), result.end());
-    // A lost node takes part, or does not, partition by partition.
-    std::vector<std::vector<std::byte>> allowed;
-    const std::set<uint32_t>& lost = lost_[&job];
-    const std::vector<uint32_t> nodes(lost.begin(), lost.end());
-    for (uint64_t mask = 0; mask < uint64_t{1} << (job.shrink ? nodes.size() : 0); ++mask) {
-      std::set<uint32_t> without;
-      for (size_t i = 0; i < nodes.size(); ++i) {
-        if (mask >> i & 1) without.insert(nodes[i]);
-      }
-      if (without.size() < job.nodes) {
-        allowed.push_back(Reference(job, generation, tensor, round, without));
-      }
+    seen.first = rank;
+    CheckSum(job, generation, tensor, round, result, whose);
+  } else {
+    Compare(job, rank, result, whose, &seen);
+  }
+  if (round > kRemembered) seen_.erase({&job, generation, tensor, round - kRemembered});
+}
+
+void Oracle::Compare(const JobPlan& job, uint32_t rank, Bytes result, const std::string& whose,
+                     Seen* seen) {
+  if (std::equal(result.begin(), result.end(), seen->bits.begin(), seen->bits.end())) return;
+  const std::string difference =
+      absl::StrFormat("%s has other bits than rank %d", whose, seen->first);
+  if (MayBeLost(job, rank)) {
+    alone_.emplace(std::make_pair(&job, rank), difference);
+  } else if (MayBeLost(job, seen->first)) {
+    alone_.emplace(std::make_pair(&job, seen->first), difference);
+    seen->bits.assign(result.begin(), result.end());
+    seen->first = rank;
+  } else {
+    world_->Violate(difference);
+  }
+}
+
+bool Oracle::MayBeLost(const JobPlan& job, uint32_t rank) const {
+  if (!job.shrink) return false;
+  if (!excused_all_.empty()) return true;
+  const auto lost = lost_.find(&job);
+  return lost != lost_.end() && lost->second.contains(rank / job.local_size);
+}
+
+void Oracle::CheckSum(const JobPlan& job, const GenerationId& generation, size_t tensor,
+                      uint64_t round, Bytes result, const std::string& whose) {
+  const TensorSetting& setting = job.tensors[tensor];
+  const std::set<uint32_t>& lost = lost_[&job];
+  if (job.shrink && !excused_all_.empty()) return;  // any node may be lost
+  const std::vector<uint32_t> nodes(lost.begin(), lost.end());
+  // A lost node takes part, or does not, partition by partition.
+  std::vector<std::vector<std::byte>> allowed;
+  for (uint64_t mask = 0; mask < uint64_t{1} << (job.shrink ? nodes.size() : 0); ++mask) {
+    std::set<uint32_t> without;
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      if (mask >> i & 1) without.insert(nodes[i]);
     }
-    const size_t width = SizeOf(setting.dtype);
-    for (uint64_t i = 0; i < setting.elements; ++i) {
-      const bool right = std::any_of(allowed.begin(), allowed.end(), [&](const auto& one) {
-        return std::memcmp(one.data() + i * width, result.data() + i * width, width) == 0;
-      });
-      if (right) continue;
-      world_->Violate(
-          absl::StrFormat("%s has a wrong element %d of %d", describe(), i, setting.elements));
-      break;
+    if (without.size() < job.nodes) {
+      allowed.push_back(Reference(job, generation, tensor, round, without));
     }
   }
-  if (seen.ranks.size() == job.ranks()) seen.bits = {};
-  if (round > kRemembered) seen_.erase({&job, generation, tensor, round - kRemembered});
+  const size_t width = SizeOf(setting.dtype);
+  for (uint64_t i = 0; i < setting.elements; ++i) {
+    const bool right = std::any_of(allowed.begin(), allowed.end(), [&](const auto& one) {
+      return std::memcmp(one.data() + i * width, result.data() + i * width, width) == 0;
+    });
+    if (right) continue;
+    return world_->Violate(
+        absl::StrFormat("%s has a wrong element %d of %d", whose, i, setting.elements));
+  }
+}
+
+// OWN, TWICE and FALLEN of spec/latest.pml.
+void Oracle::CheckLatest(const JobPlan& job, const GenerationId& generation, size_t tensor,
+                         uint64_t round, uint32_t rank, Bytes result, const std::string& whose) {
+  const TensorSetting& setting = job.tensors[tensor];
+  std::vector<double>& former = latest_[{&job, rank, tensor}];
+  former.resize(setting.elements);
+  WithType(setting.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (uint64_t i = 0; i < setting.elements; ++i) {
+      T element;
+      std::memcpy(&element, result.data() + i * sizeof(T), sizeof(T));
+      const auto value = static_cast<double>(element);
+      const auto node = static_cast<uint32_t>(i % job.nodes);
+      const auto begun = static_cast<double>(begun_[{&job, generation, tensor, node}]);
+      if (node == rank / job.local_size && value != static_cast<double>(round)) {
+        return world_->Violate(
+            absl::StrFormat("%s finds %.0f of its node's updates in element %d", whose, value, i));
+      }
+      if (value > begun) {
+        return world_->Violate(
+            absl::StrFormat("%s finds %.0f updates of node %d in element %d, which has begun %.0f",
+                            whose, value, node, i, begun));
+      }
+      if (value < former[i]) {
+        return world_->Violate(absl::StrFormat("%s finds %.0f updates in element %d, after %.0f",
+                                               whose, value, i, former[i]));
+      }
+      former[i] = value;
+    }
+  });
+}
+
+void Oracle::OnPlan(uint64_t job, uint32_t generation, const v1::TensorPlan& plan) {
+  for (int i = 0; i < plan.servers_size(); ++i) {
+    const uint64_t version = i < plan.versions_size() ? plan.versions(i) : 0;
+    const std::pair<uint32_t, uint32_t> owner(plan.servers(i), plan.shards(i));
+    const auto [known, first] =
+        owners_.try_emplace(Version(job, generation, plan.tensor_id(), i, version), owner);
+    if (!first && known->second != owner && excused_all_.empty()) {
+      world_->Violate(absl::StrFormat(
+          "version %d of partition %d of tensor '%s' is given to server %d and to server %d",
+          version, i, plan.tensor().name(), known->second.first, owner.first));
+    }
+  }
+}
+
+void Oracle::OnLeave(const JobPlan& job, uint32_t rank) {
+  const auto alone = alone_.find({&job, rank});
+  if (alone != alone_.end()) world_->Violate(alone->second + ", and goes on");
 }
 
 void Oracle::OnFailure(const JobPlan& job, uint32_t rank, const client::Error& error) {
   const bool of_a_peer = error.code == ADDEND_ERROR_PEER_LOST ||
                          error.code == ADDEND_ERROR_STALLED ||
                          error.code == ADDEND_ERROR_UNREACHABLE;
-  if (of_a_peer && (!excuses_[&job].empty() || !excused_all_.empty())) return;
+  const bool excused = job.shrink ? MayBeLost(job, rank) : !lost_[&job].empty();
+  if (of_a_peer && (excused || !excused_all_.empty())) return;
   world_->Violate(absl::StrFormat("job %s fails on rank %d without a cause: %s (%d)", job.name,
                                   rank, error.text, static_cast<int>(error.code)));
 }
 
-void Oracle::Excuse(const JobPlan& job, const std::string& why) { excuses_[&job] = why; }
+bool Oracle::CanLose(const JobPlan& job, uint32_t node) const {
+  const auto lost = lost_.find(&job);
+  return !job.shrink || lost == lost_.end() || lost->second.size() < kMayLose ||
+         lost->second.contains(node);
+}
 
 }  // namespace addend::simulation

@@ -12,6 +12,7 @@
 #include "lib/base/bytes.h"
 #include "lib/base/types.h"
 #include "lib/client/error.h"
+#include "proto/addend/v1/scheduler.pb.h"
 #include "tests/simulation/world.h"
 
 namespace addend::simulation {
@@ -25,6 +26,7 @@ struct TensorSetting {
   ReduceOp op = ReduceOp::kSum;
   uint64_t elements = 0;
   uint64_t bytes() const { return elements * SizeOf(dtype); }
+  bool asynchronous() const { return op == ReduceOp::kAccumulate; }
 };
 
 // A job of the simulation. Constant.
@@ -45,34 +47,63 @@ class Oracle {
  public:
   explicit Oracle(World* world) : world_(world) {}
 
-  // The contribution of a rank: a function of all of its arguments.
+  // The contribution of a rank: a function of all of its arguments. An asynchronous update adds 1
+  // to the elements of the rank's node, those with its number modulo the number of nodes.
   std::vector<std::byte> Contribution(const JobPlan& job, const GenerationId& generation,
                                       size_t tensor, uint64_t round, uint32_t rank) const;
+  // A rank has joined its job, and begins with round 1 of every tensor.
+  void OnJoin(const JobPlan& job, uint32_t rank);
+  // A rank has begun a round.
+  void OnPush(const JobPlan& job, const GenerationId& generation, size_t tensor, uint64_t round,
+              uint32_t rank);
   // A rank has the result of a round.
   void OnResult(const JobPlan& job, const GenerationId& generation, size_t tensor, uint64_t round,
                 uint32_t rank, Bytes result);
+  // A rank has left its generation, which has not failed for it.
+  void OnLeave(const JobPlan& job, uint32_t rank);
   // A rank's job has failed.
   void OnFailure(const JobPlan& job, uint32_t rank, const client::Error& error);
-  // Something has happened from which the job's generation may fail, now or a while later.
-  void Excuse(const JobPlan& job, const std::string& why);
+  // A node has been told of a plan. An owner's version is given once.
+  void OnPlan(uint64_t job, uint32_t generation, const v1::TensorPlan& plan);
+  // Something has happened from which all jobs may fail, now or a while later.
   void ExcuseAll(const std::string& why) { excused_all_ = why; }
-  // A node of the generation may be lost: results without it are right.
+  // Something has happened from which the node may be lost, now or a while later. If the job goes
+  // on without it, then results without the node are right; else the job may fail.
   void MayLose(const JobPlan& job, uint32_t node) { lost_[&job].insert(node); }
+  // Whether the results could still be checked if that node were lost too.
+  bool CanLose(const JobPlan& job, uint32_t node) const;
   uint64_t results() const { return results_; }
 
  private:
   using Key = std::tuple<const JobPlan*, GenerationId, size_t, uint64_t>;
   struct Seen {
-    std::vector<std::byte> bits;
+    std::vector<std::byte> bits;  // of the first of the ranks
+    uint32_t first = 0;
     std::set<uint32_t> ranks;
   };
+  bool MayBeLost(const JobPlan& job, uint32_t rank) const;
+  void Compare(const JobPlan& job, uint32_t rank, Bytes result, const std::string& whose,
+               Seen* seen);
+  void CheckSum(const JobPlan& job, const GenerationId& generation, size_t tensor, uint64_t round,
+                Bytes result, const std::string& whose);
+  void CheckLatest(const JobPlan& job, const GenerationId& generation, size_t tensor,
+                   uint64_t round, uint32_t rank, Bytes result, const std::string& whose);
   std::vector<std::byte> Reference(const JobPlan& job, const GenerationId& generation,
                                    size_t tensor, uint64_t round,
                                    const std::set<uint32_t>& without) const;
 
   World* const world_;
   std::map<Key, Seen> seen_;
-  std::map<const JobPlan*, std::string> excuses_;
+  // A node that was taken for lost, while others went on without it, may get a last result of its
+  // own server. Its job has to fail then.
+  std::map<std::pair<const JobPlan*, uint32_t>, std::string> alone_;  // by rank
+  // Of asynchronous tensors: by job and node, the rounds that were begun, and by rank, its last
+  // value.
+  std::map<std::tuple<const JobPlan*, GenerationId, size_t, uint32_t>, uint64_t> begun_;
+  std::map<std::tuple<const JobPlan*, uint32_t, size_t>, std::vector<double>> latest_;
+  // By job, generation, tensor, partition and version: server and shard.
+  using Version = std::tuple<uint64_t, uint32_t, uint32_t, int, uint64_t>;
+  std::map<Version, std::pair<uint32_t, uint32_t>> owners_;
   std::map<const JobPlan*, std::set<uint32_t>> lost_;
   std::string excused_all_;
   uint64_t results_ = 0;

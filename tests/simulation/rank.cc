@@ -18,6 +18,14 @@ using client::Operation;
 using client::Operations;
 using client::Packet;
 
+namespace {
+
+// What ranks tell each other in every step, the largest number of all.
+constexpr int32_t kJoinAgain = 1;  // a node waits to be let in (addend.torch.ElasticState)
+constexpr int32_t kStop = 2;
+
+}  // namespace
+
 // The client's logic above the socket, put together as a Context does.
 struct Rank::Client {
   explicit Client(std::shared_ptr<TrainerSocket> socket, int32_t nodes)
@@ -166,6 +174,7 @@ void Rank::Joined() {
   steps_ = pushed_ = 0;
   last_step_ = std::numeric_limits<uint64_t>::max();
   pausing_ = false;
+  cluster_->oracle()->OnJoin(*job_, rank());
   for (size_t i = 0; i <= job_->tensors.size(); ++i) {
     const bool last = i == job_->tensors.size();
     const TensorSetting setting = last ? TensorSetting{.name = "stop",
@@ -224,11 +233,13 @@ void Rank::PushStep() {
   for (const size_t i : order) {
     Step::One& one = step->tensors[i];
     if (i == job_->tensors.size()) {
-      const int32_t stop = cluster_->stop ? 1 : 0;
+      const bool waits = client_->reader.nodes_waiting() > 0;
+      const int32_t stop = cluster_->stop ? kStop : waits ? kJoinAgain : 0;
       one.in.resize(sizeof(stop));
       std::memcpy(one.in.data(), &stop, sizeof(stop));
     } else {
       one.in = cluster_->oracle()->Contribution(*job_, generation_, i, pushed_, rank());
+      cluster_->oracle()->OnPush(*job_, generation_, i, pushed_, rank());
     }
     // A view is valid until the second round after it.
     if (job_->pipelined > 1 || random.OneIn(2)) one.out.resize(one.in.size());
@@ -263,7 +274,9 @@ bool Rank::TakeStep() {
       int32_t stop = 0;
       std::memcpy(&stop, data, sizeof(stop));
       // Some ranks have pushed as many more by now, and so the others do.
-      if (stop != 0) last_step_ = std::min(last_step_, round + job_->pipelined - 1);
+      if (stop == 0 || round + job_->pipelined > last_step_) continue;
+      last_step_ = round + job_->pipelined - 1;
+      joins_again_ = stop == kJoinAgain;
     }
   }
   for (const Step::One& one : step.tensors) client_->operations.Release(one.operation);
@@ -281,9 +294,11 @@ void Rank::Fail(const Error& error) {
 
 void Rank::Leave() {
   process_->Trace(absl::StrFormat("leaves after %d steps", steps_));
+  cluster_->oracle()->OnLeave(*job_, rank());
   client_->operations.Close();
   socket_->Send(ipc::ShutdownMessage().Encode());
   Disconnect();
+  if (joins_again_) return ConnectLater();
   state_ = State::kDone;
 }
 

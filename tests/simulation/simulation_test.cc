@@ -18,8 +18,8 @@ class SwarmTest : public testing::Test {
 
 TEST_F(SwarmTest, ASeedGivesTheSameEvents) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
-    const Outcome first = Play(Draw(seed, false), /*trace=*/false);
-    const Outcome second = Play(Draw(seed, false), /*trace=*/false);
+    const Outcome first = Play(Draw(seed), /*trace=*/false);
+    const Outcome second = Play(Draw(seed), /*trace=*/false);
     EXPECT_EQ(first.trace_hash, second.trace_hash) << "seed " << seed;
     EXPECT_EQ(first.events, second.events) << "seed " << seed;
   }
@@ -28,7 +28,7 @@ TEST_F(SwarmTest, ASeedGivesTheSameEvents) {
 TEST_F(SwarmTest, FirstSeedsHaveNoViolation) {
   uint64_t results = 0;
   for (uint64_t seed = 1; seed <= 25; ++seed) {
-    const Outcome outcome = Play(Draw(seed, false), /*trace=*/false);
+    const Outcome outcome = Play(Draw(seed), /*trace=*/false);
     EXPECT_EQ(outcome.violation, "") << "seed " << seed;
     results += outcome.results;
   }
@@ -38,7 +38,7 @@ TEST_F(SwarmTest, FirstSeedsHaveNoViolation) {
 // Without a fault no generation fails, whatever the topology.
 TEST_F(SwarmTest, ClusterWithoutFaultsHasNoViolation) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
-    Schedule schedule = Draw(seed, false);
+    Schedule schedule = Draw(seed);
     schedule.faults.clear();
     EXPECT_EQ(Play(schedule, /*trace=*/false).violation, "") << "seed " << seed;
   }

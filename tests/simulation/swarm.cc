@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 
@@ -11,16 +12,20 @@ namespace {
 // From the end of the faults on, all that is open has to complete within so long.
 constexpr absl::Duration kCalm = absl::Seconds(240);
 
+// From the end of the last rank until nothing is on its way any more.
+constexpr absl::Duration kSettle = absl::Seconds(30);
+
 // From the end of a process until it is started again.
 constexpr absl::Duration kRestart = absl::Seconds(1);
 // The steps of a rank in a run, at most about.
 constexpr int64_t kSteps = 500;
 
-constexpr const char* kNames[] = {"kill a server", "add a server",       "drain a server",
-                                  "stop a server", "kill the scheduler", "the store fails",
-                                  "power loss",    "stop the scheduler", "cut from scheduler",
-                                  "kill an agent", "stop an agent",      "kill a rank",
-                                  "stop a rank",   "reset connections",  "cut a path"};
+constexpr const char* kNames[] = {"kill a server",     "add a server",       "drain a server",
+                                  "stop a server",     "kill the scheduler", "the store fails",
+                                  "die in a write",    "power loss",         "stop the scheduler",
+                                  "change the leader", "cut from scheduler", "kill an agent",
+                                  "stop an agent",     "kill a rank",        "stop a rank",
+                                  "reset connections", "cut a path",         "slow down"};
 static_assert(std::size(kNames) == static_cast<size_t>(Fault::Kind::kCount));
 
 // Carries out the faults of a schedule.
@@ -42,6 +47,10 @@ class Story final {
     while (world_.Step(end) && !Done()) {
     }
     if (world_.violation().empty() && !Done()) world_.Violate("not complete: " + Pending());
+    const absl::Time settled = world_.Now() + kSettle;
+    while (world_.Step(settled)) {
+    }
+    CheckLeftOver();
     return {.events = world_.steps(),
             .faults = happened_,
             .results = cluster_.oracle()->results(),
@@ -75,6 +84,21 @@ class Story final {
     }
     return text;
   }
+  // All ranks have left, so no server holds memory for a tensor any more.
+  void CheckLeftOver() {
+    const auto check = [this](const Process& process, const Engine& engine) {
+      const uint64_t used = engine.stats().memory_used_bytes;
+      if (used == 0) return;
+      world_.Violate(absl::StrFormat("%s still uses %d bytes", process.name(), used));
+    };
+    for (const auto& server : cluster_.servers()) check(*server->process(), *server->engine());
+    for (const JobPlan& job : cluster_.plan().jobs) {
+      for (uint32_t node = 0; node < job.nodes; ++node) {
+        const auto& agent = cluster_.agent(&job, node);
+        if (agent != nullptr) check(*agent->process(), *agent->engine());
+      }
+    }
+  }
   // The nodes for which the server waits.
   static void TraceRounds(const Process& process, const Engine& engine) {
     for (const OpenRoundInfo& round : engine.RollCall(JobId(), 100)) {
@@ -107,15 +131,38 @@ class Story final {
     cluster_.network()->Cut(a, b);
     world_.After(fault.lasts, [this, a, b] { cluster_.network()->Heal(a, b); });
   }
-  std::vector<std::string> DataHosts() {
-    std::vector<std::string> hosts;
-    for (const auto& server : cluster_.servers()) hosts.push_back(server->process()->host());
+  // In turns of 10 ms or so, as a machine that many others share.
+  void SlowDown(const std::shared_ptr<Process>& process, absl::Time until) {
+    if (!process->alive()) return;
+    process->Continue();
+    if (world_.Now() >= until) return;
+    Random& random = world_.random();
+    world_.After(random.Between(absl::Microseconds(10), absl::Milliseconds(2)),
+                 [process] { process->Stop(); });
+    world_.After(random.Between(absl::Milliseconds(2), absl::Milliseconds(20)),
+                 [this, process, until] { SlowDown(process, until); });
+  }
+  // A host of CPU servers or of a node.
+  struct DataHost {
+    std::string name;
+    const JobPlan* job = nullptr;  // of the node
+    uint32_t node = 0;
+  };
+  std::vector<DataHost> DataHosts() {
+    std::vector<DataHost> hosts;
+    for (const auto& server : cluster_.servers()) hosts.push_back({server->process()->host()});
     for (const JobPlan& job : cluster_.plan().jobs) {
       for (uint32_t node = 0; node < job.nodes; ++node) {
-        hosts.push_back(absl::StrFormat("%s-host%d", job.name, node));
+        hosts.push_back({absl::StrFormat("%s-host%d", job.name, node), &job, node});
       }
     }
     return hosts;
+  }
+  // False: too many nodes of the job may be lost already.
+  bool MayLose(const JobPlan* job, uint32_t node) {
+    if (!cluster_.oracle()->CanLose(*job, node)) return false;
+    cluster_.oracle()->MayLose(*job, node);
+    return true;
   }
 
   void Happen(const Fault& fault) {
@@ -141,7 +188,11 @@ class Story final {
         return StopProcess(fault, servers[fault.a % servers.size()]->process());
       case Fault::Kind::kStoreFails:
         Note(fault, "");
-        cluster_.store()->fail_next = true;
+        cluster_.store()->next = SimStore::Next::kFail;
+        return;
+      case Fault::Kind::kDieInWrite:
+        Note(fault, fault.silent ? "before" : "behind");
+        cluster_.store()->next = fault.silent ? SimStore::Next::kBefore : SimStore::Next::kAfter;
         return;
       case Fault::Kind::kPowerLoss:
       case Fault::Kind::kKillScheduler:
@@ -160,46 +211,58 @@ class Story final {
         if (cluster_.place()->scheduler == nullptr) return;
         if (fault.lasts > lease() / 2) cluster_.oracle()->ExcuseAll("the scheduler was stopped");
         return StopProcess(fault, cluster_.place()->scheduler->process());
+      case Fault::Kind::kChangeLeader:
+        if (cluster_.place()->scheduler == nullptr) return;
+        Note(fault, "");
+        return cluster_.ChangeLeader(fault.lasts);
       case Fault::Kind::kCutFromScheduler: {
-        const std::vector<std::string> hosts = DataHosts();
-        cluster_.oracle()->ExcuseAll("a host was cut off from the scheduler");
-        return CutPath(fault, hosts[fault.a % hosts.size()], cluster_.place()->host);
+        const std::vector<DataHost> hosts = DataHosts();
+        const DataHost& host = hosts[fault.a % hosts.size()];
+        if (host.job != nullptr && !MayLose(host.job, host.node)) return;
+        return CutPath(fault, host.name, cluster_.place()->host);
       }
       case Fault::Kind::kKillAgent:
-        if (agent == nullptr) return;
+        if (agent == nullptr || !MayLose(job, node)) return;
         Note(fault, agent->process()->name());
-        cluster_.oracle()->Excuse(*job, "an agent has died");
-        cluster_.oracle()->MayLose(*job, node);
         cluster_.KillAgent(job, node, fault.silent);
         return world_.After(fault.lasts, [this, job, node] {
           if (cluster_.agent(job, node) == nullptr) cluster_.StartAgent(job, node);
         });
       case Fault::Kind::kStopAgent:
         if (agent == nullptr) return;
-        if (fault.lasts > lease() / 2) {
-          cluster_.oracle()->Excuse(*job, "an agent was stopped");
-          cluster_.oracle()->MayLose(*job, node);
-        }
+        if (fault.lasts > lease() / 2 && !MayLose(job, node)) return;
         return StopProcess(fault, agent->process());
       case Fault::Kind::kKillRank: {
         const size_t index = fault.a % cluster_.ranks().size();
         Rank* const rank = cluster_.ranks()[index].get();
+        if (!MayLose(rank->job(), rank->rank() / rank->job()->local_size)) return;
         Note(fault, rank->process()->name());
-        cluster_.oracle()->Excuse(*rank->job(), "a rank has died");
-        cluster_.oracle()->MayLose(*rank->job(), rank->rank() / rank->job()->local_size);
         return cluster_.KillRank(index);
       }
       case Fault::Kind::kStopRank:
         return StopProcess(fault, cluster_.ranks()[fault.a % cluster_.ranks().size()]->process());
       case Fault::Kind::kResetPath:
       case Fault::Kind::kCutPath: {
-        const std::vector<std::string> hosts = DataHosts();
-        const std::string a = hosts[fault.a % hosts.size()];
-        const std::string b = hosts[fault.b % hosts.size()];
+        const std::vector<DataHost> hosts = DataHosts();
+        const std::string a = hosts[fault.a % hosts.size()].name;
+        const std::string b = hosts[fault.b % hosts.size()].name;
         if (a == b) return;
         if (fault.kind == Fault::Kind::kCutPath) return CutPath(fault, a, b);
         Note(fault, a + " and " + b);
         return cluster_.network()->Reset(a, b);
+      }
+      case Fault::Kind::kSlowDown: {
+        std::shared_ptr<Process> process;
+        if (fault.b % 3 == 0 && !servers.empty()) {
+          process = servers[fault.a % servers.size()]->process();
+        } else if (fault.b % 3 == 1) {
+          process = cluster_.ranks()[fault.a % cluster_.ranks().size()]->process();
+        } else if (agent != nullptr) {
+          process = agent->process();
+        }
+        if (process == nullptr) return;
+        Note(fault, process->name());
+        return SlowDown(process, world_.Now() + fault.lasts);
       }
       case Fault::Kind::kCount:
         return;
@@ -223,7 +286,6 @@ class Story final {
       for (uint32_t node = 0; node < job.nodes; ++node) {
         auto& agent = cluster_.agent(&job, node);
         if (agent == nullptr || !agent->failed()) continue;
-        cluster_.oracle()->Excuse(job, "an agent has ended");
         cluster_.oracle()->MayLose(job, node);
         cluster_.KillAgent(&job, node, false);
         world_.After(kRestart, [this, &job, node] {
@@ -281,7 +343,7 @@ TensorSetting DrawTensor(Random* random, size_t number) {
 
 }  // namespace
 
-Schedule Draw(uint64_t seed, bool power_loss) {
+Schedule Draw(uint64_t seed) {
   Random random(seed * 2 + 1);
   Schedule schedule;
   schedule.seed = seed;
@@ -294,6 +356,7 @@ Schedule Draw(uint64_t seed, bool power_loss) {
   plan.shards = static_cast<uint32_t>(random.Between(1, 2));
   if (random.OneIn(3)) plan.clock_drift = 1e-3;
   const uint64_t jobs = random.OneIn(4) ? 2 : 1;
+  uint64_t bytes = 0;
   for (uint64_t i = 0; i < jobs; ++i) {
     JobPlan job;
     job.name = absl::StrFormat("job%d", i);
@@ -303,21 +366,30 @@ Schedule Draw(uint64_t seed, bool power_loss) {
     job.pipelined = static_cast<uint32_t>(random.Between(1, 3));
     if (random.OneIn(2)) job.think = random.Scale(absl::Microseconds(10), absl::Milliseconds(200));
     if (random.OneIn(4)) job.audit_one_in = 1;
+    job.shrink = job.nodes > 1 && random.OneIn(3);
     const uint64_t tensors = random.Between(1, 5);
     for (uint64_t t = 0; t < tensors; ++t) job.tensors.push_back(DrawTensor(&random, t));
+    // Updates of a lost node may be lost with an owner.
+    if (!job.shrink && random.OneIn(3)) job.tensors[0].op = ReduceOp::kAccumulate;
+    for (const TensorSetting& tensor : job.tensors) bytes += tensor.bytes();
     plan.jobs.push_back(std::move(job));
   }
+  if (random.OneIn(4)) plan.memory_limit_bytes = random.Between(1000, 4 * bytes);
   // Some kinds of faults only, some more often.
   uint64_t weights[static_cast<size_t>(Fault::Kind::kCount)];
   uint64_t sum = 0;
   for (size_t kind = 0; kind < std::size(weights); ++kind) {
     weights[kind] = random.OneIn(2) ? 0 : uint64_t{1} << random.Below(4);
-    if (kind == static_cast<size_t>(Fault::Kind::kPowerLoss) && !power_loss) weights[kind] = 0;
+    // Writes are lost once: members have to come back before a scheduler knows what was lost.
+    if (kind == static_cast<size_t>(Fault::Kind::kPowerLoss) && !random.OneIn(3)) {
+      weights[kind] = 0;
+    }
     sum += weights[kind];
   }
   const uint64_t faults = sum == 0 ? 0 : random.Below(120);
   const absl::Duration between = random.Scale(absl::Milliseconds(1), absl::Seconds(2));
   absl::Duration at = random.Between(absl::ZeroDuration(), absl::Seconds(2));
+  bool lost_power = false;
   for (uint64_t i = 0; i < faults; ++i) {
     at += random.Between(absl::ZeroDuration(), 2 * between);
     Fault fault;
@@ -329,6 +401,9 @@ Schedule Draw(uint64_t seed, bool power_loss) {
         break;
       }
       ticket -= weights[kind];
+    }
+    if (fault.kind == Fault::Kind::kPowerLoss && std::exchange(lost_power, true)) {
+      fault.kind = Fault::Kind::kKillScheduler;
     }
     fault.a = random.Below(1 << 20);
     fault.b = random.Below(1 << 20);
@@ -349,6 +424,9 @@ std::string Describe(const Schedule& schedule) {
                       schedule.seed, plan.cpu_servers, plan.shards,
                       absl::FormatDuration(plan.lease), absl::FormatDuration(plan.path.latency),
                       absl::FormatDuration(plan.path.jitter), plan.path.bytes_per_s / 1e6);
+  if (plan.memory_limit_bytes != 0) {
+    text += absl::StrFormat(", at most %d bytes each", plan.memory_limit_bytes);
+  }
   for (const JobPlan& job : plan.jobs) {
     text += absl::StrFormat("\n  %s: %d nodes of %d ranks, partitions of %d bytes, %d steps open%s",
                             job.name, job.nodes, job.local_size, job.partition_bytes, job.pipelined,

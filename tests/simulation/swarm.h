@@ -20,8 +20,10 @@ struct Fault {
     kStopServer,
     kKillScheduler,
     kStoreFails,
+    kDieInWrite,
     kPowerLoss,
     kStopScheduler,
+    kChangeLeader,
     kCutFromScheduler,
     kKillAgent,
     kStopAgent,
@@ -29,6 +31,7 @@ struct Fault {
     kStopRank,
     kResetPath,
     kCutPath,
+    kSlowDown,
     kCount
   };
   absl::Duration at;
@@ -54,8 +57,7 @@ struct Outcome {
   std::vector<std::string> last_lines;
 };
 
-// `power_loss`: the store may lose its last writes, though it has said that they are safe.
-Schedule Draw(uint64_t seed, bool power_loss);
+Schedule Draw(uint64_t seed);
 std::string Describe(const Schedule& schedule);
 // `trace`: print every event.
 Outcome Play(const Schedule& schedule, bool trace);
