@@ -106,7 +106,9 @@ const Node* Leases::Guilty(absl::Time now, const Job& job) const {
   const Node* guilty = nullptr;
   for (const auto& [rank, node] : job.nodes) {
     const bool over = now - node.accused_since >= length_;
-    if (node.accusers.empty() || (node.lease.watch != 0 && !over)) continue;
+    // A node that this scheduler has not heard yet may be on its way back.
+    const bool broken = node.lease.has_watched && node.lease.watch == 0;
+    if (node.accusers.empty() || (!broken && !over)) continue;
     if (guilty == nullptr || node.accusers.size() > guilty->accusers.size()) guilty = &node;
   }
   return guilty;

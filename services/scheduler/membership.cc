@@ -56,6 +56,7 @@ Membership::Membership(Options options, absl::Time now)
       numbers_(now) {}
 
 absl::Status Membership::Restore(absl::Time now, std::span<const StoreEntry> entries) {
+  restored_ = true;
   return RestoreRecords(now, leases_, entries, &fleet_, &jobs_);
 }
 
@@ -341,7 +342,9 @@ Outcome<absl::Time> Membership::Tick(absl::Time now) {
       changes->Say(absl::StrFormat("the scheduler did not run for %s; leases are prolonged by that",
                                    absl::FormatDuration(absl::Trunc(gap, absl::Milliseconds(1)))));
     }
-    Roster(&fleet_, &jobs_, &leases_, changes).EndLeases();
+    Roster roster(&fleet_, &jobs_, &leases_, changes);
+    if (std::exchange(restored_, false)) roster.LoseForgotten();
+    roster.EndLeases();
     for (auto& [id, job] : jobs_) {
       Stragglers(ScopeOf(job, *changes)).Follow(react_to_stragglers_);
       for (const auto& [rank, node] : job.nodes) {

@@ -143,6 +143,7 @@ class Membership {
   Fleet fleet_;
   Jobs jobs_;
   Leases leases_;
+  bool restored_ = false;  // no tick since
   History history_;
   UpdateNumbers numbers_;
 };

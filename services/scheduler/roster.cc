@@ -2,6 +2,7 @@
 #include "services/scheduler/roster.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -162,6 +163,23 @@ Node* Roster::NodeOf(Job* job, const Server& server) {
 void Roster::Withdraw(Job* job, const Server& server, NodeId reporter) {
   if (!server.colocated()) return;
   if (Node* const node = NodeOf(job, server); node != nullptr) node->accusers.erase(reporter);
+}
+
+void Roster::LoseForgotten() {
+  for (auto& [id, job] : jobs_) {
+    std::set<ServerId> gone;
+    for (const auto& [agreement, tensor] : job.current.tensors) {
+      for (const auto& [server, owned] : tensor.owned) {
+        if (fleet_.Find(server) == nullptr) gone.insert(server);
+      }
+    }
+    for (const ServerId server : gone) {
+      Replacement(ScopeOf(job))
+          .LoseServer(server, absl::StrFormat(
+                                  "summation server %d was lost before a restart of the scheduler",
+                                  server.value()));
+    }
+  }
 }
 
 void Roster::EndLeases() {

@@ -37,6 +37,9 @@ class Roster {
   // away from a CPU server avoids it for a while all the same.
   void Withdraw(Job* job, const Server& server, NodeId reporter);
 
+  // After a restart: the servers of stored reservations that were lost before all of the other
+  // servers had answered.
+  void LoseForgotten();
   // Ends the leases that are over, the nodes and servers that are accused and gone, and jobs that
   // have been empty for long.
   void EndLeases();

@@ -110,6 +110,14 @@ TEST_F(LeasesTest, AccusedNodeIsGuiltyWhenItsConnectionBreaks) {
   EXPECT_EQ(leases_.Guilty(now_, job_), &node(1));
 }
 
+TEST_F(LeasesTest, AccusedNodeThatThisSchedulerHasNotHeardYetKeepsItsLease) {
+  node(1).lease = leases_.Restored(now_);
+  Leases::Accuse(now_, NodeId(0), "could not reach it before", &node(1));
+  EXPECT_EQ(leases_.Guilty(now_, job_), nullptr);
+  now_ += kLease;
+  EXPECT_EQ(leases_.Guilty(now_, job_), &node(1));
+}
+
 TEST_F(LeasesTest, ConnectedNodeIsGuiltyALeaseAfterItsFirstAccusation) {
   Leases::Accuse(now_, NodeId(0), "cannot reach it", &node(1));
   now_ += absl::Seconds(4);

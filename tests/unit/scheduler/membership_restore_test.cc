@@ -208,6 +208,38 @@ TEST_F(OldStoreTest, NodesWaitUntilColocatedServersHaveDroppedForeignPartitions)
   EXPECT_TRUE(nodes[0]->plans.contains("w"));
 }
 
+TEST_F(RestoreTest, RestoredReservationIsPublishedWhenItsServerIsLost) {
+  FakeServer& server = AddCpuServer();
+  const auto nodes = AddJob("a", 2);
+  server.answers = false;
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  server.silent = true;
+  Restart();
+  EXPECT_FALSE(nodes[0]->plans.contains("w"));
+  Pass(absl::Seconds(12));  // the server's lease ends
+  ASSERT_TRUE(nodes[0]->plans.contains("w"));
+  for (const uint32_t owner : nodes[0]->plans.at("w").servers()) EXPECT_NE(owner, server.id);
+  ExpectHeld(nodes[0]->plans.at("w"), nodes[0]->job_id);
+}
+
+// The first scheduler waits for a second server when the first is lost.
+TEST_F(RestoreTest, ReservationThatNamesALostServerIsPublishedAfterARestart) {
+  FakeServer& first = AddCpuServer();
+  FakeServer& second = AddCpuServer();
+  const auto nodes = AddJob("a", 2);
+  first.answers = second.answers = false;
+  DeclareAll(nodes, {Tensor("w", {5000000})});
+  Kill(&first);
+  Pass(absl::Seconds(6));
+  EXPECT_FALSE(nodes[0]->plans.contains("w"));
+  second.answers = true;
+  Restart();
+  Pass(absl::Seconds(1));
+  ASSERT_TRUE(nodes[0]->plans.contains("w"));
+  for (const uint32_t owner : nodes[0]->plans.at("w").servers()) EXPECT_NE(owner, first.id);
+  ExpectHeld(nodes[0]->plans.at("w"), nodes[0]->job_id);
+}
+
 // The nodes have the plan: a new plan would have another tensor id, which they would not take.
 TEST_F(OldStoreTest, PublishedTensorThatTheStoreKnowsAsReservedIsRecoveredWhenItsServerIsLost) {
   FakeServer& server = AddCpuServer();
