@@ -252,7 +252,9 @@ void Oracle::OnPlan(uint64_t job, uint32_t generation, const v1::TensorPlan& pla
 
 void Oracle::OnLeave(const JobPlan& job, uint32_t rank) {
   const auto alone = alone_.find({&job, rank});
-  if (alone != alone_.end()) world_->Violate(alone->second + ", and goes on");
+  // With another excuse it is not known which of the two was taken for lost.
+  if (alone == alone_.end() || !excused_all_.empty()) return;
+  world_->Violate(alone->second + ", and goes on");
 }
 
 void Oracle::OnFailure(const JobPlan& job, uint32_t rank, const client::Error& error) {

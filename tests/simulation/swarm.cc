@@ -109,6 +109,12 @@ class Story final {
     }
   }
   absl::Duration lease() const { return schedule_.plan.lease; }
+  // Members whose scheduler falls silent find the next after the keepalive.
+  void ExcuseLateScheduler() {
+    if (2 * lease() < absl::Seconds(12)) {
+      cluster_.oracle()->ExcuseAll("members cannot find a new scheduler within two leases");
+    }
+  }
 
   const JobPlan* JobOf(uint64_t a) const {
     return &cluster_.plan().jobs[a % cluster_.plan().jobs.size()];
@@ -198,9 +204,7 @@ class Story final {
       case Fault::Kind::kKillScheduler:
         if (cluster_.place()->scheduler == nullptr) return;
         Note(fault, "");
-        if (fault.silent && 2 * lease() < absl::Seconds(12)) {
-          cluster_.oracle()->ExcuseAll("members cannot find a new scheduler within two leases");
-        }
+        if (fault.silent) ExcuseLateScheduler();
         cluster_.KillScheduler(fault.silent);
         if (fault.kind == Fault::Kind::kPowerLoss) {
           cluster_.oracle()->ExcuseAll("the store has lost writes");
@@ -214,6 +218,7 @@ class Story final {
       case Fault::Kind::kChangeLeader:
         if (cluster_.place()->scheduler == nullptr) return;
         Note(fault, "");
+        ExcuseLateScheduler();
         return cluster_.ChangeLeader(fault.lasts);
       case Fault::Kind::kCutFromScheduler: {
         const std::vector<DataHost> hosts = DataHosts();
