@@ -21,6 +21,7 @@ ABSL_FLAG(uint64_t, stride, 1, "distance of the seeds");
 ABSL_FLAG(bool, trace, false, "print every event as it happens");
 ABSL_FLAG(bool, plan, false, "print the plan of every seed");
 ABSL_FLAG(bool, hash, false, "print a hash of every seed's events");
+ABSL_FLAG(bool, minimise, true, "look for the fewest faults that lead to the first violation");
 
 namespace addend::simulation {
 namespace {
@@ -67,7 +68,7 @@ int Main() {
     if (outcome.violation.empty()) continue;
     std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed),
                 outcome.violation.c_str());
-    if (violations++ == 0) {
+    if (violations++ == 0 && absl::GetFlag(FLAGS_minimise)) {
       const Schedule least = Minimise(schedule);
       std::puts("the fewest faults that lead to a violation:");
       std::puts(Describe(least).c_str());
