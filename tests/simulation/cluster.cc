@@ -301,6 +301,13 @@ void AgentHost::JoinAsNode() {
           .on_node =
               [this](const v1::NodeUpdate& update) {
                 announced_.Note(update);
+                const auto& lost = update.lost_nodes();
+                if (std::find(lost.begin(), lost.end(), node_) != lost.end()) {
+                  told_ = 0;  // no owner answers it any more
+                } else if (update.state() == v1::FAILED && told_ != update.generation()) {
+                  told_ = update.generation();
+                  told_at_ = cluster_->world()->Now();
+                }
                 for (const v1::TensorPlan& plan : update.tensors()) {
                   cluster_->oracle()->OnPlan(registration_.job_id(), update.generation(), plan);
                 }
@@ -319,6 +326,12 @@ void AgentHost::JoinAsNode() {
 void AgentHost::Fail(const absl::Status& why) {
   process_->Trace(absl::StrFormat("cannot come back: %s", why.message()));
   failed_ = true;
+}
+
+bool AgentHost::OwnersHaveDecided(const GenerationId& generation) const {
+  const absl::Duration lease = cluster_->plan().lease;
+  return generation.first == registration_.job_id() && generation.second == told_ &&
+         cluster_->world()->Now() - told_at_ < 0.9 * lease;
 }
 
 std::shared_ptr<TrainerSocket> AgentHost::Accept() {

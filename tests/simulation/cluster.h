@@ -85,6 +85,8 @@ class AgentHost {
   Agent* agent() const { return agent_.get(); }
   Engine* engine() const { return engine_.get(); }
   // The job and its generation: no two generations of a run have both numbers.
+  // The generation has failed on this node, and not for lack of an owner's word within a lease.
+  bool OwnersHaveDecided(const GenerationId& generation) const;
   std::pair<uint64_t, uint32_t> generation() const {
     return {registration_.job_id(), agent_->Snapshot().generation()};
   }
@@ -117,6 +119,8 @@ class AgentHost {
   v1::RegisterNodeResponse registration_;
   internal::NodeAnnounced announced_;
   bool failed_ = false;
+  uint32_t told_ = 0;  // the last generation that has failed, as the scheduler says ...
+  absl::Time told_at_;
 };
 
 // A trainer, a rank: joins its job again and again until the cluster says stop.
@@ -146,6 +150,7 @@ class Rank {
   void PushStep();
   bool TakeStep();
   void Fail(const client::Error& error);
+  std::vector<uint64_t> CompleteRounds() const;
   void Leave();
   void Disconnect();
 

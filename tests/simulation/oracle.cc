@@ -267,6 +267,20 @@ void Oracle::OnFailure(const JobPlan& job, uint32_t rank, const client::Error& e
                                   rank, error.text, static_cast<int>(error.code)));
 }
 
+// VERDICT of spec/node_loss.pml.
+void Oracle::OnEnd(const JobPlan& job, const GenerationId& generation, uint32_t rank,
+                   const std::vector<uint64_t>& rounds) {
+  if (job.shrink || !excused_all_.empty()) return;
+  const auto& [first, firsts] = ended_.try_emplace({&job, generation}, rank, rounds).first->second;
+  for (size_t i = 0; i < rounds.size(); ++i) {
+    if (job.tensors[i].asynchronous() || rounds[i] == firsts[i]) continue;
+    world_->Violate(absl::StrFormat(
+        "job %s, generation %d fails after round %d of tensor %s on rank %d, and after round %d "
+        "on rank %d",
+        job.name, generation.second, firsts[i], job.tensors[i].name, first, rounds[i], rank));
+  }
+}
+
 bool Oracle::CanLose(const JobPlan& job, uint32_t node) const {
   const auto lost = lost_.find(&job);
   return !job.shrink || lost == lost_.end() || lost->second.size() < kMayLose ||

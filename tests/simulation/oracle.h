@@ -63,6 +63,10 @@ class Oracle {
   void OnLeave(const JobPlan& job, uint32_t rank);
   // A rank's job has failed.
   void OnFailure(const JobPlan& job, uint32_t rank, const client::Error& error);
+  // A rank's generation has failed, after so many rounds of each tensor. The owners have decided on
+  // the rounds that its node had started.
+  void OnEnd(const JobPlan& job, const GenerationId& generation, uint32_t rank,
+             const std::vector<uint64_t>& rounds);
   // A node has been told of a plan. An owner's version is given once.
   void OnPlan(uint64_t job, uint32_t generation, const v1::TensorPlan& plan);
   // Something has happened from which all jobs may fail, now or a while later.
@@ -101,6 +105,9 @@ class Oracle {
   // value.
   std::map<std::tuple<const JobPlan*, GenerationId, size_t, uint32_t>, uint64_t> begun_;
   std::map<std::tuple<const JobPlan*, uint32_t, size_t>, std::vector<double>> latest_;
+  // By job and generation that has failed: a rank, and its rounds of each tensor.
+  std::map<std::pair<const JobPlan*, GenerationId>, std::pair<uint32_t, std::vector<uint64_t>>>
+      ended_;
   // By job, generation, tensor, partition and version: server and shard.
   using Version = std::tuple<uint64_t, uint32_t, uint32_t, int, uint64_t>;
   std::map<Version, std::pair<uint32_t, uint32_t>> owners_;

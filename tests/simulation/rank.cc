@@ -288,8 +288,25 @@ bool Rank::TakeStep() {
 void Rank::Fail(const Error& error) {
   process_->Trace(absl::StrFormat("fails: %s", error.text));
   cluster_->oracle()->OnFailure(*job_, rank(), error);
+  const std::unique_ptr<AgentHost>& agent = cluster_->agent(job_, node_);
+  const bool decided = agent != nullptr && agent->OwnersHaveDecided(generation_);
+  if (error.code == ADDEND_ERROR_PEER_LOST && decided) {
+    cluster_->oracle()->OnEnd(*job_, generation_, rank(), CompleteRounds());
+  }
   Disconnect();
   ConnectLater();
+}
+
+// By tensor.
+std::vector<uint64_t> Rank::CompleteRounds() const {
+  std::vector<uint64_t> rounds(job_->tensors.size(), steps_);
+  for (const auto& step : open_) {
+    for (size_t i = 0; i < rounds.size(); ++i) {
+      const auto& operation = step->tensors[i].operation;
+      if (operation != nullptr && operation->done && operation->error.ok()) ++rounds[i];
+    }
+  }
+  return rounds;
 }
 
 void Rank::Leave() {
