@@ -311,6 +311,11 @@ void AgentHost::JoinAsNode() {
                 for (const v1::TensorPlan& plan : update.tensors()) {
                   cluster_->oracle()->OnPlan(registration_.job_id(), update.generation(), plan);
                 }
+                const bool changes = std::any_of(
+                    update.tensors().begin(), update.tensors().end(), [](const auto& plan) {
+                      return plan.moves_size() > 0 || plan.versions_size() > 0;
+                    });
+                if (changes && cluster_->on_change) cluster_->on_change(process_->host());
                 agent_->OnUpdate(update);
               },
           .on_registered =

@@ -216,6 +216,8 @@ class Cluster {
   }
   // All ranks stop after the step that they agree on.
   bool stop = false;
+  // A node on this host is told of owners that change.
+  std::function<void(const std::string& host)> on_change;
 
  private:
   World* const world_;

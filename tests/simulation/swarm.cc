@@ -41,6 +41,11 @@ class Story final {
       last = std::max(last, at + fault.lasts);
       world_.At(at, [this, &fault] { Happen(fault); });
     }
+    if (schedule_.resets_in_changes) {
+      cluster_.on_change = [this, last](const std::string& host) {
+        if (world_.Now() < last) ResetInChange(host);
+      };
+    }
     const absl::Time calm = last + absl::Seconds(1);
     world_.At(calm, [this] { Calm(); });
     const absl::Time end = calm + kCalm;
@@ -274,6 +279,19 @@ class Story final {
     }
   }
 
+  // The connection of a node to a CPU server breaks while owners change.
+  void ResetInChange(const std::string& host) {
+    Random& random = world_.random();
+    if (cluster_.servers().empty() || !random.OneIn(4)) return;
+    const auto& server = cluster_.servers()[random.Below(cluster_.servers().size())];
+    world_.After(random.Between(absl::ZeroDuration(), 8 * schedule_.plan.path.latency),
+                 [this, host, other = server->process()->host()] {
+                   ++happened_;
+                   world_.Trace("fault", "reset in a change: " + host + " and " + other);
+                   cluster_.network()->Reset(host, other);
+                 });
+  }
+
   void StartSchedulerAfter(absl::Duration pause) {
     world_.After(pause, [this] {
       if (cluster_.place()->scheduler == nullptr) cluster_.StartScheduler();
@@ -300,6 +318,10 @@ class Story final {
     }
     for (size_t i = cluster_.servers().size(); i-- > 0;) {
       if (cluster_.servers()[i]->ended()) cluster_.KillServer(i, false);
+    }
+    // Killed and drained servers are replaced after a while.
+    if (cluster_.servers().size() < schedule_.plan.cpu_servers && world_.random().OneIn(4)) {
+      cluster_.StartServer();
     }
     world_.After(absl::Milliseconds(500), [this] { Repair(); });
   }
@@ -391,12 +413,28 @@ Schedule Draw(uint64_t seed) {
     }
     sum += weights[kind];
   }
+  // Nodes that live: owners change often in a generation.
+  if (random.OneIn(2)) {
+    for (const Fault::Kind kind :
+         {Fault::Kind::kPowerLoss, Fault::Kind::kStopScheduler, Fault::Kind::kCutFromScheduler,
+          Fault::Kind::kKillAgent, Fault::Kind::kStopAgent, Fault::Kind::kKillRank}) {
+      sum -= std::exchange(weights[static_cast<size_t>(kind)], 0);
+    }
+    for (const Fault::Kind kind : {Fault::Kind::kKillServer, Fault::Kind::kDrainServer,
+                                   Fault::Kind::kAddServer, Fault::Kind::kResetPath}) {
+      uint64_t& weight = weights[static_cast<size_t>(kind)];
+      sum += 8 - std::exchange(weight, 8);
+    }
+    plan.cpu_servers = std::max<uint32_t>(plan.cpu_servers, 2);
+  }
   const uint64_t faults = sum == 0 ? 0 : random.Below(120);
   const absl::Duration between = random.Scale(absl::Milliseconds(1), absl::Seconds(2));
   absl::Duration at = random.Between(absl::ZeroDuration(), absl::Seconds(2));
   bool lost_power = false;
   for (uint64_t i = 0; i < faults; ++i) {
-    at += random.Between(absl::ZeroDuration(), 2 * between);
+    // Often before all have dealt with the former fault.
+    at +=
+        random.Between(absl::ZeroDuration(), random.OneIn(3) ? 8 * plan.path.latency : 2 * between);
     Fault fault;
     fault.at = at;
     uint64_t ticket = random.Below(sum);
@@ -419,6 +457,13 @@ Schedule Draw(uint64_t seed) {
   // A run of many virtual minutes does not need more steps than a short run.
   const absl::Duration pause = (at + absl::Seconds(60)) / kSteps;
   for (JobPlan& job : plan.jobs) job.think = std::max(job.think, 2 * pause);
+  // Paths on which rounds take as long as the pauses between them, so that most faults find a round
+  // under way.
+  if (random.OneIn(2)) {
+    plan.path.latency = random.Scale(pause / 16, pause / 2);
+    plan.path.jitter = random.Scale(pause / 16, pause);
+  }
+  schedule.resets_in_changes = faults > 0 && random.OneIn(3);
   return schedule;
 }
 
@@ -429,6 +474,7 @@ std::string Describe(const Schedule& schedule) {
                       schedule.seed, plan.cpu_servers, plan.shards,
                       absl::FormatDuration(plan.lease), absl::FormatDuration(plan.path.latency),
                       absl::FormatDuration(plan.path.jitter), plan.path.bytes_per_s / 1e6);
+  if (schedule.resets_in_changes) text += ", resets in changes";
   if (plan.memory_limit_bytes != 0) {
     text += absl::StrFormat(", at most %d bytes each", plan.memory_limit_bytes);
   }
@@ -457,6 +503,8 @@ Outcome Play(const Schedule& schedule, bool trace) {
 
 Schedule Minimise(const Schedule& schedule) {
   Schedule best = schedule;
+  best.resets_in_changes = false;
+  if (Play(best, /*trace=*/false).violation.empty()) best = schedule;
   for (size_t some = std::max<size_t>(best.faults.size() / 2, 1); some > 0; some /= 2) {
     for (size_t begin = 0; begin < best.faults.size();) {
       Schedule fewer = best;

@@ -46,6 +46,7 @@ struct Schedule {
   uint64_t seed = 0;
   Cluster::Plan plan;
   std::vector<Fault> faults;
+  bool resets_in_changes = false;  // connections also break when owners change
 };
 
 struct Outcome {
