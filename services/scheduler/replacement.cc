@@ -16,6 +16,10 @@ namespace {
 
 using Stages = v1::AgreementRecord;
 
+// For so long a job does without a CPU server that a node of it could not reach, whatever becomes
+// of its generation: else it could accuse the server again and again.
+constexpr absl::Duration kAvoidance = absl::Minutes(10);
+
 }  // namespace
 
 void Replacement::LoseServer(ServerId server, const std::string& why) {
@@ -39,6 +43,7 @@ void Replacement::LoseServer(ServerId server, const std::string& why) {
 
 void Replacement::LeaveServer(Server* server, const std::string& why) {
   const ServerId id = server->id;
+  job_.avoided[id] = scope_.changes.now() + kAvoidance;
   uint64_t freed = 0;
   for (const auto& [agreement, tensor] : job_.current.tensors) {
     const auto owned = tensor.owned.find(id);

@@ -24,7 +24,7 @@ class Replacement {
   // The server is lost with its partitions: other servers recover those that are published, and
   // tensors whose partitions were only being reserved are planned anew. `why`: for messages.
   void LoseServer(ServerId server, const std::string& why);
-  // The server lives and sums for other jobs, but this job does without it, as if it were lost. The
+  // The server lives and sums for other jobs, but this job does without it for 10 minutes. The
   // server is told to forget the job. Nodes close their links to it before they report to the new
   // owners, so that it does no harm where it does not hear of that at once.
   void LeaveServer(Server* server, const std::string& why);

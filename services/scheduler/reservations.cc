@@ -7,8 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "services/scheduler/job_scope.h"
 #include "services/scheduler/placement.h"
+#include "services/scheduler/replacement.h"
 
 namespace addend {
 
@@ -26,8 +28,17 @@ void Reservations::TakeAnswer(const v1::AckReservationRequest& answer, Server* s
     Job* const job = jobs_.Find(key.first);
     DeclaredTensor* const tensor = job == nullptr ? nullptr : job->current.tensors.Find(key.second);
     if (tensor == nullptr) continue;
-    Placement placement({*job, fleet_, changes_, jobs_.size()});
+    const JobScope scope{*job, fleet_, changes_, jobs_.size()};
+    Placement placement(scope);
     if (const auto why = refused.find(key); why != refused.end()) {
+      // The servers with room for what it took over get it, and the rest of its partitions too.
+      if (!server->colocated() && tensor->recovering.contains(server->id)) {
+        Replacement(scope).LeaveServer(
+            server, absl::StrFormat("it has no room for what it took over of tensor '%s': %s",
+                                    tensor->descriptor.name(), why->second));
+        continue;
+      }
+      if (!tensor->owned.contains(server->id)) continue;  // the job has left the server since
       placement.TakeRefusal(*server, tensor, why->second);
     }
     // A later update may make the server the owner of more of this tensor: then this is not yet the

@@ -14,13 +14,6 @@
 #include "services/scheduler/replacement.h"
 
 namespace addend {
-namespace {
-
-// For so long a job does without a CPU server that a node of it could not reach, whatever becomes
-// of its generation: else it could accuse the server again and again.
-constexpr absl::Duration kAvoidance = absl::Minutes(10);
-
-}  // namespace
 
 void Roster::RemoveServer(ServerId id, std::string_view kind, const std::string& why) {
   leases_.Close(&fleet_.Find(id)->lease, absl::NotFoundError(why), &changes_);
@@ -139,7 +132,6 @@ void Roster::AccuseServer(Job* job, Server* server, const Node& reporter,
   const ServerId id = server->id;
   JudgeServers();
   if (fleet_.Find(id) == nullptr) return;
-  job->avoided[id] = changes_.now() + kAvoidance;
   Replacement(ScopeOf(*job))
       .LeaveServer(server, absl::StrFormat("%s cannot reach %s (%s)", NameOf(reporter),
                                            NameOf(*server), reason));

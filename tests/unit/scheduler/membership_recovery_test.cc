@@ -124,6 +124,22 @@ TEST_F(RecoveryTest, NewOwnerThatIsLostBeforeItAnswersIsReplaced) {
   ExpectHeld(plan(), nodes_of_[0]->job_id);
 }
 
+// The simulator has found it: the job failed, though others had room.
+TEST_F(RecoveryTest, NewOwnerWithoutRoomIsReplaced) {
+  FakeServer& lost = AddCpuServer(/*memory_limit=*/1 << 30);
+  FakeServer& next = AddCpuServer(/*memory_limit=*/1 << 30);
+  AddCpuServer(/*memory_limit=*/1 << 30);
+  nodes_of_ = AddJob("a", 2, /*colocated=*/false);
+  DeclareAll(nodes_of_, {Tensor("w", {100000})});
+  next.capacity = next.held_bytes();
+  Kill(&lost);
+  Pass(absl::Seconds(6));
+  EXPECT_THAT(Reasons(), HasSubstr("it has no room for what it took over of tensor 'w'"));
+  EXPECT_EQ(nodes_of_[0]->state, v1::READY);
+  EXPECT_EQ(PartitionsOf(plan(), lost.id) + PartitionsOf(plan(), next.id), 0);
+  ExpectHeld(plan(), nodes_of_[0]->job_id);
+}
+
 TEST_F(RecoveryTest, RestartedSchedulerRepeatsItsRecovery) {
   FakeServer& lost = AddCpuServer();
   FakeServer& slow = LoseWithASlowHeir(&lost);
