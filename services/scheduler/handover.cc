@@ -104,7 +104,7 @@ void Handover::Announce() {
       *update.add_tensors() = tensor.plan;
     }
   }
-  FillServers(job_, scope_.fleet, &update);
+  TellServers(&job_, scope_.fleet, &update);
 }
 
 void Handover::OrderHandOvers() {
@@ -133,7 +133,7 @@ void Handover::Finish() {
                       absl::StrFormat("job '%s': plan version %d is in force", job_.name,
                                       current.change.version.value()));
   current.change = Change();
-  FillServers(job_, scope_.fleet, &scope_.changes.Broadcast(job_.id));
+  TellServers(&job_, scope_.fleet, &scope_.changes.Broadcast(job_.id));
 }
 
 }  // namespace addend

@@ -99,6 +99,7 @@ struct JobGeneration {
   uint64_t partitions = 0;  // of all plans
   std::map<ServerId, JobLoad> loads;
   std::set<ServerId> plan_servers;  // own, or have owned, a published partition
+  std::set<ServerId> told_servers;  // those that all nodes have been told of
   Change change;
   std::optional<PlanReason> rebalance;  // a change is due, for this reason
   Pace pace;

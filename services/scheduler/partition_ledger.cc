@@ -185,7 +185,7 @@ void PartitionLedger::OwnerReady(DeclaredTensor* tensor, ServerId server) {
   if (tensor->recovering.erase(server) == 0 || !tensor->recovering.empty()) return;
   v1::NodeUpdate& update = scope_.changes.Broadcast(job_.id);
   *update.add_tensors() = PlanForNodes(job_, *tensor);
-  FillServers(job_, scope_.fleet, &update);
+  TellServers(&job_, scope_.fleet, &update);
 }
 
 }  // namespace addend

@@ -187,13 +187,16 @@ void Placement::Publish(DeclaredTensor* tensor) {
   v1::NodeUpdate& update = scope_.changes.Broadcast(job_.id);
   *update.add_tensors() = tensor->plan;
   NoteFirstPlan(*tensor);
-  bool added = false;
+  // A server that recovers other partitions meanwhile is among the plan's servers, but no node has
+  // been told of it yet.
+  bool untold = false;
   for (const auto& [id, owned] : tensor->owned) {
-    added |= job_.current.plan_servers.insert(id).second;
+    job_.current.plan_servers.insert(id);
+    untold |= !job_.current.told_servers.contains(id);
     const Server* const server = scope_.fleet.Find(id);
     if (server != nullptr && server->draining) job_.current.rebalance = PlanReason::kDrain;
   }
-  if (added) FillServers(job_, scope_.fleet, &update);
+  if (untold) TellServers(&job_, scope_.fleet, &update);
 }
 
 // The first plan of a generation only: later plans would flood the log.

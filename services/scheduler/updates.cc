@@ -148,6 +148,11 @@ void FillServers(const Job& job, const Fleet& fleet, v1::NodeUpdate* update) {
   }
 }
 
+void TellServers(Job* job, const Fleet& fleet, v1::NodeUpdate* update) {
+  FillServers(*job, fleet, update);
+  job->current.told_servers = job->current.plan_servers;
+}
+
 void FillState(const Job& job, v1::NodeUpdate* update) {
   const JobGeneration& current = job.current;
   update->set_generation(current.number.value());

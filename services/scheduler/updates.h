@@ -39,6 +39,8 @@ v1::ServerUpdate FullServerUpdate(const Server& server, const Jobs& jobs,
 v1::TensorPlan PlanForNodes(const Job& job, const DeclaredTensor& tensor);
 // The servers of the job's plan.
 void FillServers(const Job& job, const Fleet& fleet, v1::NodeUpdate* update);
+// The same in an update to all nodes.
+void TellServers(Job* job, const Fleet& fleet, v1::NodeUpdate* update);
 // The job's state, plan version, and the nodes that are gone.
 void FillState(const Job& job, v1::NodeUpdate* update);
 v1::NodeUpdate FullNodeUpdate(const Job& job, const Fleet& fleet);

@@ -89,7 +89,10 @@ absl::Status Scheduler::Start() {
   ADDEND_RETURN_IF_ERROR(CheckFormat("simulated", entries));
   ADDEND_RETURN_IF_ERROR(membership_.Restore(now(), entries));
   if (const auto format = FormatToWrite(entries); format.has_value()) {
-    ADDEND_RETURN_IF_ERROR(store_->Apply(number_, {&*format, 1}));
+    if (const absl::Status stored = store_->Apply(number_, {&*format, 1}); !stored.ok()) {
+      End(stored);
+      return absl::OkStatus();
+    }
   }
   Tick();
   LookAfterStreams();
@@ -121,15 +124,20 @@ bool Scheduler::Keep(const Decision& decision) {
   if (!process_->alive()) return false;
   if (!decision.writes.empty()) {
     if (const absl::Status stored = store_->Apply(number_, decision.writes); !stored.ok()) {
-      process_->Trace(absl::StrFormat("ends: %s", stored.message()));
-      process_->Kill();
-      OnDeath(/*silent=*/false);
+      End(stored);
       return false;
     }
   }
   for (const std::string& reason : decision.reasons) process_->Trace(reason);
   Deliver(decision);
   return true;
+}
+
+// Nothing may be told that is not safe in the store.
+void Scheduler::End(const absl::Status& why) {
+  process_->Trace(absl::StrFormat("ends: %s", why.message()));
+  process_->Kill();
+  OnDeath(/*silent=*/false);
 }
 
 void Scheduler::OnDeath(bool silent) {

@@ -87,6 +87,7 @@ class Scheduler {
 
  private:
   bool Keep(const Decision& decision);
+  void End(const absl::Status& why);
   void Deliver(const Decision& decision);
   void Send(const std::shared_ptr<Stream>& stream, Task task);
   void End(const std::shared_ptr<Stream>& stream, const absl::Status& why);

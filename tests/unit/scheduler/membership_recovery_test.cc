@@ -124,6 +124,31 @@ TEST_F(RecoveryTest, NewOwnerThatIsLostBeforeItAnswersIsReplaced) {
   ExpectHeld(plan(), nodes_of_[0]->job_id);
 }
 
+// FakeNode checks that it knows the servers of every plan.
+TEST_F(RecoveryTest, NodesAreToldOfAnOwnerThatRecoversOtherPartitionsMeanwhile) {
+  FakeServer& one = AddCpuServer();
+  FakeServer& two = AddCpuServer();
+  nodes_of_ = AddJob("a", 2, /*colocated=*/false);
+  DeclareAll(nodes_of_, {Tensor("w", {10})});
+  FakeServer& lost = plan().servers(0) == one.id ? one : two;
+  FakeServer& heir = plan().servers(0) == one.id ? two : one;
+  heir.answers = false;
+  Kill(&lost);
+  Pass(absl::Seconds(6));
+  ASSERT_FALSE(heir.updates.back().jobs(0).reserve().empty());
+  ASSERT_FALSE(nodes_of_[0]->servers.contains(heir.id));
+  const size_t recovery = heir.updates.size();
+  DeclareAll(nodes_of_, {Tensor("second", {5000000})});
+  ASSERT_GT(heir.updates.size(), recovery);
+  v1::AckReservationRequest answer = heir.Take(heir.updates.back());  // not to the recovery
+  *answer.mutable_member() = heir.member();
+  auto [status, decision] = membership_->AckReservation(now_, answer);
+  ASSERT_TRUE(status.ok());
+  Apply(std::move(decision));
+  ASSERT_TRUE(nodes_of_[0]->plans.contains("second"));
+  EXPECT_GT(PartitionsOf(nodes_of_[0]->plans.at("second"), heir.id), 0);
+}
+
 // The simulator has found it: the job failed, though others had room.
 TEST_F(RecoveryTest, NewOwnerWithoutRoomIsReplaced) {
   FakeServer& lost = AddCpuServer(/*memory_limit=*/1 << 30);
