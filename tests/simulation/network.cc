@@ -32,6 +32,7 @@ struct Packet {
   FrameHeader header;
   std::vector<std::byte> payload;
   std::optional<absl::Status> goodbye;
+  uint64_t number = 0;  // in its direction, from 1
   uint64_t bytes() const { return kFrameHeaderBytes + payload.size(); }
 };
 
@@ -71,8 +72,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
     absl::Time free;             // the time at which the wire takes the next byte
     absl::Time last;             // the arrival of the last packet
     uint64_t unread = 0;
+    uint64_t sent = 0;
+    uint64_t arrived = 0;
+    // That have overtaken packets whose arrival was cut.
+    std::map<uint64_t, Packet> early;
   };
   void Arrive(int from, Packet packet);
+  void Deliver(int from, Packet packet);
   void Depart(int from, Packet packet);
 
   Network* const network_;
@@ -168,6 +174,7 @@ class SimTransport final : public Transport {
 void Connection::Send(int side, Packet packet) {
   if (broken_ || !ends_[side].process->alive()) return;
   ways_[side].unread += packet.bytes();
+  packet.number = ++ways_[side].sent;
   Depart(side, std::move(packet));
 }
 
@@ -207,6 +214,16 @@ void Connection::Arrive(int from, Packet packet) {
     ways_[from].waiting.push_back(std::move(packet));
     return;
   }
+  Way& way = ways_[from];
+  const uint64_t number = packet.number;
+  way.early.emplace(number, std::move(packet));
+  while (!way.early.empty() && way.early.begin()->first == way.arrived + 1) {
+    ++way.arrived;
+    Deliver(from, std::move(way.early.extract(way.early.begin()).mapped()));
+  }
+}
+
+void Connection::Deliver(int from, Packet packet) {
   ends_[1 - from].process->Do(
       [self = shared_from_this(), from, packet = std::move(packet)]() mutable {
         if (self->broken_) return;
