@@ -1,4 +1,4 @@
-"""The swarm of simulated clusters: seeds from 1 on, for as long as --simulate-seconds says; and that a run is a function of its seed."""
+"""The swarm of simulated clusters: seeds from --simulate-start on, for as long as --simulate-seconds says; and that a run is a function of its seed."""
 import os
 import re
 import subprocess
@@ -24,8 +24,8 @@ def test_a_seed_gives_the_same_trace_in_every_process():
 
 
 def test_no_seed_has_a_violation(request):
-    seconds = request.config.getoption("--simulate-seconds")
-    runs = [start(f"--start={1 + job}", f"--stride={JOBS}", "--seeds=1000000", f"--seconds={seconds}") for job in range(JOBS)]
+    seconds, first = (request.config.getoption(f"--simulate-{name}") for name in ("seconds", "start"))
+    runs = [start(f"--start={first + job}", f"--stride={JOBS}", "--seeds=1000000", f"--seconds={seconds}") for job in range(JOBS)]
     outputs = [run.communicate()[0] for run in runs]
     for run, output in zip(runs, outputs):
         assert run.returncode == 0, output[-20_000:]
