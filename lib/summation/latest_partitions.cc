@@ -2,6 +2,7 @@
 // is restored.
 #include "lib/summation/latest_partitions.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -60,6 +61,7 @@ std::vector<PartitionId> LatestPartitions::Ids() const {
   std::vector<PartitionId> ids;
   ids.reserve(partitions_.size());
   for (const auto& [id, partition] : partitions_) ids.push_back(id);
+  std::sort(ids.begin(), ids.end());
   return ids;
 }
 

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "lib/summation/job_state.h"
 #include "lib/summation/latest_partition.h"
@@ -79,8 +79,8 @@ class LatestPartitions {
   const OtherSpecFn summed_;
   const PartitionFrames frames_;
   absl::flat_hash_map<PartitionId, std::shared_ptr<LatestPartition>> partitions_;
-  absl::flat_hash_set<PartitionId> waiting_;  // not restored yet
-  absl::flat_hash_set<PartitionId> copied_;   // with more copies than are reserved
+  absl::btree_set<PartitionId> waiting_;  // not restored yet
+  absl::btree_set<PartitionId> copied_;   // with more copies than are reserved
   // Restored since the last log line, and the updates that are lost with them.
   size_t restored_ = 0;
   uint64_t lost_updates_ = 0;

@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "lib/auth/link_proof.h"
 #include "lib/shard/event_loop.h"
 #include "lib/summation/doorkeeper.h"
@@ -105,7 +104,7 @@ class Shard {
   std::shared_ptr<RdmaTransport> rdma_;
   bool hung_up_ = false;
   StallLog stalls_;
-  absl::flat_hash_map<JobId, std::unique_ptr<JobShard>> jobs_;
+  std::map<JobId, std::unique_ptr<JobShard>> jobs_;
   Doorkeeper doorkeeper_;
   std::list<std::unique_ptr<NodeLink>> links_;
 };

@@ -134,7 +134,9 @@ std::vector<PartitionId> SummedPartitions::Ids() const {
   std::vector<PartitionId> ids;
   ids.reserve(partitions_.size());
   for (const auto& [id, partition] : partitions_) ids.push_back(id);
-  std::partition(ids.begin(), ids.end(), [this](PartitionId id) { return !waiting_.contains(id); });
+  std::sort(ids.begin(), ids.end());
+  std::stable_partition(ids.begin(), ids.end(),
+                        [this](PartitionId id) { return !waiting_.contains(id); });
   return ids;
 }
 
@@ -434,7 +436,7 @@ void SummedPartitions::OnReceiverLeft(const std::vector<std::shared_ptr<Partitio
 }
 
 void SummedPartitions::ForgetReferences(NodeId node) {
-  for (auto& [id, partition] : partitions_) partition->open_round().ForgetReferences(node);
+  for (const PartitionId id : Ids()) partitions_.at(id)->open_round().ForgetReferences(node);
 }
 
 // The contributions that are dropped count as dropped when they are requested again.
@@ -448,14 +450,14 @@ void SummedPartitions::TrimEarly() {
 
 void SummedPartitions::RollCall(size_t limit, std::vector<OpenRoundInfo>* out) {
   for (auto next = waiting_.begin(); next != waiting_.end();) {
-    const auto listed = next++;
-    const auto found = partitions_.find(*listed);
+    const auto found = partitions_.find(*next);
     if (found == partitions_.end() || !IsWaiting(*found->second)) {
-      waiting_.erase(listed);
+      next = waiting_.erase(next);
       continue;
     }
     if (out->size() >= limit) return;
     out->push_back(Describe(*found->second));
+    ++next;
   }
 }
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "lib/summation/job_state.h"
 #include "lib/summation/node_port.h"
@@ -99,7 +99,7 @@ class SummedPartitions {
   absl::flat_hash_map<PartitionId, std::shared_ptr<Partition>> partitions_;
   // The partitions that wait for nodes, and some that do not wait any more: the roll-call removes
   // those.
-  absl::flat_hash_set<PartitionId> waiting_;
+  absl::btree_set<PartitionId> waiting_;
 };
 
 }  // namespace addend

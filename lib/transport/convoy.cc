@@ -4,6 +4,7 @@
 
 #include "lib/transport/convoy.h"
 
+#include <utility>
 #include <vector>
 
 #include "lib/transport/outbox.h"
@@ -11,30 +12,31 @@
 namespace addend {
 
 void Convoy::Update(Outbox* outbox, std::optional<Frame> next, bool held) {
+  const uint64_t number = outbox->number_;
   if (held) {
-    held_.insert(outbox);
+    held_.emplace(number, outbox);
   } else {
-    held_.erase(outbox);
+    held_.erase(number);
   }
-  const auto former = next_.find(outbox);
+  const auto former = next_.find(number);
   if (former == next_.end() ? !next : next == former->second) return;
   bool was_last = false;
   if (former != next_.end()) {
-    const auto position = order_.find({former->second.place, outbox});
+    const auto position = order_.find({former->second.place, number});
     was_last = position == order_.begin();
     order_.erase(position);
     next_.erase(former);
   }
   if (next) {
-    order_.insert({next->place, outbox});
-    next_[outbox] = *next;
+    order_.insert({next->place, number});
+    next_[number] = *next;
   }
   if (was_last) ReleaseHeld();
 }
 
 // A frame may leave if no other link has a frame of at least its priority that is more than
 // lead_bytes behind it.
-bool Convoy::MayLeave(const Outbox* outbox, const Frame& frame) const {
+bool Convoy::MayLeave(uint64_t outbox, const Frame& frame) const {
   for (const auto& [place, other] : order_) {
     if (place + limits_.lead_bytes >= frame.place) return true;
     if (other != outbox && next_.at(other).priority >= frame.priority) return false;
@@ -48,9 +50,9 @@ void Convoy::ReleaseHeld() {
   releasing_ = true;
   for (bool moved = true; moved;) {
     moved = false;
-    const std::vector<Outbox*> waiting(held_.begin(), held_.end());
-    for (Outbox* outbox : waiting) {
-      if (!held_.contains(outbox) || !MayLeave(outbox, next_.at(outbox))) continue;
+    const std::vector<std::pair<uint64_t, Outbox*>> waiting(held_.begin(), held_.end());
+    for (const auto& [number, outbox] : waiting) {
+      if (!held_.contains(number) || !MayLeave(number, next_.at(number))) continue;
       outbox->Pump();
       moved = true;
     }

@@ -38,13 +38,17 @@ class Convoy {
   // if the outbox has no frame or no link. `held`: the convoy alone keeps the frame from being
   // sent. May call outboxes that were held.
   void Update(Outbox* outbox, std::optional<Frame> next, bool held);
-  bool MayLeave(const Outbox* outbox, const Frame& frame) const;
+  // The number of a new outbox. Outboxes are kept by number and not by address, so that the same
+  // events have the same order in every process.
+  uint64_t Join() { return ++outboxes_; }
+  bool MayLeave(uint64_t outbox, const Frame& frame) const;
   void ReleaseHeld();
 
   const SendLimits limits_;
-  std::set<std::pair<uint64_t, Outbox*>> order_;  // outboxes with a next frame, by its place
-  std::map<Outbox*, Frame> next_;
-  std::set<Outbox*> held_;
+  uint64_t outboxes_ = 0;
+  std::set<std::pair<uint64_t, uint64_t>> order_;  // outboxes with a next frame, by its place
+  std::map<uint64_t, Frame> next_;
+  std::map<uint64_t, Outbox*> held_;
   bool releasing_ = false;
 };
 

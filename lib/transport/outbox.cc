@@ -71,7 +71,7 @@ void Outbox::Changed() {
 void Outbox::Pump() {
   while (link_ != nullptr && !queue_.empty() && HasRoom()) {
     const auto frame = NextInConvoy();
-    if (frame && !convoy_->MayLeave(this, *frame)) break;
+    if (frame && !convoy_->MayLeave(number_, *frame)) break;
     SendNext();
   }
   Changed();

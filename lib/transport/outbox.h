@@ -69,6 +69,7 @@ class Outbox {
 
   const size_t window_bytes_ = 0;  // used without a convoy
   Convoy* const convoy_ = nullptr;
+  const uint64_t number_ = convoy_ == nullptr ? 0 : convoy_->Join();
   WaitingFn on_waiting_;
   bool waiting_ = false;
   Link* link_ = nullptr;

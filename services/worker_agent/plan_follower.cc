@@ -180,7 +180,7 @@ void PlanFollower::OnRecovered(const ServerLink* link, const FrameHeader& header
 
 void PlanFollower::OnLinkOpen(const ServerLink* link) {
   const bool again = link->has_forgotten();
-  for (const auto& [id, tensor] : tensors_->by_id()) {
+  for (const Shared& tensor : tensors_->InOrder()) {
     for (uint32_t partition = 0; partition < tensor->partitions(); ++partition) {
       const PartitionOwner& owner = tensor->owners[partition];
       // It may have handed over before it was connected.

@@ -153,4 +153,13 @@ absl::Status TensorTable::FirstError() const {
   return absl::OkStatus();
 }
 
+std::vector<TensorTable::Shared> TensorTable::InOrder() const {
+  std::vector<Shared> tensors;
+  tensors.reserve(by_id_.size());
+  for (const auto& [id, tensor] : by_id_) tensors.push_back(tensor);
+  std::sort(tensors.begin(), tensors.end(),
+            [](const Shared& a, const Shared& b) { return a->id < b->id; });
+  return tensors;
+}
+
 }  // namespace addend

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
@@ -61,6 +62,9 @@ class TensorTable {
 
   const std::map<uint32_t, Shared>& by_number() const { return by_number_; }
   const absl::flat_hash_map<TensorId, Shared>& by_id() const { return by_id_; }
+  // The same by ascending id: frames are sent in the same order in every process, so that a run of
+  // the simulator can be repeated.
+  std::vector<Shared> InOrder() const;
 
  private:
   absl::Status Mismatch(const NodeTensor& tensor, const TensorShape& shape,
