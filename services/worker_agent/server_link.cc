@@ -41,11 +41,13 @@ void ServerLink::Connect(Transport* transport, const Address& address, std::stri
   reason_ = std::move(reason);
   state_ = State::kConnecting;
   ++attempts_;
+  met_ = false;
   transport_->Connect(address, shard_, this, timeout, [this](absl::StatusOr<Link*> link) {
     if (!link.ok()) {
       outbox_.Clear(link.status());
       return Lose(rdma::IsSaidByPeer(link.status()) ? Unproved(link.status()) : link.status());
     }
+    met_ = true;
     link_ = *link;
     link_->LimitInFlight(in_flight_bytes_);
     if (given_up()) return link_->Close(absl::CancelledError("the generation is over"));

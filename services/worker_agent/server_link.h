@@ -115,6 +115,8 @@ class ServerLink final : public Sink {
   bool has_forgotten() const { return times_lost_ > 0; }
   // Attempts to connect since the link was last open.
   int open_attempts() const { return attempts_; }
+  // A process at the address has taken the last, or present, connection.
+  bool met() const { return met_; }
   // The partition's result has come, or is not expected from this server any more.
   void Arrived(PartitionId partition);
   // How long the server was at work for this node: contributions were on their way to it, or it had
@@ -185,6 +187,7 @@ class ServerLink final : public Sink {
   int times_open_ = 0;
   int times_lost_ = 0;
   int attempts_ = 0;
+  bool met_ = false;  // the last attempt made a connection
   // The time that the server was at work.
   struct {
     absl::flat_hash_set<PartitionId> awaited;  // pushed, without a result so far

@@ -22,8 +22,8 @@ constexpr absl::Duration kReconnectTimeout = absl::Seconds(2);
 constexpr absl::Duration kBetweenAttempts = absl::Milliseconds(100);
 // Where TCP is the alternative.
 constexpr absl::Duration kRdmaTimeout = absl::Seconds(5);
-// After this many unauthenticated attempts the server counts as unreachable. A frame that was
-// forged on the way ends an attempt.
+// After this many attempts that end in the handshake the server counts as unreachable. A frame that
+// was forged on the way ends an attempt.
 constexpr int kUnprovedAttempts = 3;
 
 // The connection broke, or was closed because its end stops.
@@ -253,7 +253,9 @@ void Servers::OnLost(ServerLink* link, const absl::Status& why) {
   if (!IsTransient(why) && use == Use::kOwner) {
     return ReportLost(link, why);  // the process at this address is not the server of the plan
   }
-  if (link->open_attempts() > 0 && absl::IsUnavailable(why)) ReportLost(link, why);  // refused
+  // Refused. A connection that breaks in its handshake may be a matter of the path.
+  const bool refused = !link->met() || link->open_attempts() >= kUnprovedAttempts;
+  if (link->open_attempts() > 0 && absl::IsUnavailable(why) && refused) ReportLost(link, why);
   // Other nodes may reach the server, but the job must not wait for this node for ever.
   if (link->times_open() == 0 && absl::IsDeadlineExceeded(why)) ReportLost(link, why);
   ReconnectLater(*link, /*at_once=*/link->open_attempts() == 0 && link->times_open() <= 1);

@@ -169,6 +169,13 @@ class FakeTransport final : public Transport {
 
   // The first attempt fails.
   void Refuse(const absl::Status& why) { TakeAttempt().connected(why); }
+  // The first attempt finds a process, which says nothing.
+  FakeLink* Meet() {
+    Attempt attempt = TakeAttempt();
+    links_.emplace_back(loop_, attempt.sink);
+    attempt.connected(&links_.back());
+    return &links_.back();
+  }
   // The first attempt succeeds, and the server proves its identity: the link is open.
   FakeLink* Open(Incarnation server = Incarnation(9)) {
     Attempt attempt = TakeAttempt();

@@ -85,6 +85,18 @@ TEST_F(ServersTest, ServerThatRefusesConnectionsIsReportedLostOnce) {
   EXPECT_THAT(node_.reports.said, ElementsAre("lost server 2"));
 }
 
+TEST_F(ServersTest, ConnectionsThatBreakInTheHandshakeAreReportedTheThirdTime) {
+  LinkToOwner(2);
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    EXPECT_THAT(node_.reports.said, IsEmpty()) << "the path may be at fault";
+    ASSERT_EQ(node_.tcp.attempts.size(), 1u);
+    node_.tcp.Meet()->Close(absl::UnavailableError("reset"));
+    node_.loop.Settle();
+    node_.loop.Pass(absl::Milliseconds(100));
+  }
+  EXPECT_THAT(node_.reports.said, ElementsAre("lost server 2"));
+}
+
 TEST_F(ServersTest, ReportIsTakenBackOnceTheServerIsReached) {
   LinkToOwner(2);
   node_.tcp.Refuse(absl::UnavailableError("refused"));
