@@ -244,7 +244,7 @@ void Session::Call(absl::Duration deadline, CallFn call, DoneFn done) {
       world->After(network->Latency(),
                    [self, network, place, process, answer, status, died, scheduler] {
                      if (network->IsCut(process->host(), place->host)) return;
-                     process->Do([self, scheduler] { self->OnHeard(scheduler.get()); });
+                     process->Do([self, scheduler] { self->OnHeard(*scheduler); });
                      answer(died ? absl::UnavailableError("the scheduler has ended") : status);
                    });
     });
@@ -252,9 +252,9 @@ void Session::Call(absl::Duration deadline, CallFn call, DoneFn done) {
 }
 
 // The connection to another scheduler is new: a watch over the former has ended.
-void Session::OnHeard(const Scheduler* scheduler) {
-  const bool other = heard_ != nullptr && heard_ != scheduler;
-  heard_ = scheduler;
+void Session::OnHeard(const Scheduler& scheduler) {
+  const bool other = heard_ != 0 && heard_ != scheduler.number();
+  heard_ = scheduler.number();
   if (other && stream_ != nullptr && stream_->open && !left_) WatchLater();
 }
 

@@ -73,6 +73,7 @@ class Scheduler {
     return std::move(outcome.answer);
   }
   absl::Time now() const { return process_->Now(); }
+  uint64_t number() const { return number_; }  // among all schedulers of the run
 
   // A stream of updates to a member.
   struct Stream {
@@ -143,7 +144,7 @@ class Session : public std::enable_shared_from_this<Session> {
   const v1::MemberId& id() const { return id_; }
 
  private:
-  void OnHeard(const Scheduler* scheduler);
+  void OnHeard(const Scheduler& scheduler);
   void Register(const v1::MemberId* former);
   void RegisterAgain(uint64_t epoch);
   void Beat(uint64_t beat);
@@ -165,7 +166,7 @@ class Session : public std::enable_shared_from_this<Session> {
   uint64_t beats_ = 0;
   uint64_t watches_ = 0;
   std::shared_ptr<Scheduler::Stream> stream_;
-  const Scheduler* heard_ = nullptr;  // compared alone: it may be gone
+  uint64_t heard_ = 0;  // the number of the scheduler that has answered last
   std::deque<Report> reports_;
   bool sending_ = false;
 };
