@@ -301,21 +301,7 @@ void AgentHost::JoinAsNode() {
           .on_node =
               [this](const v1::NodeUpdate& update) {
                 announced_.Note(update);
-                const auto& lost = update.lost_nodes();
-                if (std::find(lost.begin(), lost.end(), node_) != lost.end()) {
-                  told_ = 0;  // no owner answers it any more
-                } else if (update.state() == v1::FAILED && told_ != update.generation()) {
-                  told_ = update.generation();
-                  told_at_ = cluster_->world()->Now();
-                }
-                for (const v1::TensorPlan& plan : update.tensors()) {
-                  cluster_->oracle()->OnPlan(registration_.job_id(), update.generation(), plan);
-                }
-                const bool changes = std::any_of(
-                    update.tensors().begin(), update.tensors().end(), [](const auto& plan) {
-                      return plan.moves_size() > 0 || plan.versions_size() > 0;
-                    });
-                if (changes && cluster_->on_change) cluster_->on_change(process_->host());
+                OnUpdate(update);
                 agent_->OnUpdate(update);
               },
           .on_registered =
@@ -326,6 +312,37 @@ void AgentHost::JoinAsNode() {
           .on_fatal = [this](const absl::Status& why) { Fail(why); }});
   reports_ = std::make_unique<Reports>(session_);
   session_->Start();
+}
+
+void AgentHost::OnUpdate(const v1::NodeUpdate& update) {
+  const auto& lost = update.lost_nodes();
+  if (std::find(lost.begin(), lost.end(), node_) != lost.end()) {
+    told_ = 0;  // no owner answers it any more
+  } else if (update.state() == v1::FAILED && told_ != update.generation()) {
+    told_ = update.generation();
+    told_at_ = cluster_->world()->Now();
+  }
+  OwnersChange change{.host = process_->host(), .servers = {}};
+  std::vector<uint32_t> owners;
+  for (const v1::TensorPlan& plan : update.tensors()) {
+    cluster_->oracle()->OnPlan(registration_.job_id(), update.generation(), plan);
+    for (int i = 0; i < plan.servers_size(); ++i) {
+      named_[{plan.tensor_id(), i}].insert(plan.servers(i));
+      if (plan.versions_size() > 0) owners.push_back(plan.servers(i));
+    }
+    for (const v1::PartitionMove& move : plan.moves()) {
+      named_[{plan.tensor_id(), move.partition()}].insert(move.server());
+      change.servers.push_back(plan.servers(static_cast<int>(move.partition())));
+      change.servers.push_back(move.server());
+    }
+  }
+  if (change.servers.empty()) change.servers = std::move(owners);
+  if (!change.servers.empty() && cluster_->on_change) cluster_->on_change(change);
+}
+
+bool AgentHost::IsNamed(uint32_t server, PartitionId partition) const {
+  const auto known = named_.find({partition.tensor().value(), partition.index()});
+  return known == named_.end() || known->second.contains(server);
 }
 
 void AgentHost::Fail(const absl::Status& why) {
@@ -439,6 +456,16 @@ void Cluster::KillServer(size_t index, bool silent) {
   server->process()->Kill();
   network_.OnDeath(*server->process(), silent);
   Bury(std::move(server));
+}
+
+std::shared_ptr<Process> Cluster::ProcessOf(uint32_t server) {
+  for (const auto& one : servers_) {
+    if (one->id() == server) return one->process();
+  }
+  for (const auto& [where, agent] : agents_) {
+    if (agent != nullptr && agent->server_id() == server) return agent->process();
+  }
+  return nullptr;
 }
 
 void Cluster::StartAgent(const JobPlan* job, uint32_t node) {

@@ -27,6 +27,13 @@ namespace addend::simulation {
 
 class Cluster;
 
+// A node is told of owners that change.
+struct OwnersChange {
+  std::string host;  // of the node
+  // The present and next owners of the partitions that move; else all owners.
+  std::vector<uint32_t> servers;
+};
+
 // A summation server, of a CPU machine or of an agent, as a member of the scheduler.
 class ServerMembership {
  public:
@@ -59,6 +66,7 @@ class CpuServer {
   ~CpuServer();
   const std::shared_ptr<Process>& process() const { return process_; }
   Engine* engine() const { return engine_.get(); }
+  uint32_t id() const { return member_->id(); }
   // SIGTERM: drains, and ends when the scheduler has moved its partitions.
   void Drain();
   bool ended() const { return ended_; }  // the process has ended by itself
@@ -84,6 +92,9 @@ class AgentHost {
   const std::shared_ptr<Process>& process() const { return process_; }
   Agent* agent() const { return agent_.get(); }
   Engine* engine() const { return engine_.get(); }
+  uint32_t server_id() const { return server_ == nullptr ? 0 : server_->id(); }
+  // This node has been told that the server owns the partition, or will.
+  bool IsNamed(uint32_t server, PartitionId partition) const;
   // The job and its generation: no two generations of a run have both numbers.
   // The generation has failed on this node, and not for lack of an owner's word within a lease.
   bool OwnersHaveDecided(const GenerationId& generation) const;
@@ -101,6 +112,7 @@ class AgentHost {
   void Fail(const absl::Status& why);
   absl::StatusOr<v1::MemberId> Register(Scheduler* scheduler, const v1::MemberId* former,
                                         absl::Duration* lease);
+  void OnUpdate(const v1::NodeUpdate& update);
 
   Cluster* const cluster_;
   const JobPlan* const job_;
@@ -119,6 +131,8 @@ class AgentHost {
   v1::RegisterNodeResponse registration_;
   internal::NodeAnnounced announced_;
   bool failed_ = false;
+  // By partition, all servers of which the node has been told.
+  std::map<std::pair<uint32_t, uint32_t>, std::set<uint32_t>> named_;
   uint32_t told_ = 0;  // the last generation that has failed, as the scheduler says ...
   absl::Time told_at_;
 };
@@ -216,8 +230,9 @@ class Cluster {
   }
   // All ranks stop after the step that they agree on.
   bool stop = false;
-  // A node on this host is told of owners that change.
-  std::function<void(const std::string& host)> on_change;
+  std::function<void(const OwnersChange& change)> on_change;
+  // The process of a server, by its number; null if it is dead.
+  std::shared_ptr<Process> ProcessOf(uint32_t server);
 
  private:
   World* const world_;

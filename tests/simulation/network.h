@@ -10,12 +10,14 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lib/transport/machine.h"
+#include "lib/wire/frame.h"
 #include "tests/simulation/process.h"
 
 namespace addend::simulation {
@@ -51,6 +53,11 @@ class Network {
   bool IsCut(const std::string& a, const std::string& b) const;
   // Resets the connections between the hosts, perhaps in the middle of a frame.
   void Reset(const std::string& a, const std::string& b);
+  // The server sends a wrong result of the round that the node waits for, as far as the network
+  // knows. False: no connection, or no result has been on its way to the node.
+  bool Forge(const Process& server, const Process& node);
+  // The partition of the last result that was sent to the node.
+  std::optional<FrameHeader> LastResult(const Process& node) const;
   // The process is dead: its kernel resets its connections. `silent`: the host is dead, and says
   // nothing.
   void OnDeath(const Process& process, bool silent);
@@ -67,6 +74,9 @@ class Network {
   const Listener* Find(const std::string& host, uint16_t port) const;
 
   // ---- connections ----
+  void NoteResult(const Process& node, const FrameHeader& header) {
+    last_results_[node.name()] = header;
+  }
   void Add(const std::shared_ptr<Connection>& connection);
 
  private:
@@ -83,6 +93,7 @@ class Network {
   std::map<std::pair<std::string, uint16_t>, Listener> listeners_;
   uint16_t next_port_ = 7000;
   std::list<std::weak_ptr<Connection>> connections_;
+  std::map<std::string, FrameHeader> last_results_;  // by the node's process
 };
 
 // A process's view of its host.

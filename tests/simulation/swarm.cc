@@ -1,7 +1,9 @@
 #include "tests/simulation/swarm.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -17,15 +19,17 @@ constexpr absl::Duration kSettle = absl::Seconds(30);
 
 // From the end of a process until it is started again.
 constexpr absl::Duration kRestart = absl::Seconds(1);
+// A scheduler that stands still takes no member with such a lease for lost.
+constexpr absl::Duration kForgiven = absl::Seconds(3);
 // The steps of a rank in a run, at most about.
 constexpr int64_t kSteps = 500;
 
-constexpr const char* kNames[] = {"kill a server",     "add a server",       "drain a server",
-                                  "stop a server",     "kill the scheduler", "the store fails",
-                                  "die in a write",    "power loss",         "stop the scheduler",
-                                  "change the leader", "cut from scheduler", "kill an agent",
-                                  "stop an agent",     "kill a rank",        "stop a rank",
-                                  "reset connections", "cut a path",         "slow down"};
+constexpr const char* kNames[] = {
+    "kill a server",      "add a server",      "drain a server",     "stop a server",
+    "kill the scheduler", "the store fails",   "die in a write",     "power loss",
+    "stop the scheduler", "change the leader", "cut from scheduler", "kill an agent",
+    "stop an agent",      "kill a rank",       "stop a rank",        "reset connections",
+    "cut a path",         "slow down",         "forge a result"};
 static_assert(std::size(kNames) == static_cast<size_t>(Fault::Kind::kCount));
 
 // Carries out the faults of a schedule.
@@ -41,9 +45,9 @@ class Story final {
       last = std::max(last, at + fault.lasts);
       world_.At(at, [this, &fault] { Happen(fault); });
     }
-    if (schedule_.resets_in_changes) {
-      cluster_.on_change = [this, last](const std::string& host) {
-        if (world_.Now() < last) ResetInChange(host);
+    if (schedule_.faults_in_changes) {
+      cluster_.on_change = [this, last](const OwnersChange& change) {
+        if (world_.Now() < last && world_.random().OneIn(4)) FaultInChange(change);
       };
     }
     const absl::Time calm = last + absl::Seconds(1);
@@ -218,7 +222,8 @@ class Story final {
         return StartSchedulerAfter(fault.lasts);
       case Fault::Kind::kStopScheduler:
         if (cluster_.place()->scheduler == nullptr) return;
-        if (fault.lasts > lease() / 2) cluster_.oracle()->ExcuseAll("the scheduler was stopped");
+        // The time is no member's fault, except for a tick or two.
+        if (lease() < kForgiven) cluster_.oracle()->ExcuseAll("the scheduler was stopped");
         return StopProcess(fault, cluster_.place()->scheduler->process());
       case Fault::Kind::kChangeLeader:
         if (cluster_.place()->scheduler == nullptr) return;
@@ -274,22 +279,62 @@ class Story final {
         Note(fault, process->name());
         return SlowDown(process, world_.Now() + fault.lasts);
       }
+      case Fault::Kind::kForgeResult:
+        return ForgeResult(fault, job, agent);
       case Fault::Kind::kCount:
         return;
     }
   }
 
-  // The connection of a node to a CPU server breaks while owners change.
-  void ResetInChange(const std::string& host) {
+  // Every server that has never been an owner of the partition, as far as the node knows, sends a
+  // wrong result of the round that the node waits for.
+  void ForgeResult(const Fault& fault, const JobPlan* job, AgentHost* node) {
+    if (node == nullptr) return;
+    const auto last = cluster_.network()->LastResult(*node->process());
+    if (!last) return;
+    bool forged = false;
+    const auto forge = [&](uint32_t id, const Process& server) {
+      if (id == 0 || node->IsNamed(id, last->partition)) return;
+      forged |= cluster_.network()->Forge(server, *node->process());
+    };
+    for (const auto& server : cluster_.servers()) forge(server->id(), *server->process());
+    for (uint32_t other = 0; other < job->nodes; ++other) {
+      const auto& agent = cluster_.agent(job, other);
+      if (agent != nullptr) forge(agent->server_id(), *agent->process());
+    }
+    if (forged) Note(fault, node->process()->name());
+  }
+
+  // While a node follows other owners, something happens to an owner or to the path to it.
+  void FaultInChange(const OwnersChange& change) {
     Random& random = world_.random();
-    if (cluster_.servers().empty() || !random.OneIn(4)) return;
-    const auto& server = cluster_.servers()[random.Below(cluster_.servers().size())];
-    world_.After(random.Between(absl::ZeroDuration(), 8 * schedule_.plan.path.latency),
-                 [this, host, other = server->process()->host()] {
-                   ++happened_;
-                   world_.Trace("fault", "reset in a change: " + host + " and " + other);
-                   cluster_.network()->Reset(host, other);
-                 });
+    const absl::Duration latency = schedule_.plan.path.latency;
+    const uint32_t server = change.servers[random.Below(change.servers.size())];
+    const absl::Duration lasts = random.Scale(latency, 64 * latency);
+    const uint64_t what = random.Below(8);
+    world_.After(random.Between(absl::ZeroDuration(), 8 * latency), [this, host = change.host,
+                                                                     server, what, lasts] {
+      const std::shared_ptr<Process> process = cluster_.ProcessOf(server);
+      if (process == nullptr || process->host() == host) return;
+      if (what == 0) return KillInChange(*process);
+      NoteInChange(
+          absl::StrFormat("%s: %s and %s", what < 4 ? "cut" : "reset", host, process->host()));
+      if (what >= 4) return cluster_.network()->Reset(host, process->host());
+      cluster_.network()->Cut(host, process->host());
+      world_.After(
+          lasts, [this, host, other = process->host()] { cluster_.network()->Heal(host, other); });
+    });
+  }
+  void KillInChange(const Process& process) {
+    for (size_t i = 0; i < cluster_.servers().size(); ++i) {
+      if (cluster_.servers()[i]->process().get() != &process) continue;
+      NoteInChange("kill " + process.name());
+      return cluster_.KillServer(i, /*silent=*/false);
+    }
+  }
+  void NoteInChange(const std::string& what) {
+    ++happened_;
+    world_.Trace("fault", "in a change, " + what);
   }
 
   void StartSchedulerAfter(absl::Duration pause) {
@@ -397,36 +442,46 @@ Schedule Draw(uint64_t seed) {
     const uint64_t tensors = random.Between(1, 5);
     for (uint64_t t = 0; t < tensors; ++t) job.tensors.push_back(DrawTensor(&random, t));
     // Updates of a lost node may be lost with an owner.
-    if (!job.shrink && random.OneIn(3)) job.tensors[0].op = ReduceOp::kAccumulate;
+    if (!job.shrink && random.OneIn(2)) {
+      for (TensorSetting& tensor : job.tensors) {
+        if (random.OneIn(2)) tensor.op = ReduceOp::kAccumulate;
+      }
+    }
     for (const TensorSetting& tensor : job.tensors) bytes += tensor.bytes();
     plan.jobs.push_back(std::move(job));
   }
   if (random.OneIn(4)) plan.memory_limit_bytes = random.Between(1000, 4 * bytes);
   // Some kinds of faults only, some more often.
   uint64_t weights[static_cast<size_t>(Fault::Kind::kCount)];
-  uint64_t sum = 0;
   for (size_t kind = 0; kind < std::size(weights); ++kind) {
     weights[kind] = random.OneIn(2) ? 0 : uint64_t{1} << random.Below(4);
     // Writes are lost once: members have to come back before a scheduler knows what was lost.
     if (kind == static_cast<size_t>(Fault::Kind::kPowerLoss) && !random.OneIn(3)) {
       weights[kind] = 0;
     }
-    sum += weights[kind];
   }
-  // Nodes that live: owners change often in a generation.
-  if (random.OneIn(2)) {
-    for (const Fault::Kind kind :
-         {Fault::Kind::kPowerLoss, Fault::Kind::kStopScheduler, Fault::Kind::kCutFromScheduler,
-          Fault::Kind::kKillAgent, Fault::Kind::kStopAgent, Fault::Kind::kKillRank}) {
-      sum -= std::exchange(weights[static_cast<size_t>(kind)], 0);
-    }
-    for (const Fault::Kind kind : {Fault::Kind::kKillServer, Fault::Kind::kDrainServer,
-                                   Fault::Kind::kAddServer, Fault::Kind::kResetPath}) {
-      uint64_t& weight = weights[static_cast<size_t>(kind)];
-      sum += 8 - std::exchange(weight, 8);
-    }
+  const auto weigh = [&weights](std::initializer_list<Fault::Kind> kinds, uint64_t weight) {
+    for (const Fault::Kind kind : kinds) weights[static_cast<size_t>(kind)] = weight;
+  };
+  const uint64_t theme = random.Below(8);
+  if (theme < 5) {  // owners change often
+    weigh({Fault::Kind::kKillServer, Fault::Kind::kDrainServer, Fault::Kind::kAddServer,
+           Fault::Kind::kResetPath},
+          8);
     plan.cpu_servers = std::max<uint32_t>(plan.cpu_servers, 2);
   }
+  if (theme < 4) {  // in a generation, since all nodes live
+    weigh({Fault::Kind::kPowerLoss, Fault::Kind::kStopScheduler, Fault::Kind::kCutFromScheduler,
+           Fault::Kind::kKillAgent, Fault::Kind::kStopAgent, Fault::Kind::kKillRank},
+          0);
+  } else if (theme == 4) {  // as the store has it, or had it
+    weigh({Fault::Kind::kPowerLoss}, 8);
+  } else if (theme == 5) {  // nodes are lost with owners
+    weigh({Fault::Kind::kKillServer, Fault::Kind::kAddServer, Fault::Kind::kKillAgent,
+           Fault::Kind::kKillRank},
+          8);
+  }
+  const uint64_t sum = std::accumulate(std::begin(weights), std::end(weights), uint64_t{0});
   const uint64_t faults = sum == 0 ? 0 : random.Below(120);
   const absl::Duration between = random.Scale(absl::Milliseconds(1), absl::Seconds(2));
   absl::Duration at = random.Between(absl::ZeroDuration(), absl::Seconds(2));
@@ -463,7 +518,7 @@ Schedule Draw(uint64_t seed) {
     plan.path.latency = random.Scale(pause / 16, pause / 2);
     plan.path.jitter = random.Scale(pause / 16, pause);
   }
-  schedule.resets_in_changes = faults > 0 && random.OneIn(3);
+  schedule.faults_in_changes = faults > 0 && random.OneIn(3);
   return schedule;
 }
 
@@ -474,7 +529,7 @@ std::string Describe(const Schedule& schedule) {
                       schedule.seed, plan.cpu_servers, plan.shards,
                       absl::FormatDuration(plan.lease), absl::FormatDuration(plan.path.latency),
                       absl::FormatDuration(plan.path.jitter), plan.path.bytes_per_s / 1e6);
-  if (schedule.resets_in_changes) text += ", resets in changes";
+  if (schedule.faults_in_changes) text += ", faults in changes";
   if (plan.memory_limit_bytes != 0) {
     text += absl::StrFormat(", at most %d bytes each", plan.memory_limit_bytes);
   }
@@ -503,7 +558,7 @@ Outcome Play(const Schedule& schedule, bool trace) {
 
 Schedule Minimise(const Schedule& schedule) {
   Schedule best = schedule;
-  best.resets_in_changes = false;
+  best.faults_in_changes = false;
   if (Play(best, /*trace=*/false).violation.empty()) best = schedule;
   for (size_t some = std::max<size_t>(best.faults.size() / 2, 1); some > 0; some /= 2) {
     for (size_t begin = 0; begin < best.faults.size();) {

@@ -32,6 +32,7 @@ struct Fault {
     kResetPath,
     kCutPath,
     kSlowDown,
+    kForgeResult,
     kCount
   };
   absl::Duration at;
@@ -46,7 +47,7 @@ struct Schedule {
   uint64_t seed = 0;
   Cluster::Plan plan;
   std::vector<Fault> faults;
-  bool resets_in_changes = false;  // connections also break when owners change
+  bool faults_in_changes = false;  // also when owners change
 };
 
 struct Outcome {
