@@ -64,6 +64,19 @@ void Job::NextPlanVersion() {
   plan_version = PlanVersion(next);
 }
 
+TensorId Job::NextTensor() {
+  if (first_given_tensor == 0) {
+    if (!AllHeard()) next_tensor += kTensorsLeft;
+    first_given_tensor = next_tensor;
+  }
+  return TensorId(next_tensor++);
+}
+
+bool Job::IsForgotten(TensorId tensor) const {
+  const uint32_t number = tensor.value();
+  return number >= next_tensor || (number >= stored_next_tensor && number < first_given_tensor);
+}
+
 void Job::Begin(Generation generation, absl::Time now) {
   current = JobGeneration();
   current.number = generation;

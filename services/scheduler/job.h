@@ -121,7 +121,10 @@ struct Job {
   // has lost (stale_store.h).
   uint64_t stored_version = 0;
   uint64_t first_given_version = 0;
+  // The same of the tensors' numbers, of which a node that knows them cannot be told again.
   uint32_t next_tensor = 1;
+  uint32_t stored_next_tensor = 1;
+  uint32_t first_given_tensor = 0;
   uint64_t next_agreement = 1;
 
   std::map<NodeId, Node> nodes;
@@ -163,12 +166,19 @@ struct Job {
   // Counts the plan version up. Leaves room for the versions of a former scheduler that are not
   // known yet.
   void NextPlanVersion();
+  // A number that no tensor of the job has had. Leaves room like NextPlanVersion().
+  TensorId NextTensor();
+  // Nodes may have the number from a former scheduler, and the store has lost it. Or nobody has
+  // given it.
+  bool IsForgotten(TensorId tensor) const;
   // Replaces the generation's state. The caller has released the tensors' memory.
   void Begin(Generation generation, absl::Time now);
 };
 
 // Plan versions that are left to a former scheduler, whose last versions are not known yet.
 inline constexpr uint64_t kVersionsLeft = uint64_t{1} << 20;
+// Numbers of tensors: more than a job may have (kMaxTensors).
+inline constexpr uint32_t kTensorsLeft = uint32_t{1} << 17;
 
 // The node with the ranks of its trainers: "node 1 (on gpu1, ranks 2..3)".
 std::string NameOf(const Job& job, const Node& node);

@@ -106,7 +106,7 @@ std::vector<uint64_t> Placement::WithinPartitions(const std::vector<uint64_t>& a
 // Every attempt has a tensor id of its own, so that a server never confuses two attempts.
 void Placement::Reserve(DeclaredTensor* tensor, v1::TensorPlan plan) {
   tensor->plan = std::move(plan);
-  job_.current.tensors.SetId(tensor, TensorId(job_.next_tensor++));
+  job_.current.tensors.SetId(tensor, job_.NextTensor());
   tensor->stage = Stages::RESERVING;
   tensor->refusers.clear();
   PartitionLedger::Enter(&job_, tensor, &scope_.fleet);

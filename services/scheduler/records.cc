@@ -192,7 +192,7 @@ absl::StatusOr<Job> From(const v1::JobRecord& record, const Jobs& jobs) {
   job.secret_digest = record.secret_digest();
   job.plan_version = PlanVersion(record.plan_version());
   job.stored_version = record.plan_version();
-  job.next_tensor = record.next_tensor_id();
+  job.next_tensor = job.stored_next_tensor = record.next_tensor_id();
   job.next_agreement = record.next_agreement();
   job.created = absl::UnixEpoch() + absl::Seconds(record.created_unix_s());
   JobGeneration& current = job.current;

@@ -42,12 +42,12 @@ void StaleStore::CompareWithNode(const v1::Announced& told) {
                                                "scheduler's store does not know of it",
                                                generation, job_.name));
   }
-  if (told.tensor_id() >= job_.next_tensor) {
+  if (job_.IsForgotten(TensorId(told.tensor_id()))) {
     return FailForgotten(
         told,
         absl::StrFormat("the nodes of job '%s' have tensors up to number %d, but the scheduler's "
                         "store ends with number %d",
-                        job_.name, told.tensor_id(), job_.next_tensor - 1));
+                        job_.name, told.tensor_id(), job_.stored_next_tensor - 1));
   }
   // Nothing is planned before a generation has begun, so nobody was told of a higher version.
   if (current.state == v1::FORMING) return;

@@ -131,6 +131,18 @@ TEST_F(StaleStoreTest, GenerationWithATensorThatTheStoreHasLostFails) {
   EXPECT_EQ(job_.next_tensor, told.tensor_id() + 1) << "the number is not given again";
 }
 
+TEST_F(StaleStoreTest, TensorThatTheStoreHasLostIsNotMistakenForALaterTensor) {
+  v1::Announced told = Told();
+  told.set_tensor_id(job_.next_tensor);
+  job_.stored_next_tensor = job_.next_tensor;
+  job_.first_given_tensor = 0;
+  job_.nodes.begin()->second.lease.has_watched = false;
+  job_.NextTensor();
+  Compare(told);
+  EXPECT_EQ(job_.current.state, v1::FAILED);
+  EXPECT_EQ(job_.next_tensor, job_.first_given_tensor + 1);
+}
+
 TEST_F(StaleStoreTest, GenerationThatTheStoreHasLostFailsUnderItsNumber) {
   v1::Announced told = Told();
   told.set_generation(4);
