@@ -66,7 +66,7 @@ void Job::NextPlanVersion() {
 
 TensorId Job::NextTensor() {
   if (first_given_tensor == 0) {
-    if (!AllHeard()) next_tensor += kTensorsLeft;
+    next_tensor += kTensorsLeft;
     first_given_tensor = next_tensor;
   }
   return TensorId(next_tensor++);

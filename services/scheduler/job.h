@@ -121,10 +121,11 @@ struct Job {
   // has lost (stale_store.h).
   uint64_t stored_version = 0;
   uint64_t first_given_version = 0;
-  // The same of the tensors' numbers, of which a node that knows them cannot be told again.
+  // The same of the tensors' numbers. A server may have been asked for memory under a number that
+  // the store has lost, so a restored job (0: no number yet) always leaves room.
   uint32_t next_tensor = 1;
   uint32_t stored_next_tensor = 1;
-  uint32_t first_given_tensor = 0;
+  uint32_t first_given_tensor = 1;
   uint64_t next_agreement = 1;
 
   std::map<NodeId, Node> nodes;
@@ -166,7 +167,7 @@ struct Job {
   // Counts the plan version up. Leaves room for the versions of a former scheduler that are not
   // known yet.
   void NextPlanVersion();
-  // A number that no tensor of the job has had. Leaves room like NextPlanVersion().
+  // A number that no tensor of the job has had.
   TensorId NextTensor();
   // Nodes may have the number from a former scheduler, and the store has lost it. Or nobody has
   // given it.

@@ -193,6 +193,7 @@ absl::StatusOr<Job> From(const v1::JobRecord& record, const Jobs& jobs) {
   job.plan_version = PlanVersion(record.plan_version());
   job.stored_version = record.plan_version();
   job.next_tensor = job.stored_next_tensor = record.next_tensor_id();
+  job.first_given_tensor = 0;
   job.next_agreement = record.next_agreement();
   job.created = absl::UnixEpoch() + absl::Seconds(record.created_unix_s());
   JobGeneration& current = job.current;

@@ -91,11 +91,10 @@ TEST_F(JobTest, FirstPlanVersionLeavesRoomForVersionsThatUnheardNodesKnow) {
   EXPECT_EQ(job_.plan_version, PlanVersion(12 + kVersionsLeft)) << "the room is left once";
 }
 
-TEST_F(JobTest, FirstTensorLeavesRoomForTensorsThatUnheardNodesKnow) {
+TEST_F(JobTest, FirstTensorOfARestoredJobLeavesRoomForTensorsThatTheStoreHasLost) {
   job_.next_tensor = job_.stored_next_tensor = 10;
   job_.first_given_tensor = 0;
   EXPECT_TRUE(job_.IsForgotten(TensorId(10))) << "nobody has given it";
-  node(1).lease.has_watched = false;
   EXPECT_EQ(job_.NextTensor(), TensorId(10 + kTensorsLeft));
   EXPECT_EQ(job_.NextTensor(), TensorId(11 + kTensorsLeft)) << "the room is left once";
   EXPECT_FALSE(job_.IsForgotten(TensorId(9)));
@@ -106,11 +105,12 @@ TEST_F(JobTest, FirstTensorLeavesRoomForTensorsThatUnheardNodesKnow) {
   EXPECT_TRUE(job_.IsForgotten(TensorId(12 + kTensorsLeft)));
 }
 
-TEST_F(JobTest, TensorsCountUpWhenAllNodesWereHeard) {
-  job_.next_tensor = job_.stored_next_tensor = 10;
-  job_.first_given_tensor = 0;
-  EXPECT_EQ(job_.NextTensor(), TensorId(10));
-  EXPECT_EQ(job_.NextTensor(), TensorId(11));
+TEST_F(JobTest, TensorsOfANewJobCountUp) {
+  Job job;
+  EXPECT_EQ(job.NextTensor(), TensorId(1));
+  EXPECT_EQ(job.NextTensor(), TensorId(2));
+  EXPECT_FALSE(job.IsForgotten(TensorId(2)));
+  EXPECT_TRUE(job.IsForgotten(TensorId(3))) << "nobody has given it";
 }
 
 TEST_F(JobTest, PlanVersionCountsUpWhenAllNodesWereHeard) {

@@ -136,7 +136,6 @@ TEST_F(StaleStoreTest, TensorThatTheStoreHasLostIsNotMistakenForALaterTensor) {
   told.set_tensor_id(job_.next_tensor);
   job_.stored_next_tensor = job_.next_tensor;
   job_.first_given_tensor = 0;
-  job_.nodes.begin()->second.lease.has_watched = false;
   job_.NextTensor();
   Compare(told);
   EXPECT_EQ(job_.current.state, v1::FAILED);
