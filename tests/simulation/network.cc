@@ -55,6 +55,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool HasRoom(int side) const { return ways_[side].unread < kKernelBuffer; }
   // Sends a packet from `side`.
   void Send(int side, Packet packet);
+  // Sends a packet from a server that means ill.
+  void Forge(Packet packet);
   // The path has healed: the packets that waited go on.
   void Resume();
   // Both ends lose the connection, each by itself. Nothing more arrives.
@@ -175,11 +177,17 @@ void Connection::Send(int side, Packet packet) {
   if (broken_ || !ends_[side].process->alive()) return;
   // Nodes connect to servers.
   if (side == 1 && packet.header.type == FrameType::kResult && !packet.goodbye) {
-    network_->NoteResult(*ends_[0].process, packet.header);
+    network_->NoteResult(*ends_[1].process, *ends_[0].process, packet.header);
   }
   ways_[side].unread += packet.bytes();
   packet.number = ++ways_[side].sent;
   Depart(side, std::move(packet));
+}
+
+void Connection::Forge(Packet packet) {
+  ways_[1].unread += packet.bytes();
+  packet.number = ++ways_[1].sent;
+  Depart(1, std::move(packet));
 }
 
 void Connection::Depart(int from, Packet packet) {
@@ -553,26 +561,39 @@ void Network::Reset(const std::string& a, const std::string& b) {
   for (const auto& connection : Between(Key(a, b))) connection->Break("connection reset by peer");
 }
 
-std::optional<FrameHeader> Network::LastResult(const Process& node) const {
-  const auto last = last_results_.find(node.name());
-  if (last == last_results_.end()) return std::nullopt;
-  return last->second;
+void Network::NoteResult(const Process& server, const Process& node, const FrameHeader& header) {
+  last_results_[node.name()].insert_or_assign(header.partition, header);
+  if (const auto awaited = awaited_.extract({server.name(), node.host()})) awaited.mapped()();
 }
 
-bool Network::Forge(const Process& server, const Process& node) {
-  const std::optional<FrameHeader> last = LastResult(node);
-  if (!last) return false;
+std::vector<FrameHeader> Network::LastResults(const Process& node) const {
+  std::vector<FrameHeader> headers;
+  const auto last = last_results_.find(node.name());
+  if (last == last_results_.end()) return headers;
+  for (const auto& [partition, header] : last->second) headers.push_back(header);
+  return headers;
+}
+
+void Network::AwaitResult(const Process& server, const std::string& host,
+                          std::function<void()> then) {
+  awaited_[{server.name(), host}] = std::move(then);
+}
+
+bool Network::Forge(const Process& server, const Process& node,
+                    const std::vector<FrameHeader>& last) {
   for (const auto& weak : connections_) {
     const auto connection = weak.lock();
     if (connection == nullptr || connection->broken() || connection->shards ||
         connection->end(0).process.get() != &node || connection->end(1).process.get() != &server) {
       continue;
     }
-    Packet packet{.header = *last,
-                  .payload = std::vector<std::byte>(last->payload_bytes, std::byte{0x5a}),
-                  .goodbye = std::nullopt};
-    packet.header.round = Round(last->round.value() + 1);
-    connection->Send(1, std::move(packet));
+    for (const FrameHeader& header : last) {
+      Packet packet{.header = header,
+                    .payload = std::vector<std::byte>(header.payload_bytes, std::byte{0x5a}),
+                    .goodbye = std::nullopt};
+      packet.header.round = Round(header.round.value() + 1);
+      connection->Forge(std::move(packet));
+    }
     return true;
   }
   return false;

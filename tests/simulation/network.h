@@ -7,10 +7,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -53,11 +53,13 @@ class Network {
   bool IsCut(const std::string& a, const std::string& b) const;
   // Resets the connections between the hosts, perhaps in the middle of a frame.
   void Reset(const std::string& a, const std::string& b);
-  // The server sends a wrong result of the round that the node waits for, as far as the network
-  // knows. False: no connection, or no result has been on its way to the node.
-  bool Forge(const Process& server, const Process& node);
-  // The partition of the last result that was sent to the node.
-  std::optional<FrameHeader> LastResult(const Process& node) const;
+  // The server sends the node wrong results of the rounds behind those of `last`. False: there is
+  // no connection.
+  bool Forge(const Process& server, const Process& node, const std::vector<FrameHeader>& last);
+  // The last result of each partition that was sent to the node.
+  std::vector<FrameHeader> LastResults(const Process& node) const;
+  // Calls `then` when the next result leaves the server for the node's host.
+  void AwaitResult(const Process& server, const std::string& host, std::function<void()> then);
   // The process is dead: its kernel resets its connections. `silent`: the host is dead, and says
   // nothing.
   void OnDeath(const Process& process, bool silent);
@@ -74,9 +76,7 @@ class Network {
   const Listener* Find(const std::string& host, uint16_t port) const;
 
   // ---- connections ----
-  void NoteResult(const Process& node, const FrameHeader& header) {
-    last_results_[node.name()] = header;
-  }
+  void NoteResult(const Process& server, const Process& node, const FrameHeader& header);
   void Add(const std::shared_ptr<Connection>& connection);
 
  private:
@@ -93,7 +93,10 @@ class Network {
   std::map<std::pair<std::string, uint16_t>, Listener> listeners_;
   uint16_t next_port_ = 7000;
   std::list<std::weak_ptr<Connection>> connections_;
-  std::map<std::string, FrameHeader> last_results_;  // by the node's process
+  // By the node's process.
+  std::map<std::string, std::map<PartitionId, FrameHeader>> last_results_;
+  // By the server's process and the node's host.
+  std::map<std::pair<std::string, std::string>, std::function<void()>> awaited_;
 };
 
 // A process's view of its host.

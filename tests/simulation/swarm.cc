@@ -29,7 +29,7 @@ constexpr const char* kNames[] = {
     "kill the scheduler", "the store fails",   "die in a write",     "power loss",
     "stop the scheduler", "change the leader", "cut from scheduler", "kill an agent",
     "stop an agent",      "kill a rank",       "stop a rank",        "reset connections",
-    "cut a path",         "slow down",         "forge a result"};
+    "cut a path",         "slow down",         "forge a result",     "kill at a result"};
 static_assert(std::size(kNames) == static_cast<size_t>(Fault::Kind::kCount));
 
 // Carries out the faults of a schedule.
@@ -39,18 +39,18 @@ class Story final {
       : schedule_(schedule), world_(schedule.seed, trace), cluster_(&world_, schedule.plan) {}
 
   Outcome Go() {
-    absl::Time last = world_.Now();
+    last_ = world_.Now();
     for (const Fault& fault : schedule_.faults) {
       const absl::Time at = world_.Now() + fault.at;
-      last = std::max(last, at + fault.lasts);
+      last_ = std::max(last_, at + fault.lasts);
       world_.At(at, [this, &fault] { Happen(fault); });
     }
     if (schedule_.faults_in_changes) {
-      cluster_.on_change = [this, last](const OwnersChange& change) {
-        if (world_.Now() < last && world_.random().OneIn(4)) FaultInChange(change);
+      cluster_.on_change = [this](const OwnersChange& change) {
+        if (world_.Now() < last_ && world_.random().OneIn(4)) FaultInChange(change);
       };
     }
-    const absl::Time calm = last + absl::Seconds(1);
+    const absl::Time calm = last_ + absl::Seconds(1);
     world_.At(calm, [this] { Calm(); });
     const absl::Time end = calm + kCalm;
     while (world_.Step(end) && !Done()) {
@@ -118,6 +118,7 @@ class Story final {
     }
   }
   absl::Duration lease() const { return schedule_.plan.lease; }
+  absl::Duration latency() const { return schedule_.plan.path.latency; }
   // Members whose scheduler falls silent find the next after the keepalive.
   void ExcuseLateScheduler() {
     if (2 * lease() < absl::Seconds(12)) {
@@ -280,22 +281,29 @@ class Story final {
         return SlowDown(process, world_.Now() + fault.lasts);
       }
       case Fault::Kind::kForgeResult:
-        return ForgeResult(fault, job, agent);
+        return ForgeResults(fault, job, agent);
+      case Fault::Kind::kKillAtResult:
+        if (agent == nullptr || servers.empty()) return;
+        Note(fault, servers[fault.a % servers.size()]->process()->name() + " to " +
+                        agent->process()->name());
+        return KillAtResult(servers[fault.a % servers.size()]->process(), agent->process()->host());
       case Fault::Kind::kCount:
         return;
     }
   }
 
-  // Every server that has never been an owner of the partition, as far as the node knows, sends a
-  // wrong result of the round that the node waits for.
-  void ForgeResult(const Fault& fault, const JobPlan* job, AgentHost* node) {
+  // Servers send wrong results of the rounds that the node waits for, of all partitions that were
+  // never theirs as far as the node knows.
+  void ForgeResults(const Fault& fault, const JobPlan* job, AgentHost* node) {
     if (node == nullptr) return;
-    const auto last = cluster_.network()->LastResult(*node->process());
-    if (!last) return;
+    const std::vector<FrameHeader> last = cluster_.network()->LastResults(*node->process());
     bool forged = false;
     const auto forge = [&](uint32_t id, const Process& server) {
-      if (id == 0 || node->IsNamed(id, last->partition)) return;
-      forged |= cluster_.network()->Forge(server, *node->process());
+      std::vector<FrameHeader> foreign;
+      std::copy_if(last.begin(), last.end(), std::back_inserter(foreign),
+                   [&](const auto& header) { return !node->IsNamed(id, header.partition); });
+      if (id == 0 || foreign.empty()) return;
+      forged |= cluster_.network()->Forge(server, *node->process(), foreign);
     };
     for (const auto& server : cluster_.servers()) forge(server->id(), *server->process());
     for (uint32_t other = 0; other < job->nodes; ++other) {
@@ -305,30 +313,58 @@ class Story final {
     if (forged) Note(fault, node->process()->name());
   }
 
+  // The server dies with the next result that it sends to the host, while other hosts may get it.
+  void KillAtResult(const std::shared_ptr<Process>& server, const std::string& host) {
+    const absl::Duration after =
+        world_.random().Between(absl::ZeroDuration(), 4 * latency() + schedule_.plan.path.jitter);
+    cluster_.network()->AwaitResult(*server, host, [this, server, host, after] {
+      if (world_.Now() >= last_) return;
+      cluster_.network()->Cut(host, server->host());
+      world_.After(after, [this, server, host] {
+        KillNow(*server);
+        cluster_.network()->Heal(host, server->host());
+      });
+    });
+  }
+
   // While a node follows other owners, something happens to an owner or to the path to it.
   void FaultInChange(const OwnersChange& change) {
     Random& random = world_.random();
-    const absl::Duration latency = schedule_.plan.path.latency;
     const uint32_t server = change.servers[random.Below(change.servers.size())];
-    const absl::Duration lasts = random.Scale(latency, 64 * latency);
-    const uint64_t what = random.Below(8);
-    world_.After(random.Between(absl::ZeroDuration(), 8 * latency), [this, host = change.host,
-                                                                     server, what, lasts] {
+    const absl::Duration lasts = random.Scale(latency(), 64 * latency());
+    const uint64_t what = random.Below(16);
+    const absl::Duration delay = random.Between(absl::ZeroDuration(), 8 * latency());
+    world_.After(delay, [this, host = change.host, server, what, lasts] {
       const std::shared_ptr<Process> process = cluster_.ProcessOf(server);
       if (process == nullptr || process->host() == host) return;
-      if (what == 0) return KillInChange(*process);
-      NoteInChange(
-          absl::StrFormat("%s: %s and %s", what < 4 ? "cut" : "reset", host, process->host()));
-      if (what >= 4) return cluster_.network()->Reset(host, process->host());
-      cluster_.network()->Cut(host, process->host());
-      world_.After(
-          lasts, [this, host, other = process->host()] { cluster_.network()->Heal(host, other); });
+      if (what < 2) {
+        NoteInChange("kill " + process->name());
+        return KillNow(*process);
+      }
+      if (what < 6) return CutInChange(host, process->host(), lasts);
+      if (what < 8 && lease() >= kForgiven) {  // no reason to take the node for lost
+        return CutInChange(host, cluster_.place()->host, std::min(lasts, lease() / 4));
+      }
+      if (what < 12) return ResetInChange(host, process->host());
+      // With a result that the node does not have.
+      const absl::Duration after = world_.random().Between(absl::ZeroDuration(), latency());
+      cluster_.network()->AwaitResult(*process, host, [this, host, other = process->host(), after] {
+        world_.After(after, [this, host, other] { ResetInChange(host, other); });
+      });
     });
   }
-  void KillInChange(const Process& process) {
+  void ResetInChange(const std::string& a, const std::string& b) {
+    NoteInChange(absl::StrFormat("reset: %s and %s", a, b));
+    cluster_.network()->Reset(a, b);
+  }
+  void CutInChange(const std::string& a, const std::string& b, absl::Duration lasts) {
+    NoteInChange(absl::StrFormat("cut: %s and %s for %s", a, b, absl::FormatDuration(lasts)));
+    cluster_.network()->Cut(a, b);
+    world_.After(lasts, [this, a, b] { cluster_.network()->Heal(a, b); });
+  }
+  void KillNow(const Process& server) {
     for (size_t i = 0; i < cluster_.servers().size(); ++i) {
-      if (cluster_.servers()[i]->process().get() != &process) continue;
-      NoteInChange("kill " + process.name());
+      if (cluster_.servers()[i]->process().get() != &server) continue;
       return cluster_.KillServer(i, /*silent=*/false);
     }
   }
@@ -397,6 +433,7 @@ class Story final {
   const Schedule& schedule_;
   World world_;
   Cluster cluster_;
+  absl::Time last_;  // the end of the last fault
   uint64_t happened_ = 0;
   bool calm_ = false;
 };
@@ -466,14 +503,15 @@ Schedule Draw(uint64_t seed) {
   const uint64_t theme = random.Below(8);
   if (theme < 5) {  // owners change often
     weigh({Fault::Kind::kKillServer, Fault::Kind::kDrainServer, Fault::Kind::kAddServer,
-           Fault::Kind::kResetPath},
+           Fault::Kind::kResetPath, Fault::Kind::kKillAtResult},
           8);
     plan.cpu_servers = std::max<uint32_t>(plan.cpu_servers, 2);
   }
   if (theme < 4) {  // in a generation, since all nodes live
-    weigh({Fault::Kind::kPowerLoss, Fault::Kind::kStopScheduler, Fault::Kind::kCutFromScheduler,
-           Fault::Kind::kKillAgent, Fault::Kind::kStopAgent, Fault::Kind::kKillRank},
+    weigh({Fault::Kind::kPowerLoss, Fault::Kind::kCutFromScheduler, Fault::Kind::kKillAgent,
+           Fault::Kind::kStopAgent, Fault::Kind::kKillRank},
           0);
+    if (plan.lease < kForgiven) weigh({Fault::Kind::kStopScheduler}, 0);
   } else if (theme == 4) {  // as the store has it, or had it
     weigh({Fault::Kind::kPowerLoss}, 8);
   } else if (theme == 5) {  // nodes are lost with owners
@@ -506,6 +544,10 @@ Schedule Draw(uint64_t seed) {
     fault.a = random.Below(1 << 20);
     fault.b = random.Below(1 << 20);
     fault.lasts = random.Scale(absl::Milliseconds(1), absl::Seconds(20));
+    // Other lengths than those about the lease hardly matter.
+    if (fault.kind == Fault::Kind::kStopScheduler) {
+      fault.lasts = random.Between(absl::ZeroDuration(), 4 * plan.lease);
+    }
     fault.silent = random.OneIn(4);
     schedule.faults.push_back(fault);
   }

@@ -33,6 +33,7 @@ struct Fault {
     kCutPath,
     kSlowDown,
     kForgeResult,
+    kKillAtResult,
     kCount
   };
   absl::Duration at;
