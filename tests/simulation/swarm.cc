@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <iterator>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -29,7 +30,7 @@ constexpr const char* kNames[] = {
     "kill the scheduler", "the store fails",   "die in a write",     "power loss",
     "stop the scheduler", "change the leader", "cut from scheduler", "kill an agent",
     "stop an agent",      "kill a rank",       "stop a rank",        "reset connections",
-    "cut a path",         "slow down",         "forge a result",     "kill at a result"};
+    "cut a path",         "slow down",         "forge a result",     "end at a result"};
 static_assert(std::size(kNames) == static_cast<size_t>(Fault::Kind::kCount));
 
 // Carries out the faults of a schedule.
@@ -282,11 +283,13 @@ class Story final {
       }
       case Fault::Kind::kForgeResult:
         return ForgeResults(fault, job, agent);
-      case Fault::Kind::kKillAtResult:
+      case Fault::Kind::kEndAtResult: {
         if (agent == nullptr || servers.empty()) return;
-        Note(fault, servers[fault.a % servers.size()]->process()->name() + " to " +
-                        agent->process()->name());
-        return KillAtResult(servers[fault.a % servers.size()]->process(), agent->process()->host());
+        const auto server = servers[fault.a % servers.size()]->process();
+        Note(fault, server->name() + " to " + agent->process()->name());
+        const bool drains = fault.b / job->nodes % 2 == 0;
+        return EndAtResult(server, agent->process()->host(), drains);
+      }
       case Fault::Kind::kCount:
         return;
     }
@@ -313,14 +316,22 @@ class Story final {
     if (forged) Note(fault, node->process()->name());
   }
 
-  // The server dies with the next result that it sends to the host, while other hosts may get it.
-  void KillAtResult(const std::shared_ptr<Process>& server, const std::string& host) {
-    const absl::Duration after =
-        world_.random().Between(absl::ZeroDuration(), 4 * latency() + schedule_.plan.path.jitter);
-    cluster_.network()->AwaitResult(*server, host, [this, server, host, after] {
+  // The next result that the server sends to the host is lost, and the server dies or hands over,
+  // while other hosts have the result.
+  void EndAtResult(const std::shared_ptr<Process>& server, const std::string& host, bool drains) {
+    Random& random = world_.random();
+    const absl::Duration arrives = latency() + schedule_.plan.path.jitter;
+    const absl::Duration lost = random.Between(absl::ZeroDuration(), arrives);
+    const absl::Duration ends = random.Between(absl::ZeroDuration(), 4 * arrives);
+    cluster_.network()->AwaitResult(*server, host, [this, server, host, drains, lost, ends] {
       if (world_.Now() >= last_) return;
+      if (drains) {
+        world_.After(lost,
+                     [this, server, host] { cluster_.network()->Reset(host, server->host()); });
+        return world_.After(ends, [this, server] { DrainNow(*server); });
+      }
       cluster_.network()->Cut(host, server->host());
-      world_.After(after, [this, server, host] {
+      world_.After(ends, [this, server, host] {
         KillNow(*server);
         cluster_.network()->Heal(host, server->host());
       });
@@ -362,11 +373,17 @@ class Story final {
     cluster_.network()->Cut(a, b);
     world_.After(lasts, [this, a, b] { cluster_.network()->Heal(a, b); });
   }
-  void KillNow(const Process& server) {
+  std::optional<size_t> IndexOf(const Process& server) {
     for (size_t i = 0; i < cluster_.servers().size(); ++i) {
-      if (cluster_.servers()[i]->process().get() != &server) continue;
-      return cluster_.KillServer(i, /*silent=*/false);
+      if (cluster_.servers()[i]->process().get() == &server) return i;
     }
+    return std::nullopt;  // dead
+  }
+  void KillNow(const Process& server) {
+    if (const auto index = IndexOf(server)) cluster_.KillServer(*index, /*silent=*/false);
+  }
+  void DrainNow(const Process& server) {
+    if (const auto index = IndexOf(server)) cluster_.servers()[*index]->Drain();
   }
   void NoteInChange(const std::string& what) {
     ++happened_;
@@ -503,7 +520,7 @@ Schedule Draw(uint64_t seed) {
   const uint64_t theme = random.Below(8);
   if (theme < 5) {  // owners change often
     weigh({Fault::Kind::kKillServer, Fault::Kind::kDrainServer, Fault::Kind::kAddServer,
-           Fault::Kind::kResetPath, Fault::Kind::kKillAtResult},
+           Fault::Kind::kResetPath, Fault::Kind::kEndAtResult},
           8);
     plan.cpu_servers = std::max<uint32_t>(plan.cpu_servers, 2);
   }

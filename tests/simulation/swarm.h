@@ -33,7 +33,7 @@ struct Fault {
     kCutPath,
     kSlowDown,
     kForgeResult,
-    kKillAtResult,
+    kEndAtResult,
     kCount
   };
   absl::Duration at;
