@@ -322,7 +322,7 @@ void AgentHost::OnUpdate(const v1::NodeUpdate& update) {
     told_ = update.generation();
     told_at_ = cluster_->world()->Now();
   }
-  OwnersChange change{.host = process_->host(), .servers = {}};
+  OwnersChange change{.host = process_->host(), .moves = {}, .servers = {}};
   std::vector<uint32_t> owners;
   for (const v1::TensorPlan& plan : update.tensors()) {
     cluster_->oracle()->OnPlan(registration_.job_id(), update.generation(), plan);
@@ -332,8 +332,9 @@ void AgentHost::OnUpdate(const v1::NodeUpdate& update) {
     }
     for (const v1::PartitionMove& move : plan.moves()) {
       named_[{plan.tensor_id(), move.partition()}].insert(move.server());
-      change.servers.push_back(plan.servers(static_cast<int>(move.partition())));
-      change.servers.push_back(move.server());
+      const uint32_t owner = plan.servers(static_cast<int>(move.partition()));
+      change.moves.emplace_back(owner, move.server());
+      change.servers.insert(change.servers.end(), {owner, move.server()});
     }
   }
   if (change.servers.empty()) change.servers = std::move(owners);

@@ -30,8 +30,9 @@ class Cluster;
 // A node is told of owners that change.
 struct OwnersChange {
   std::string host;  // of the node
-  // The present and next owners of the partitions that move; else all owners.
-  std::vector<uint32_t> servers;
+  // The present and next owners of the partitions that move.
+  std::vector<std::pair<uint32_t, uint32_t>> moves;
+  std::vector<uint32_t> servers;  // those of `moves`; without moves, all owners
 };
 
 // A summation server, of a CPU machine or of an agent, as a member of the scheduler.

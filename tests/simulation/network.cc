@@ -176,8 +176,8 @@ class SimTransport final : public Transport {
 void Connection::Send(int side, Packet packet) {
   if (broken_ || !ends_[side].process->alive()) return;
   // Nodes connect to servers.
-  if (side == 1 && packet.header.type == FrameType::kResult && !packet.goodbye) {
-    network_->NoteResult(*ends_[1].process, *ends_[0].process, packet.header);
+  if (side == 1 && !packet.goodbye) {
+    network_->NoteFrame(*ends_[1].process, *ends_[0].process, packet.header);
   }
   ways_[side].unread += packet.bytes();
   packet.number = ++ways_[side].sent;
@@ -561,9 +561,13 @@ void Network::Reset(const std::string& a, const std::string& b) {
   for (const auto& connection : Between(Key(a, b))) connection->Break("connection reset by peer");
 }
 
-void Network::NoteResult(const Process& server, const Process& node, const FrameHeader& header) {
-  last_results_[node.name()].insert_or_assign(header.partition, header);
-  if (const auto awaited = awaited_.extract({server.name(), node.host()})) awaited.mapped()();
+void Network::NoteFrame(const Process& server, const Process& node, const FrameHeader& header) {
+  if (header.type == FrameType::kResult) {
+    last_results_[node.name()].insert_or_assign(header.partition, header);
+  }
+  if (const auto awaited = awaited_.extract({header.type, server.name(), node.host()})) {
+    awaited.mapped()();
+  }
 }
 
 std::vector<FrameHeader> Network::LastResults(const Process& node) const {
@@ -574,9 +578,9 @@ std::vector<FrameHeader> Network::LastResults(const Process& node) const {
   return headers;
 }
 
-void Network::AwaitResult(const Process& server, const std::string& host,
-                          std::function<void()> then) {
-  awaited_[{server.name(), host}] = std::move(then);
+void Network::Await(FrameType type, const Process& server, const std::string& host,
+                    std::function<void()> then) {
+  awaited_[{type, server.name(), host}] = std::move(then);
 }
 
 bool Network::Forge(const Process& server, const Process& node,

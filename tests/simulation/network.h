@@ -13,6 +13,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -58,8 +59,9 @@ class Network {
   bool Forge(const Process& server, const Process& node, const std::vector<FrameHeader>& last);
   // The last result of each partition that was sent to the node.
   std::vector<FrameHeader> LastResults(const Process& node) const;
-  // Calls `then` when the next result leaves the server for the node's host.
-  void AwaitResult(const Process& server, const std::string& host, std::function<void()> then);
+  // Calls `then` when the next such frame leaves the server for the node's host.
+  void Await(FrameType type, const Process& server, const std::string& host,
+             std::function<void()> then);
   // The process is dead: its kernel resets its connections. `silent`: the host is dead, and says
   // nothing.
   void OnDeath(const Process& process, bool silent);
@@ -76,7 +78,7 @@ class Network {
   const Listener* Find(const std::string& host, uint16_t port) const;
 
   // ---- connections ----
-  void NoteResult(const Process& server, const Process& node, const FrameHeader& header);
+  void NoteFrame(const Process& server, const Process& node, const FrameHeader& header);
   void Add(const std::shared_ptr<Connection>& connection);
 
  private:
@@ -96,7 +98,7 @@ class Network {
   // By the node's process.
   std::map<std::string, std::map<PartitionId, FrameHeader>> last_results_;
   // By the server's process and the node's host.
-  std::map<std::pair<std::string, std::string>, std::function<void()>> awaited_;
+  std::map<std::tuple<FrameType, std::string, std::string>, std::function<void()>> awaited_;
 };
 
 // A process's view of its host.

@@ -323,24 +323,29 @@ class Story final {
     const absl::Duration arrives = latency() + schedule_.plan.path.jitter;
     const absl::Duration lost = random.Between(absl::ZeroDuration(), arrives);
     const absl::Duration ends = random.Between(absl::ZeroDuration(), 4 * arrives);
-    cluster_.network()->AwaitResult(*server, host, [this, server, host, drains, lost, ends] {
-      if (world_.Now() >= last_) return;
-      if (drains) {
-        world_.After(lost,
-                     [this, server, host] { cluster_.network()->Reset(host, server->host()); });
-        return world_.After(ends, [this, server] { DrainNow(*server); });
-      }
-      cluster_.network()->Cut(host, server->host());
-      world_.After(ends, [this, server, host] {
-        KillNow(*server);
-        cluster_.network()->Heal(host, server->host());
-      });
-    });
+    cluster_.network()->Await(
+        FrameType::kResult, *server, host, [this, server, host, drains, lost, ends] {
+          if (world_.Now() >= last_) return;
+          if (drains) {
+            world_.After(lost,
+                         [this, server, host] { cluster_.network()->Reset(host, server->host()); });
+            return world_.After(ends, [this, server] { DrainNow(*server); });
+          }
+          cluster_.network()->Cut(host, server->host());
+          world_.After(ends, [this, server, host] {
+            KillNow(*server);
+            cluster_.network()->Heal(host, server->host());
+          });
+        });
   }
 
   // While a node follows other owners, something happens to an owner or to the path to it.
   void FaultInChange(const OwnersChange& change) {
     Random& random = world_.random();
+    if (!change.moves.empty() && random.OneIn(4)) {
+      const auto& [owner, next] = change.moves[random.Below(change.moves.size())];
+      return LoseNextOwner(change.host, owner, next);
+    }
     const uint32_t server = change.servers[random.Below(change.servers.size())];
     const absl::Duration lasts = random.Scale(latency(), 64 * latency());
     const uint64_t what = random.Below(16);
@@ -359,9 +364,24 @@ class Story final {
       if (what < 12) return ResetInChange(host, process->host());
       // With a result that the node does not have.
       const absl::Duration after = world_.random().Between(absl::ZeroDuration(), latency());
-      cluster_.network()->AwaitResult(*process, host, [this, host, other = process->host(), after] {
-        world_.After(after, [this, host, other] { ResetInChange(host, other); });
-      });
+      cluster_.network()->Await(
+          FrameType::kResult, *process, host, [this, host, other = process->host(), after] {
+            world_.After(after, [this, host, other] { ResetInChange(host, other); });
+          });
+    });
+  }
+  // The next owner dies after the hand-over, of which the node hears late.
+  void LoseNextOwner(const std::string& host, uint32_t owner, uint32_t next) {
+    const std::shared_ptr<Process> from = cluster_.ProcessOf(owner);
+    const std::shared_ptr<Process> to = cluster_.ProcessOf(next);
+    if (from == nullptr || to == nullptr || from->host() == host) return;
+    Random& random = world_.random();
+    const absl::Duration dies = random.Between(absl::ZeroDuration(), 4 * latency());
+    const absl::Duration cut = random.Scale(4 * latency(), 64 * latency());
+    cluster_.network()->Await(FrameType::kMoved, *from, host, [this, host, from, to, dies, cut] {
+      if (world_.Now() >= last_) return;
+      CutInChange(host, from->host(), cut);
+      world_.After(dies, [this, to] { KillNow(*to); });
     });
   }
   void ResetInChange(const std::string& a, const std::string& b) {
