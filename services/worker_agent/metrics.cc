@@ -137,7 +137,8 @@ void AppendQueues(const AgentNumbers& n, const MetricLabels& job, Families* fami
       MetricType::Gauge, {{"", Number(n.credit_bytes)}}));
 }
 
-void AppendState(const v1::GetAgentResponse& agent, const AgentNumbers& n, Families* families) {
+void AppendState(const v1::GetAgentResponse& agent, const AgentNumbers& n,
+                 uint64_t memory_limit_bytes, Families* families) {
   double connected = 0;
   for (const v1::TrainerInfo& trainer : agent.trainers()) connected += trainer.connected();
   families->push_back(MakeFamily("addend_agent_trainers",
@@ -153,8 +154,8 @@ void AppendState(const v1::GetAgentResponse& agent, const AgentNumbers& n, Famil
                                  "Size of the segments shared with the trainers.",
                                  MetricType::Gauge, {{"", Number(agent.shared_memory_bytes())}}));
   std::vector<ClientMetric> limit;
-  if (const uint64_t bytes = ReadMemory().limit_bytes; bytes != 0) {
-    limit.push_back(MakeValue({}, Number(bytes), MetricType::Gauge));
+  if (memory_limit_bytes != 0) {
+    limit.push_back(MakeValue({}, Number(memory_limit_bytes), MetricType::Gauge));
   }
   families->push_back(MakeFamily("addend_agent_memory_limit_bytes",
                                  "The memory limit of the agent's container. Absent without one.",
@@ -167,8 +168,12 @@ void AppendState(const v1::GetAgentResponse& agent, const AgentNumbers& n, Famil
 }  // namespace
 
 std::vector<MetricFamily> AgentMetrics::Collect() const {
-  const v1::GetAgentResponse agent = agent_->Snapshot();
-  const AgentNumbers numbers = agent_->Numbers();
+  return FamiliesOf(agent_->Snapshot(), agent_->Numbers(), ReadMemory().limit_bytes);
+}
+
+std::vector<MetricFamily> AgentMetrics::FamiliesOf(const v1::GetAgentResponse& agent,
+                                                   const AgentNumbers& numbers,
+                                                   uint64_t memory_limit_bytes) {
   const MetricLabels job = {{"job_name", agent.job()}};
   MetricLabels node = job;
   node["node"] = std::to_string(agent.node_rank());
@@ -177,7 +182,7 @@ std::vector<MetricFamily> AgentMetrics::Collect() const {
   AppendParts(numbers, node, &families);
   AppendTraffic(agent, &families);
   AppendQueues(numbers, job, &families);
-  AppendState(agent, numbers, &families);
+  AppendState(agent, numbers, memory_limit_bytes, &families);
   std::vector<ClientMetric> nonfinite;
   const uint64_t first_rank = uint64_t{agent.node_rank()} * numbers.nonfinite.size();
   for (size_t local = 0; local < numbers.nonfinite.size(); ++local) {

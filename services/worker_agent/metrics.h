@@ -4,6 +4,7 @@
 #include <prometheus/collectable.h>
 #include <prometheus/metric_family.h>
 
+#include <cstdint>
 #include <vector>
 
 #include "services/worker_agent/agent.h"
@@ -15,6 +16,10 @@ class AgentMetrics final : public prometheus::Collectable {
   // `agent` must outlive this.
   explicit AgentMetrics(Agent* agent) : agent_(agent) {}
   std::vector<prometheus::MetricFamily> Collect() const override;
+  // Pure. `memory_limit_bytes`: of the agent's container; 0: no limit.
+  static std::vector<prometheus::MetricFamily> FamiliesOf(const v1::GetAgentResponse& agent,
+                                                          const AgentNumbers& numbers,
+                                                          uint64_t memory_limit_bytes);
 
  private:
   Agent* const agent_;
