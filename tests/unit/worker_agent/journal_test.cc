@@ -96,6 +96,75 @@ TEST_F(JournalTest, PartitionsTimesAreInOrder) {
   EXPECT_EQ(tensor->times[0].ready, 0) << "reset for the next round";
 }
 
+TEST_F(JournalTest, PartsOfAPartitionsTimeFollowEachOther) {
+  const auto tensor = Planned(1, "t");
+  Start(tensor, 100 * kMs);  // the first call came at 98 ms
+  tensor->times[0] = {.ready = 101 * kMs,
+                      .first_out = 103 * kMs,
+                      .last_out = 107 * kMs,
+                      .first_in = 115 * kMs,
+                      .last_in = 131 * kMs};
+  journal_.RoundEnds(tensor.get(), 140 * kMs);
+  std::vector<int64_t> parts;
+  for (size_t i = 0; i < kPartNames.size(); ++i) {
+    parts.push_back(static_cast<int64_t>(journal_.part(static_cast<Part>(i)).sum_ns()) / kMs);
+  }
+  EXPECT_THAT(parts, ElementsAre(3, 2, 4, 8, 16));
+}
+
+TEST_F(JournalTest, UnknownTimesAreThoseOfTheNextKnownTime) {
+  const auto tensor = Planned(1, "t");
+  Start(tensor, 100 * kMs);
+  tensor->times[0].ready = 101 * kMs;  // nothing was sent: the node's contribution was empty
+  tensor->contribution_is_empty = true;
+  journal_.RoundEnds(tensor.get(), 110 * kMs);
+  journal_.lives().NewestFirst([&](const PartitionLife& life) {
+    EXPECT_EQ(life.times.first_out, 101 * kMs);
+    EXPECT_EQ(life.times.last_out, 101 * kMs);
+    EXPECT_EQ(life.times.first_in, 110 * kMs);
+    EXPECT_EQ(life.times.last_in, 110 * kMs);
+    return true;
+  });
+  EXPECT_EQ(journal_.bytes_out(), 0u);
+  EXPECT_EQ(journal_.bytes_in(), 4000u);
+}
+
+TEST_F(JournalTest, RoundsOfAtLeastAMillisecondAddUpAndTheLastTwentyAreKept) {
+  const auto tensor = Planned(1, "t");
+  journal_.SetOptimum(1e-3 / 4000);
+  for (int round = 1; round <= 21; ++round) {
+    Start(tensor, 100 * kMs);
+    journal_.RoundEnds(tensor.get(), (100 + round) * kMs);
+  }
+  EXPECT_EQ(journal_.times().seconds.count(), 21u);
+  EXPECT_DOUBLE_EQ(journal_.times().optimal_s, 21e-3);
+  ASSERT_EQ(journal_.times().recent.size(), 20u);
+  EXPECT_DOUBLE_EQ(journal_.times().recent.front().first, 2e-3);
+  EXPECT_DOUBLE_EQ(journal_.times().recent.back().first, 21e-3);
+  EXPECT_DOUBLE_EQ(journal_.times().recent.back().second, 1e-3);
+  EXPECT_EQ(journal_.bytes_out(), 21 * 4000u);
+}
+
+TEST_F(JournalTest, RoundThatTheFormerGenerationLeftOpenIsForgotten) {
+  journal_.SetOptimum(1e-6);
+  Start(Planned(1, "first"), 100 * kMs);
+  journal_.BeginGeneration();
+  const auto second = Planned(2, "second");
+  Start(second, 200 * kMs);
+  journal_.RoundEnds(second.get(), 208 * kMs);
+  EXPECT_EQ(journal_.times().seconds.sum_ns(), 8 * kMs);
+}
+
+TEST_F(JournalTest, RoundAfterAFailureCountsAgain) {
+  journal_.SetOptimum(1e-6);
+  const auto tensor = Planned(1, "t");
+  Start(tensor, 100 * kMs);
+  journal_.RoundFails();
+  Start(tensor, 200 * kMs);
+  journal_.RoundEnds(tensor.get(), 208 * kMs);
+  EXPECT_EQ(journal_.times().seconds.sum_ns(), 8 * kMs);
+}
+
 TEST_F(JournalTest, TraceIsOfTheLastGenerationWithRounds) {
   const auto first = Planned(1, "first");
   Start(first, 100 * kMs);

@@ -152,26 +152,29 @@ TEST_F(ServersTest, ServerThatReturnsToThePlanGetsANewLink) {
   EXPECT_EQ(node_.directory.retired.size(), 1u) << "the new link, which is not closed yet";
 }
 
+// Tells the servers of lost links alone.
+class LostLinkEvents final : public ServerEvents {
+ public:
+  MutableBytes RoomForResult(const ServerLink*, const FrameHeader&) override { return {}; }
+  MutableBytes RoomForStamp(const ServerLink*, const FrameHeader&) override { return {}; }
+  void OnStamp(const ServerLink*, const FrameHeader&, Bytes) override {}
+  void OnResult(const ServerLink*, const FrameHeader&, Bytes) override {}
+  void OnSendAgain(const ServerLink*, const FrameHeader&) override {}
+  void OnMoved(const ServerLink*, const FrameHeader&) override {}
+  void OnRecovered(const ServerLink*, const FrameHeader&) override {}
+  void OnAborted(const ServerLink*, const FrameHeader&) override {}
+  void OnLinkOpen(ServerLink*, Incarnation) override {}
+  void OnLinkLost(ServerLink* link, const absl::Status& why) override {
+    servers->OnLost(link, why);
+  }
+  Servers* servers = nullptr;
+};
+
 TEST_F(ServersTest, FailedRdmaFallsBackToTcp) {
   FakeTransport rdma(&node_.loop, &node_.identity, "rdma");
   NodeContext context = node_.context();
   context.transports.rdma = &rdma;
-  class Events final : public ServerEvents {
-   public:
-    MutableBytes RoomForResult(const ServerLink*, const FrameHeader&) override { return {}; }
-    MutableBytes RoomForStamp(const ServerLink*, const FrameHeader&) override { return {}; }
-    void OnStamp(const ServerLink*, const FrameHeader&, Bytes) override {}
-    void OnResult(const ServerLink*, const FrameHeader&, Bytes) override {}
-    void OnSendAgain(const ServerLink*, const FrameHeader&) override {}
-    void OnMoved(const ServerLink*, const FrameHeader&) override {}
-    void OnRecovered(const ServerLink*, const FrameHeader&) override {}
-    void OnAborted(const ServerLink*, const FrameHeader&) override {}
-    void OnLinkOpen(ServerLink*, Incarnation) override {}
-    void OnLinkLost(ServerLink* link, const absl::Status& why) override {
-      servers->OnLost(link, why);
-    }
-    Servers* servers = nullptr;
-  } events;
+  LostLinkEvents events;
   Servers servers(context, &generation_.tensors, &generation_.state, &events);
   events.servers = &servers;
   ServerLink* const link = *servers.LinkTo(2, 0);
@@ -184,6 +187,81 @@ TEST_F(ServersTest, FailedRdmaFallsBackToTcp) {
   EXPECT_FALSE(node_.tcp.attempts.empty());
   EXPECT_THAT(node_.incidents.Take().at(0).text, HasSubstr("the port is down; trying TCP"));
   servers.Retire(absl::CancelledError("the test ends"));
+}
+
+// A node whose links the test makes over RDMA.
+class RdmaServersTest : public ServersTest {
+ protected:
+  RdmaServersTest() { events_.servers = &over_rdma_; }
+  ~RdmaServersTest() override {
+    over_rdma_.Retire(absl::CancelledError("the test ends"));
+    node_.loop.Settle();
+    node_.directory.DropClosed();
+  }
+  // The route to this server is TCP; the link is made over RDMA instead.
+  ServerLink* LinkOverRdma(uint32_t server) {
+    ServerLink* const link = *over_rdma_.LinkTo(server, 0);
+    node_.tcp.Refuse(absl::CancelledError("not used"));
+    link->Connect(&rdma_, {}, "", absl::Seconds(1));
+    node_.loop.Pass(absl::Milliseconds(100));  // of the attempt over TCP nothing is left
+    return link;
+  }
+  NodeContext Context() {
+    NodeContext context = node_.context();
+    context.transports.rdma = &rdma_;
+    return context;
+  }
+
+  FakeTransport rdma_{&node_.loop, &node_.identity, "rdma"};
+  LostLinkEvents events_;
+  Servers over_rdma_{Context(), &generation_.tensors, &generation_.state, &events_};
+};
+
+TEST_F(RdmaServersTest, LinkThatIsOnlyBrokenStaysWithRdma) {
+  LinkOverRdma(2);
+  rdma_.Open()->Close(absl::UnavailableError("reset"));
+  node_.loop.Settle();
+  EXPECT_EQ(node_.counters.rdma_fallbacks, 0u);
+}
+
+TEST_F(RdmaServersTest, OpenLinkWhosePathFailsFallsBackToTcpAtOnce) {
+  LinkOverRdma(2);
+  rdma_.Open()->Close(rdma::PathFailure(absl::UnavailableError("the port is down")));
+  node_.loop.Settle();
+  EXPECT_EQ(node_.counters.rdma_fallbacks, 1u);
+  EXPECT_EQ(node_.tcp.attempts.size(), 1u);
+}
+
+TEST_F(RdmaServersTest, FallbacksOfAServerAreAnIncidentOnce) {
+  ServerLink* const link = LinkOverRdma(2);
+  rdma_.Refuse(rdma::PathFailure(absl::UnavailableError("the port is down")));
+  node_.loop.Settle();
+  node_.tcp.Refuse(absl::UnavailableError("refused"));
+  link->Connect(&rdma_, {}, "", absl::Seconds(1));
+  rdma_.Refuse(rdma::PathFailure(absl::UnavailableError("the port is down")));
+  EXPECT_EQ(node_.counters.rdma_fallbacks, 2u);
+  EXPECT_EQ(node_.incidents.Take().size(), 1u);
+}
+
+TEST_F(RdmaServersTest, ServerWithoutTcpIsTriedAgainWithoutAFallback) {
+  LinkOverRdma(2);
+  node_.directory.servers[2].clear_endpoints();
+  rdma_.Refuse(rdma::PathFailure(absl::UnavailableError("the port is down")));
+  EXPECT_EQ(node_.counters.rdma_fallbacks, 0u);
+  EXPECT_TRUE(generation_.state.running());
+  node_.loop.Pass(absl::Milliseconds(100));
+  EXPECT_THAT(generation_.state.why().message(), HasSubstr("there is no way to the summation"))
+      << "this node has no RDMA port for another attempt";
+}
+
+TEST_F(RdmaServersTest, NodeThatMayUseRdmaAloneDoesNotFallBack) {
+  node_.options.transport = TransportMode::kRdma;
+  ServerLink link(&node_.identity, &events_, &node_.convoy, ServerId(2), "server 2", 0,
+                  [this] { return node_.loop.Now(); });
+  link.Connect(&rdma_, {}, "", absl::Seconds(1));
+  rdma_.Refuse(rdma::PathFailure(absl::UnavailableError("the port is down")));
+  EXPECT_EQ(node_.counters.rdma_fallbacks, 0u);
+  EXPECT_TRUE(node_.tcp.attempts.empty());
 }
 
 TEST_F(ServersTest, EachLinkGetsItsPartOfTheBytesInFlight) {
