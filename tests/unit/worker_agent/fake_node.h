@@ -158,7 +158,7 @@ class FakeTransport final : public Transport {
         node_(*node),
         traits_{.name = std::move(name), .reach = "ip", .in_flight_max = 1000} {}
   const Traits& traits() const override { return traits_; }
-  const TransportStats& stats() const override { return stats_; }
+  const TransportStats& stats() const override { return counts; }
   absl::StatusOr<Address> Listen(const Address&, AcceptFn) override {
     return absl::UnimplementedError("the agent does not listen here");
   }
@@ -202,6 +202,7 @@ class FakeTransport final : public Transport {
   }
 
   std::list<Attempt> attempts;
+  TransportStats counts;
 
  private:
   Attempt TakeAttempt() {
@@ -212,7 +213,6 @@ class FakeTransport final : public Transport {
   FakeLoop* const loop_;
   const NodeIdentity& node_;
   const Traits traits_;
-  TransportStats stats_;
   std::list<FakeLink> links_;
 };
 

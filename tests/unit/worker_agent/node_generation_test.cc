@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "absl/strings/str_format.h"
 #include "lib/base/failure.h"
 #include "lib/client/addend.h"
 #include "services/worker_agent/agent_report.h"
@@ -209,6 +210,130 @@ TEST_F(AgentReportTest, SnapshotShowsTrainersLinksAndOpenRounds) {
   EXPECT_GT(response.shared_memory_bytes(), 0u);
 }
 
+TEST_F(AgentReportTest, SnapshotShowsAnIdleNode) {
+  for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(Send(rank, declare_).ok());
+  generation_->ranks()->Leave(&trainers_[1]);
+  node_.counters.rdma_fallbacks = 3;
+  const v1::GetAgentResponse response = report_.Snapshot(*generation_);
+  EXPECT_EQ(response.generation(), 1u);
+  EXPECT_EQ(response.tensors(), 1u);
+  EXPECT_EQ(response.open_rounds(), 0u);
+  EXPECT_EQ(response.open_size(), 0);
+  EXPECT_EQ(response.rdma_fallbacks(), 3u);
+  EXPECT_TRUE(response.trainers(0).connected());
+  EXPECT_EQ(response.trainers(0).open_pushes(), 0u);
+  EXPECT_EQ(response.trainers(1).local_rank(), 1u);
+  EXPECT_FALSE(response.trainers(1).connected());
+  EXPECT_EQ(response.trainers(1).pid(), 0);
+  EXPECT_EQ(response.shared_memory_bytes(), 2 * 4096 + 2 * 4096u)
+      << "a contribution of each rank, and two slots for results";
+}
+
+TEST_F(AgentReportTest, OpenRoundWithoutAPlanIsShownAsSuch) {
+  for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(Send(rank, declare_).ok());
+  ASSERT_TRUE(Send(1, push_).ok());
+  const v1::GetAgentResponse response = report_.Snapshot(*generation_);
+  ASSERT_EQ(response.open_size(), 1);
+  EXPECT_EQ(response.open(0).round(), 1u);
+  EXPECT_FALSE(response.open(0).planned());
+  EXPECT_THAT(response.open(0).missing(), ElementsAre(0));
+}
+
+TEST_F(AgentReportTest, SnapshotListsAThousandOpenRoundsAndCountsAll) {
+  for (int i = 0; i < 1001; ++i) {
+    const ipc::DeclareMessage declare{.shape = {1}, .name = absl::StrFormat("t%d", i)};
+    for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(Send(rank, declare).ok());
+    const uint32_t number = trainers_[0].Last<ipc::DeclaredMessage>().tensor;
+    ASSERT_TRUE(Send(0, ipc::PushMessage{.tensor = number, .round = 1}).ok());
+  }
+  const v1::GetAgentResponse response = report_.Snapshot(*generation_);
+  EXPECT_EQ(response.open_rounds(), 1001u);
+  EXPECT_EQ(response.open_size(), 1000);
+}
+
+TEST_F(AgentReportTest, LinkThatIsLostIsShownWithItsServer) {
+  DeclareAndPlan();
+  link_->Close(absl::UnavailableError("reset"));
+  node_.loop.Settle();
+  const v1::LinkInfo shown = report_.Snapshot(*generation_).links(0);
+  EXPECT_EQ(shown.server_id(), 2u);
+  EXPECT_EQ(shown.shard(), 0u);
+  EXPECT_EQ(shown.peer(), "summation server 2 (b)");
+  EXPECT_FALSE(shown.connected());
+  v1::HeartbeatRequest beat;
+  report_.FillBeat(*generation_, &beat);
+  EXPECT_EQ(beat.links(), "") << "none is open";
+}
+
+TEST_F(AgentReportTest, TrafficIsTheSumOfBothNetworkTransports) {
+  node_.tcp.counts.bytes_sent = 1;
+  node_.tcp.counts.bytes_received = 2;
+  node_.inproc.counts.local_bytes = 4;
+  node_.counters.copied_bytes = 8;
+  EXPECT_EQ(report_.Traffic().network_bytes_sent(), 1u);
+  EXPECT_EQ(report_.Traffic().network_bytes_received(), 2u);
+  EXPECT_EQ(report_.Traffic().local_bytes(), 4u);
+  EXPECT_EQ(report_.Traffic().copied_bytes(), 8u);
+  FakeTransport rdma(&node_.loop, &node_.identity, "rdma");
+  rdma.counts.bytes_sent = 16;
+  rdma.counts.bytes_received = 32;
+  NodeContext with_rdma = node_.context();
+  with_rdma.transports.rdma = &rdma;
+  EXPECT_EQ(AgentReport(&with_rdma).Traffic().network_bytes_sent(), 17u);
+  EXPECT_EQ(AgentReport(&with_rdma).Traffic().network_bytes_received(), 34u);
+}
+
+TEST_F(AgentReportTest, NumbersAreThoseOfTheCounters) {
+  node_.counters.partitions_out = 5;
+  node_.counters.contributions_sent = 7;
+  node_.counters.direct_bytes = 11;
+  node_.counters.plan_changes = 13;
+  node_.counters.failures = {{"stalled", 2}};
+  node_.counters.nonfinite = {17, 19};
+  node_.counters.nonfinite_results = 23;
+  const AgentNumbers numbers = report_.Numbers(*generation_);
+  EXPECT_EQ(numbers.partitions_out, 5u);
+  EXPECT_EQ(numbers.partitions_resent, 2u);
+  EXPECT_EQ(numbers.direct_bytes, 11u);
+  EXPECT_EQ(numbers.plan_changes, 13u);
+  EXPECT_EQ(numbers.failures, node_.counters.failures);
+  EXPECT_EQ(numbers.nonfinite, node_.counters.nonfinite);
+  EXPECT_EQ(numbers.nonfinite_results, 23u);
+  EXPECT_EQ(numbers.queued, 0u);
+}
+
+TEST_F(AgentReportTest, NumbersHaveTheTimesOfRoundsAndTheirParts) {
+  DeclareAndPlan();
+  node_.journal.SetOptimum(1);
+  Push();
+  node_.loop.Pass(absl::Seconds(2));
+  ASSERT_TRUE(link_->Deliver(Result(), FloatBytes({20, 40})).ok());
+  const AgentNumbers numbers = report_.Numbers(*generation_);
+  EXPECT_EQ(numbers.rounds.seconds.count(), 1u);
+  EXPECT_EQ(numbers.rounds.optimal_s, 8);
+  EXPECT_EQ(numbers.bytes_out, 8u);
+  for (size_t i = 0; i < kPartNames.size(); ++i) {
+    EXPECT_EQ(numbers.parts[i].count(), 1u);
+    EXPECT_EQ(numbers.parts[i].sum_ns(), node_.journal.part(static_cast<Part>(i)).sum_ns());
+  }
+  v1::HeartbeatRequest beat;
+  report_.FillBeat(*generation_, &beat);
+  EXPECT_EQ(beat.generation(), 1u);
+  EXPECT_EQ(beat.rounds().rounds(), 1u);
+  EXPECT_EQ(beat.rounds().seconds(), 2);
+  EXPECT_EQ(beat.rounds().optimal_s(), 8);
+  EXPECT_EQ(beat.rounds().recent_s(), 2);
+  EXPECT_EQ(beat.rounds().recent_optimal_s(), 8);
+}
+
+TEST_F(AgentReportTest, ActivityOfAJobThatIsNotReadySaysWhy) {
+  node_.job = {.state = v1::FORMING, .reason = "waiting for node 0"};
+  node_.counters.rounds = 3;
+  v1::HeartbeatRequest beat;
+  report_.FillBeat(*generation_, &beat);
+  EXPECT_EQ(beat.activity(), "2 of 2 trainers connected, 3 rounds; waiting for node 0");
+}
+
 TEST_F(AgentReportTest, NumbersCountPartitionsAndTheOldestRound) {
   DeclareAndPlan();
   Push();
@@ -249,7 +374,36 @@ TEST_F(AgentReportTest, TraceHasTheTimesOfItsJobsPartitions) {
   report_.FillTrace(node_.identity.job, 1, &chunk);
   ASSERT_EQ(chunk.lives_size(), 1);
   EXPECT_EQ(chunk.lives(0).server_id(), 2u);
+  EXPECT_EQ(chunk.lives(0).tensor_id(), 6u);
+  EXPECT_EQ(chunk.lives(0).round(), 1u);
+  EXPECT_EQ(chunk.lives(0).bytes(), 8u);
+  EXPECT_EQ(chunk.lives(0).last_rank(), 1u);
+  EXPECT_EQ(chunk.lives(0).delivered(), node_.loop.TraceTime());
+  EXPECT_EQ(chunk.tensors(0).tensor_id(), 6u);
   EXPECT_EQ(chunk.tensors(0).name(), "t");
+}
+
+TEST_F(AgentReportTest, TraceHasTheLastRoundsOfEachTensor) {
+  DeclareAndPlan();
+  for (uint64_t round = 1; round <= 3; ++round) {
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      ASSERT_TRUE(Send(rank, ipc::PushMessage{.tensor = 1, .round = round}).ok());
+    }
+    node_.loop.Settle();
+    FrameHeader result = Result();
+    result.round = Round(round);
+    ASSERT_TRUE(link_->Deliver(result, FloatBytes({20, 40})).ok());
+  }
+  const auto rounds_of = [this](uint64_t rounds) {
+    v1::TraceChunk chunk;
+    report_.FillTrace(node_.identity.job, rounds, &chunk);
+    std::vector<uint64_t> found;
+    for (const v1::PartitionLife& life : chunk.lives()) found.push_back(life.round());
+    return found;
+  };
+  EXPECT_THAT(rounds_of(1), ElementsAre(3));
+  EXPECT_THAT(rounds_of(2), ElementsAre(3, 2));
+  EXPECT_THAT(rounds_of(9), ElementsAre(3, 2, 1));
 }
 
 }  // namespace
