@@ -54,7 +54,8 @@ class AuditorTest : public testing::Test {
     return results;
   }
 
-  const std::vector<float> a_ = {1, 2}, b_ = {3, 4}, c_ = {5, 6}, sum_ = {9, 12};
+  const std::vector<float> a_ = {1, 2}, b_ = {3, 4}, c_ = {5, 6}, sum_ = {9, 12},
+                           average_ = {1.5f, 2};
   absl::Time now_ = absl::UnixEpoch();
   std::vector<Auditor::Finding> findings_;
   int released_ = 0;  // contributions whose memory was given back
@@ -106,6 +107,40 @@ TEST_F(AuditorTest, EmptyContributionsAddNothing) {
   EXPECT_THAT(Results(), ElementsAre(Auditor::Result::kMatch));
 }
 
+TEST_F(AuditorTest, AverageIsOverTheRanksOfAllNodes) {
+  for (uint32_t node = 0; node < kNodes; ++node) {
+    FrameHeader header = Header(node);
+    header.op = ReduceOp::kAverage;
+    const std::vector<float>& values = node == 0 ? a_ : node == 1 ? b_ : c_;
+    auditor_.OnContribution(header, kNodes, /*ranks=*/2, Contribution(values), now_);
+    header.detail = Crc32c(std::as_bytes(std::span(average_)));
+    auditor_.OnDigest(header, kNodes, /*ranks=*/2, now_);
+  }
+  EXPECT_THAT(Results(), ElementsAre(Auditor::Result::kMatch));
+}
+
+TEST_F(AuditorTest, RoundInWhichNoNodeContributesMatches) {
+  for (uint32_t node = 0; node < kNodes; ++node) {
+    auditor_.OnContribution(Header(node), kNodes, 1,
+                            std::make_unique<EarlyContribution>(Payload(), true), now_);
+    Digest(node, {static_cast<float>(node)});
+  }
+  EXPECT_THAT(Results(), ElementsAre(Auditor::Result::kMatch)) << "nothing was summed";
+}
+
+TEST_F(AuditorTest, ContributionOfAnotherTypeOrOperationAbandonsTheAudit) {
+  Contribute(0, a_);
+  FrameHeader header = Header(1);
+  header.op = ReduceOp::kMax;
+  auditor_.OnContribution(header, kNodes, 1, Contribution(b_), now_);
+  EXPECT_THAT(Results(), ElementsAre(Auditor::Result::kAbandoned));
+  Contribute(0, a_, 2);
+  header = Header(1, 2);
+  header.dtype = DType::kInt32;
+  auditor_.OnContribution(header, kNodes, 1, Contribution(b_), now_);
+  EXPECT_EQ(findings_.size(), 2u);
+}
+
 TEST_F(AuditorTest, AuditWithoutMemoryOrWithDifferentSizesIsAbandoned) {
   Contribute(0, a_);
   auditor_.OnContribution(Header(1), kNodes, 1, nullptr, now_);
@@ -152,6 +187,15 @@ TEST_F(AuditorTest, AuditThatRefersToANodesMemoryIsAbandonedWhenItsLinkCloses) {
   auditor_.ForgetNode(JobId(1), NodeId(2));
   EXPECT_THAT(Results(), IsEmpty()) << "nothing of it is here";
   auditor_.ForgetNode(JobId(1), NodeId(1));
+  EXPECT_THAT(Results(), ElementsAre(Auditor::Result::kAbandoned));
+}
+
+TEST_F(AuditorTest, LinkOfAnotherJobsNodeAbandonsNothing) {
+  Contribute(0, a_);
+  auditor_.ForgetNode(JobId(2), NodeId(0));
+  auditor_.ForgetJob(JobId(2));
+  EXPECT_THAT(Results(), IsEmpty());
+  auditor_.AbandonOlderThan(absl::InfiniteFuture());
   EXPECT_THAT(Results(), ElementsAre(Auditor::Result::kAbandoned));
 }
 

@@ -263,6 +263,101 @@ TEST_F(EngineTest, ReleaseAndANewGenerationFreeTheMemory) {
   EXPECT_EQ(engine_->free_bytes(), 4 * kEach);
 }
 
+TEST_F(EngineTest, TraceHasTheLastRoundsOfEveryTensor) {
+  Start(1);
+  ASSERT_TRUE(Reserve(1, 64).ok());
+  ASSERT_TRUE(Reserve(1, 64, TensorId(2)).ok());
+  Node* const node = Join(0);
+  ASSERT_TRUE(node->WaitForHello());
+  for (uint64_t round = 1; round <= 3; ++round) {
+    node->Push({1}, round);
+    EXPECT_EQ(node->WaitForResult(round), std::vector<float>{1});
+  }
+  node->results.clear();
+  node->Push({1}, 1, 0, TensorId(2));
+  EXPECT_EQ(node->WaitForResult(1), std::vector<float>{1});
+  const auto rounds_of = [this](JobId job, uint64_t rounds) {
+    std::set<std::pair<uint32_t, uint64_t>> found;
+    for (const SumEvent& event : engine_->Trace(job, rounds)) {
+      found.emplace(event.partition.tensor().value(), event.round.value());
+    }
+    return found;
+  };
+  using Rounds = std::set<std::pair<uint32_t, uint64_t>>;
+  EXPECT_EQ(rounds_of(kJob, 1), (Rounds{{1, 3}, {2, 1}}));
+  EXPECT_EQ(rounds_of(kJob, 2), (Rounds{{1, 2}, {1, 3}, {2, 1}}));
+  EXPECT_EQ(rounds_of(kJob, 9), (Rounds{{1, 1}, {1, 2}, {1, 3}, {2, 1}}));
+  EXPECT_EQ(rounds_of(JobId(9), 9), Rounds());
+  EXPECT_EQ(engine_->TensorNames(kJob),
+            (std::map<TensorId, std::string>{{kTensor, "tensor"}, {TensorId(2), "tensor"}}));
+  EXPECT_TRUE(engine_->TensorNames(JobId(9)).empty());
+}
+
+TEST_F(EngineTest, TraceIsOfTheLastGenerationWithEvents) {
+  Start(1);
+  ASSERT_TRUE(Reserve(1, 64).ok());
+  Node* const first = Join(0);
+  ASSERT_TRUE(first->WaitForHello());
+  first->Push({1}, 1);
+  EXPECT_EQ(first->WaitForResult(1), std::vector<float>{1});
+  job_.generation = Generation(2);
+  engine_->SetJob(job_);
+  EXPECT_FALSE(engine_->Trace(kJob, 9).empty());
+  ASSERT_TRUE(Reserve(1, 64).ok());
+  Node* const second = Join(0, {.generation = Generation(2)});
+  ASSERT_TRUE(second->WaitForHello());
+  second->Push({1}, 1);
+  EXPECT_EQ(second->WaitForResult(1), std::vector<float>{1});
+  const std::vector<SumEvent> events = engine_->Trace(kJob, 9);
+  ASSERT_FALSE(events.empty());
+  for (const SumEvent& event : events) EXPECT_EQ(event.generation, Generation(2));
+}
+
+TEST_F(EngineTest, NumbersOfAJobAreThoseOfItsPresentGeneration) {
+  constexpr uint64_t kEach = 2 * 64 * sizeof(float) + PartitionTableBytes(1);
+  Start(1, /*memory_limit=*/0, /*shards=*/2);
+  ASSERT_TRUE(Reserve(128, 64).ok());
+  ASSERT_TRUE(Reserve(64, 64, TensorId(2), 0, false, /*shard=*/1).ok());
+  EXPECT_EQ(engine_->job_numbers().at(kJob).reserved_bytes, 3 * kEach);
+  Node* const node = Join(0, {}, /*shard=*/1);
+  ASSERT_TRUE(node->WaitForHello());
+  EXPECT_EQ(engine_->links().by_transport, (std::map<std::string, uint64_t>{{"tcp", 1}}));
+  node->Push(std::vector<float>(64, 1.0f), 1, 0, TensorId(2));
+  EXPECT_EQ(node->WaitForResult(1).size(), 64u);
+  EXPECT_EQ(engine_->job_numbers().at(kJob).totals.payload_bytes, 64 * sizeof(float));
+  EXPECT_EQ(engine_->stats().payload_bytes_summed, 64 * sizeof(float));
+  EXPECT_EQ(engine_->stats().partitions_sealed, 1u);
+  EXPECT_GE(engine_->stats().network_bytes_received, 64 * sizeof(float));
+  EXPECT_GE(engine_->stats().network_bytes_sent, 64 * sizeof(float));
+  engine_->ReleaseJob(kJob);
+  EXPECT_TRUE(engine_->job_numbers().empty());
+  EXPECT_EQ(engine_->stats().memory_used_bytes, 0u);
+  EXPECT_TRUE(absl::IsNotFound(Reserve(1, 64)));
+}
+
+TEST_F(EngineTest, JobsAndTensorsThatAreNotWantedAreDropped) {
+  Start(1);
+  JobSpec other = job_;
+  other.id = JobId(9);
+  engine_->SetJob(other);
+  ASSERT_TRUE(Reserve(128, 64).ok());
+  ASSERT_TRUE(Reserve(64, 64, TensorId(2)).ok());
+  engine_->RetainOnly({{kJob, {{kTensor, {1}}}}});
+  EXPECT_FALSE(engine_->job_numbers().contains(JobId(9)));
+  EXPECT_EQ(engine_->TensorNames(kJob).size(), 1u);
+  EXPECT_EQ(engine_->job_numbers().at(kJob).reserved_bytes,
+            2 * 64 * sizeof(float) + PartitionTableBytes(1));
+}
+
+TEST_F(EngineTest, EngineHasAtLeastOneShard) {
+  EXPECT_TRUE(absl::IsInvalidArgument(Engine::Create({.shards = 0,
+                                                      .incarnation = Incarnation(5),
+                                                      .send_limits = {},
+                                                      .network = nullptr,
+                                                      .external_slots = nullptr})
+                                          .status()));
+}
+
 class PartitionTableTest : public EngineTest, public testing::WithParamInterface<uint32_t> {};
 INSTANTIATE_TEST_SUITE_P(Nodes, PartitionTableTest, testing::Values(1, 8, 64));
 

@@ -1,6 +1,7 @@
 // The protocol of summed partitions: contributions, changes of the owner, losses and failures.
 #include "lib/summation/summed_partitions.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/unit/summation/job_fixture.h"
@@ -8,6 +9,9 @@
 namespace addend {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Pair;
 using Floats = std::vector<float>;
 
 class SummedPartitionsTest : public JobFixture {
@@ -56,6 +60,33 @@ class SummedPartitionsTest : public JobFixture {
   void Report(uint32_t node, uint64_t round) {
     EXPECT_TRUE(
         summed_->OnReport(&nodes_[node]->port, Header(FrameType::kRecover, node, 0, round)).ok());
+  }
+  void Sync(uint32_t node, uint64_t held) {
+    EXPECT_TRUE(summed_->OnSync(&nodes_[node]->port, Header(FrameType::kAck, node, 0, held)).ok());
+  }
+  // The node contributes nothing.
+  absl::Status PushEmpty(uint32_t node, uint64_t round) {
+    FrameHeader header = Header(FrameType::kContribution, node, 0, round);
+    header.flags = kFlagEmpty;
+    return summed_->OnContribution(&nodes_[node]->port, header, Payload());
+  }
+  // A payload of the node is on its way into partition 0.
+  void BeginReceiving(uint32_t node, uint64_t round) {
+    FrameHeader header = Header(FrameType::kContribution, node, 0, round);
+    header.payload_bytes = 4;
+    EXPECT_TRUE(summed_->Place(&nodes_[node]->port, header).ok());
+  }
+  // The nodes read all that was sent.
+  void ReadAll() {
+    for (const auto& node : nodes_) {
+      node->link.Finish();
+      node->link.frames.clear();
+    }
+  }
+  std::vector<FrameType> TypesTo(uint32_t node) {
+    std::vector<FrameType> types;
+    for (const auto& frame : link(node).frames) types.push_back(frame.header.type);
+    return types;
   }
   // The scheduler says that the node is lost.
   void Lose(uint32_t node) {
@@ -280,6 +311,326 @@ TEST_F(SummedPartitionsTest, DroppedPartitionIsDestroyedInALaterTurn) {
   EXPECT_FALSE(partition.expired());
   EndTurn();
   EXPECT_TRUE(partition.expired());
+}
+
+TEST_F(SummedPartitionsTest, OrdersAndFramesAboutAPartitionThatIsNotHereHaveNoEffect) {
+  summed_->TakeOver(PartitionAt(0), PlanVersion(5), false);
+  summed_->HandOver(PartitionAt(0), PlanVersion(5));
+  summed_->Abort(PartitionAt(0));
+  summed_->Lose(PartitionAt(0), NodeId(1));
+  summed_->Drop(PartitionAt(0));
+  Report(0, 1);
+  Sync(0, 1);
+  EXPECT_TRUE(Supply(0, 1, 1).ok());
+  EXPECT_THAT(TypesTo(0), IsEmpty());
+  EXPECT_EQ(job_->partitions, 0u);
+  EXPECT_EQ(summed_->SpecOf(PartitionAt(0)), nullptr);
+}
+
+TEST_F(SummedPartitionsTest, TakeOverOfAnOldVersionHasNoEffect) {
+  plan_ = PlanVersion(5);
+  summed_->Add(Summed(0, 5));
+  Report(0, 0);
+  Report(1, 0);
+  BeginReceiving(0, 1);
+  summed_->TakeOver(PartitionAt(0), PlanVersion(5), false);
+  EXPECT_FALSE(link(0).closed.has_value());
+  EXPECT_THAT(RollCall(), IsEmpty()) << "no report is missing";
+}
+
+TEST_F(SummedPartitionsTest, TakeOverInAFailedGenerationSumsNothing) {
+  summed_->Add(Summed(0));
+  job_->spec.failed = true;
+  summed_->TakeOver(PartitionAt(0), PlanVersion(5), /*handed_over=*/true);
+  plan_ = PlanVersion(5);
+  ASSERT_TRUE(Push(0, 1, 1).ok());
+  EXPECT_THAT(TypesTo(0), ElementsAre(FrameType::kAborted));
+}
+
+TEST_F(SummedPartitionsTest, ReportToAnotherVersionOfTheOwnerIsIgnored) {
+  summed_->Add(Summed(0, 5));
+  for (const uint64_t version : {4, 6}) {
+    plan_ = PlanVersion(version);
+    Report(0, 0);
+    Report(1, 0);
+  }
+  EXPECT_THAT(TypesTo(0), IsEmpty());
+  ASSERT_EQ(RollCall().size(), 1u);
+  EXPECT_THAT(RollCall()[0].pushed, IsEmpty());
+}
+
+TEST_F(SummedPartitionsTest, RepeatedReportIsAnsweredWithTheRoundAndItsMissingResult) {
+  plan_ = PlanVersion(5);
+  summed_->Add(Summed(0, 5));
+  Report(0, 4);
+  Report(1, 5);
+  ASSERT_TRUE(Supply(1, 5, 42).ok());
+  ReadAll();
+  Report(0, 4);
+  EXPECT_THAT(TypesTo(0), ElementsAre(FrameType::kRecover, FrameType::kResult));
+  Report(1, 5);
+  EXPECT_THAT(TypesTo(1), ElementsAre(FrameType::kRecover));
+}
+
+TEST_F(SummedPartitionsTest, OwnerThatHoldsTheNewestResultItselfRequestsNothing) {
+  summed_->Add(Summed(0));
+  ASSERT_TRUE(Push(0, 1, 1).ok() && Push(1, 1, 2).ok());
+  ReadAll();
+  summed_->TakeOver(PartitionAt(0), PlanVersion(5), false);
+  plan_ = PlanVersion(5);
+  Report(0, 0);
+  Report(1, 1);
+  EXPECT_THAT(TypesTo(0), ElementsAre(FrameType::kRecover, FrameType::kResult));
+  EXPECT_EQ(link(0).frames.back().values(), Floats{3});
+  EXPECT_THAT(TypesTo(1), ElementsAre(FrameType::kRecover));
+}
+
+TEST_F(SummedPartitionsTest, SuppliedResultOfAnotherRoundIsIgnored) {
+  plan_ = PlanVersion(5);
+  summed_->Add(Summed(0, 5));
+  Report(0, 4);
+  Report(1, 5);
+  ReadAll();
+  ASSERT_TRUE(Supply(1, 4, 41).ok());
+  EXPECT_THAT(TypesTo(0), IsEmpty());
+  ASSERT_TRUE(Supply(1, 5, 42).ok());
+  ReadAll();
+  ASSERT_TRUE(Supply(1, 5, 43).ok());
+  EXPECT_THAT(TypesTo(0), IsEmpty()) << "no node lacks it any more";
+}
+
+TEST_F(SummedPartitionsTest, HolderThatConnectsAgainIsAskedForTheResultAgain) {
+  plan_ = PlanVersion(5);
+  summed_->Add(Summed(0, 5));
+  Report(0, 4);
+  Report(1, 5);
+  ReadAll();
+  Sync(0, 4);
+  EXPECT_THAT(TypesTo(0), IsEmpty()) << "it lacks the result itself";
+  Sync(1, 5);
+  ASSERT_THAT(TypesTo(1), ElementsAre(FrameType::kSendAgain));
+  EXPECT_TRUE(link(1).Last().flags & kFlagResult);
+}
+
+TEST_F(SummedPartitionsTest, AnotherHolderIsAskedWhenTheFirstIsLost) {
+  Start(3);
+  plan_ = PlanVersion(5);
+  summed_->Add(Summed(0, 5));
+  Report(0, 4);
+  Report(1, 5);
+  Report(2, 5);
+  ReadAll();
+  Lose(1);
+  EXPECT_THAT(TypesTo(0), IsEmpty());
+  ASSERT_THAT(TypesTo(2), ElementsAre(FrameType::kSendAgain));
+  EXPECT_TRUE(link(2).Last().flags & kFlagResult);
+  EXPECT_EQ(link(2).Last().round, Round(5));
+}
+
+TEST_F(SummedPartitionsTest, LossOfTheOnlyNodeThatLacksAResultStopsReceivingIt) {
+  plan_ = PlanVersion(5);
+  summed_->Add(Summed(0, 5));
+  Report(0, 4);
+  Report(1, 5);
+  FrameHeader header = Header(FrameType::kResult, 1, 0, 5);
+  header.payload_bytes = 4;
+  ASSERT_FALSE(summed_->Place(&nodes_[1]->port, header)->empty());
+  Lose(0);
+  EXPECT_TRUE(link(1).closed.has_value()) << "the room belongs to the next round now";
+}
+
+TEST_F(SummedPartitionsTest, LossOfTheLastNodeWithoutAReportEndsTheRecovery) {
+  plan_ = PlanVersion(5);
+  summed_->Add(Summed(0, 5));
+  Report(0, 3);
+  Lose(1);
+  ASSERT_THAT(TypesTo(0), ElementsAre(FrameType::kRecover));
+  EXPECT_EQ(link(0).Last().round, Round(3));
+}
+
+TEST_F(SummedPartitionsTest, KnownLossInAFailedGenerationHasNoEffect) {
+  Start(3);
+  summed_->Add(Summed(0));
+  Lose(0);
+  ASSERT_TRUE(Push(1, 1, 1).ok());
+  job_->spec.failed = true;
+  summed_->Lose(PartitionAt(0), NodeId(0));
+  EXPECT_THAT(TypesTo(1), IsEmpty());
+}
+
+TEST_F(SummedPartitionsTest, LossOfABroadcastsRootAbortsTheRound) {
+  op_ = ReduceOp::kBroadcast;
+  Start(3);
+  summed_->Add(Summed(0));
+  ASSERT_TRUE(PushEmpty(0, 1).ok() && PushEmpty(1, 1).ok());
+  Lose(2);
+  ASSERT_THAT(TypesTo(0), ElementsAre(FrameType::kAborted));
+  EXPECT_TRUE(link(0).Last().flags & kFlagEmpty) << "the root is lost, the generation goes on";
+  EXPECT_EQ(link(0).Last().round, Round(1));
+}
+
+TEST_F(SummedPartitionsTest, ContributionForAFormerOwnershipIsDropped) {
+  plan_ = PlanVersion(5);
+  summed_->Add(Summed(0, 5));
+  Report(0, 0);
+  Report(1, 0);
+  plan_ = PlanVersion(4);
+  ASSERT_TRUE(Push(0, 1, 100).ok());
+  plan_ = PlanVersion(6);
+  ASSERT_TRUE(Push(0, 1, 1).ok() && Push(1, 1, 2).ok());
+  EXPECT_EQ(link(0).frames.back().values(), Floats{3});
+}
+
+TEST_F(SummedPartitionsTest, ContributionThatIsRepeatedInItsRoundCountsOnce) {
+  summed_->Add(Summed(0));
+  ASSERT_TRUE(Push(0, 1, 1).ok() && Push(0, 1, 1).ok());
+  ASSERT_TRUE(Push(1, 1, 2).ok());
+  EXPECT_EQ(link(0).frames.back().values(), Floats{3});
+  EXPECT_EQ(job_->totals.payload_bytes, 8u);
+}
+
+TEST_F(SummedPartitionsTest, EarlyContributionsAreKeptAndCounted) {
+  Start(3);
+  summed_->Add(Summed(0));
+  ASSERT_TRUE(Push(2, 1, 4).ok() && Push(1, 1, 2).ok() && Push(0, 1, 1).ok());
+  EXPECT_EQ(link(0).frames.back().values(), Floats{7});
+  EXPECT_EQ(context_.stats.early_kept, 2u);
+  EXPECT_EQ(context_.stats.early_dropped, 0u);
+  EXPECT_EQ(context_.stats.payload_bytes_summed, 12u);
+}
+
+TEST_F(SummedPartitionsTest, ClosedPartitionAnswersByTheRound) {
+  summed_->Add(Summed(0));
+  ASSERT_TRUE(Push(0, 1, 1).ok() && Push(1, 1, 2).ok());
+  summed_->HandOver(PartitionAt(0), PlanVersion(5));
+  ReadAll();
+  ASSERT_TRUE(Push(0, 1, 1).ok());
+  EXPECT_THAT(TypesTo(0), ElementsAre(FrameType::kResult)) << "the node lacks this result";
+  ASSERT_TRUE(Push(1, 2, 1).ok());
+  EXPECT_THAT(TypesTo(1), ElementsAre(FrameType::kMoved));
+}
+
+TEST_F(SummedPartitionsTest, NodeThatConnectsAgainLearnsOfTheHandOver) {
+  summed_->Add(Summed(0));
+  ASSERT_TRUE(Push(0, 1, 1).ok() && Push(1, 1, 2).ok());
+  summed_->HandOver(PartitionAt(0), PlanVersion(5));
+  ReadAll();
+  Sync(0, 0);
+  EXPECT_THAT(TypesTo(0), ElementsAre(FrameType::kResult, FrameType::kMoved));
+  Sync(1, 1);
+  EXPECT_THAT(TypesTo(1), ElementsAre(FrameType::kMoved)) << "it has the result";
+  ReadAll();
+  plan_ = PlanVersion(5);
+  Sync(0, 1);
+  EXPECT_THAT(TypesTo(0), IsEmpty()) << "it follows the next owner already";
+}
+
+TEST_F(SummedPartitionsTest, OpenPartitionHasNothingToSayToANodeThatConnectsAgain) {
+  summed_->Add(Summed(0));
+  ASSERT_TRUE(Push(0, 1, 1).ok() && Push(1, 1, 2).ok());
+  ReadAll();
+  Sync(0, 0);
+  EXPECT_THAT(TypesTo(0), IsEmpty());
+}
+
+TEST_F(SummedPartitionsTest, FailedGenerationHandsNothingOver) {
+  summed_->Add(Summed(0));
+  job_->spec.failed = true;
+  summed_->HandOver(PartitionAt(0), PlanVersion(5));
+  EXPECT_THAT(TypesTo(0), IsEmpty());
+}
+
+TEST_F(SummedPartitionsTest, PartitionThatWasHandedOverStaysWithTheNextOwnerInAFailure) {
+  summed_->Add(Summed(0));
+  summed_->HandOver(PartitionAt(0), PlanVersion(5));
+  ReadAll();
+  job_->spec.failed = true;
+  summed_->Abort(PartitionAt(0));
+  EXPECT_THAT(TypesTo(0), IsEmpty()) << "the next owner decides";
+  ASSERT_TRUE(Push(0, 1, 1).ok());
+  EXPECT_THAT(TypesTo(0), ElementsAre(FrameType::kMoved));
+}
+
+TEST_F(SummedPartitionsTest, RollCallShowsRecoveryAndTheHolderOfALackingResult) {
+  plan_ = PlanVersion(5);
+  summed_->Add(Summed(3, 5));
+  summed_->Add(Summed(0, 5));
+  Report(1, 5);
+  ASSERT_EQ(RollCall().size(), 2u);
+  const OpenRoundInfo recovering = RollCall()[0];
+  EXPECT_EQ(recovering.job, kFixtureJob);
+  EXPECT_EQ(recovering.tensor, kFixtureTensor);
+  EXPECT_EQ(recovering.name, "t");
+  EXPECT_EQ(recovering.state, "recovering");
+  EXPECT_THAT(recovering.pushed, ElementsAre(NodeId(1)));
+  EXPECT_THAT(recovering.missing, ElementsAre(NodeId(0)));
+  Report(0, 4);
+  const OpenRoundInfo lacking = RollCall()[0];
+  EXPECT_EQ(lacking.state, "lacking");
+  EXPECT_EQ(lacking.round, Round(6));
+  EXPECT_THAT(lacking.pushed, ElementsAre(NodeId(0)));
+  EXPECT_THAT(lacking.missing, ElementsAre(NodeId(1))) << "it holds the result";
+}
+
+TEST_F(SummedPartitionsTest, RollCallLeavesLostNodesOut) {
+  Start(3);
+  summed_->Add(Summed(0));
+  ASSERT_TRUE(Push(1, 1, 1).ok());
+  Lose(2);
+  ASSERT_EQ(RollCall().size(), 1u);
+  EXPECT_THAT(RollCall()[0].pushed, ElementsAre(NodeId(1)));
+  EXPECT_THAT(RollCall()[0].missing, ElementsAre(NodeId(0)));
+}
+
+TEST_F(SummedPartitionsTest, RollCallEndsAtItsLimit) {
+  for (uint32_t index : {0u, 1u, 2u}) {
+    summed_->Add(Summed(index));
+    ASSERT_TRUE(Push(1, 1, 1, index).ok());
+  }
+  std::vector<OpenRoundInfo> open(1);
+  summed_->RollCall(2, &open);
+  EXPECT_EQ(open.size(), 2u);
+  summed_->RollCall(3, &open);
+  EXPECT_EQ(open.size(), 3u);
+}
+
+TEST_F(SummedPartitionsTest, PartitionsThatWaitForNodesComeLast) {
+  for (uint32_t index : {2u, 0u, 3u, 1u}) summed_->Add(Summed(index));
+  ASSERT_TRUE(Push(0, 1, 1, 1).ok());
+  EXPECT_THAT(summed_->Ids(),
+              ElementsAre(PartitionAt(0), PartitionAt(2), PartitionAt(3), PartitionAt(1)));
+}
+
+TEST_F(SummedPartitionsTest, DropAllForgetsEveryPartition) {
+  summed_->Add(Summed(0));
+  summed_->Add(Summed(1));
+  summed_->Add(Summed(1));
+  EXPECT_EQ(job_->partitions, 2u) << "a partition is held once";
+  ASSERT_TRUE(Push(1, 1, 1).ok());
+  std::map<TensorId, std::string> names;
+  summed_->AddNames(&names);
+  EXPECT_THAT(names, ElementsAre(Pair(kFixtureTensor, "t")));
+  summed_->DropAll();
+  EXPECT_EQ(job_->partitions, 0u);
+  EXPECT_THAT(summed_->Ids(), IsEmpty());
+  EXPECT_THAT(RollCall(), IsEmpty());
+}
+
+TEST_F(SummedPartitionsTest, EarlyContributionsAreDroppedWhenTheJobKeepsTooMuch) {
+  constexpr uint64_t kLimit = 1 << 20;
+  memory_ = std::make_shared<JobMemory>(&budget_, kLimit);
+  Start(2);
+  for (uint32_t index : {0u, 1u}) {
+    summed_->Add(Summed(index));
+    ASSERT_TRUE(Push(1, 1, 2, index).ok());
+  }
+  summed_->TrimEarly();
+  ASSERT_TRUE(Push(0, 1, 1, 0).ok());
+  EXPECT_THAT(TypesTo(1), ElementsAre(FrameType::kResult)) << "there is room for it";
+  ASSERT_TRUE(memory_->Reserve("w", kLimit).ok());
+  summed_->TrimEarly();
+  ASSERT_TRUE(Push(0, 1, 1, 1).ok());
+  EXPECT_THAT(TypesTo(1), ElementsAre(FrameType::kResult, FrameType::kSendAgain));
 }
 
 }  // namespace
