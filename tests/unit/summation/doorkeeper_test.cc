@@ -180,6 +180,87 @@ TEST_F(DoorkeeperTest, LinkWhoseHandshakeTakesTooLongIsClosedOnce) {
   EXPECT_EQ(Refused(Refusal::kTooLate), 1u);
 }
 
+TEST_F(DoorkeeperTest, PingIsAnsweredUnlessTheNodeHasEnoughToRead) {
+  limits_.window_bytes = 1;  // the frames wait for the first
+  RecordingLink link;
+  const auto sink = MakeLink(&link);
+  Join(sink.get(), &link);
+  FrameHeader reply = Header(FrameType::kPing, 1);
+  reply.flags = kFlagReply;
+  ASSERT_TRUE(sink->OnFrame(reply, Payload()).ok());
+  EXPECT_EQ(link.Count(FrameType::kPing), 0u) << "an answer has no answer";
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(sink->OnFrame(Header(FrameType::kPing, 1), Payload()).ok());
+  }
+  EXPECT_EQ(link.Count(FrameType::kPing), 1u);
+  EXPECT_EQ(sink->queued(), 64u);
+  sink->OnClosed(absl::UnavailableError("gone"));
+}
+
+TEST_F(DoorkeeperTest, FrameOfAnotherJobOrGenerationThanItsLinkIsRefused) {
+  RecordingLink link;
+  const auto sink = MakeLink(&link);
+  Join(sink.get(), &link);
+  FrameHeader header = Header(FrameType::kPing, 1);
+  header.job = JobId(99);
+  EXPECT_TRUE(absl::IsInvalidArgument(sink->OnFrame(header, Payload())));
+  header = Header(FrameType::kPing, 1);
+  header.generation = Generation(2);
+  EXPECT_TRUE(absl::IsInvalidArgument(sink->OnFrame(header, Payload())));
+  sink->OnClosed(absl::UnavailableError("gone"));
+}
+
+TEST_F(DoorkeeperTest, ProofIsOfTheJobGenerationAndNodeOfItsHello) {
+  RecordingLink link;
+  const auto sink = MakeLink(&link);
+  ASSERT_TRUE(sink->OnFrame(Hello(), Payload(Bytes(opening_))).ok());
+  FrameHeader proof = Header(FrameType::kProof, 0);
+  EXPECT_TRUE(absl::IsInvalidArgument(sink->OnFrame(proof, Payload())));
+  proof = Header(FrameType::kProof, 1);
+  proof.job = JobId(99);
+  EXPECT_TRUE(absl::IsInvalidArgument(sink->OnFrame(proof, Payload())));
+  proof = Header(FrameType::kProof, 1);
+  proof.generation = Generation(2);
+  EXPECT_TRUE(absl::IsInvalidArgument(sink->OnFrame(proof, Payload())));
+  EXPECT_FALSE(sink->is_member());
+}
+
+TEST_F(DoorkeeperTest, PayloadsOfTheHandshakeHaveRoomForAnOpeningAndNoMore) {
+  RecordingLink link;
+  const auto sink = MakeLink(&link);
+  FrameHeader hello = Hello();
+  hello.payload_bytes = auth::kOpeningBytes;
+  EXPECT_EQ(sink->Place(hello)->size(), auth::kOpeningBytes);
+  hello.payload_bytes = auth::kOpeningBytes + 1;
+  EXPECT_TRUE(absl::IsInvalidArgument(sink->Place(hello).status()));
+}
+
+TEST_F(DoorkeeperTest, LinkThatCannotBeEncryptedAsAgreedIsNotWelcome) {
+  RecordingLink link;  // encrypts nothing
+  const auto sink = MakeLink(&link);
+  FrameHeader hello = Hello();
+  hello.flags = kFlagEncrypt;
+  ASSERT_TRUE(sink->OnFrame(hello, Payload(Bytes(opening_))).ok());
+  const auto nonce = link.Take(FrameType::kChallenge).at(0).payload;
+  std::copy(nonce.begin(), nonce.end(), terms_.server_nonce.begin());
+  terms_.encrypt = true;
+  const auth::Secret proof = ProofOf("secret");
+  EXPECT_TRUE(
+      absl::IsUnimplemented(sink->OnFrame(Header(FrameType::kProof, 1), Payload(Bytes(proof)))));
+  sink->OnClosed(absl::UnavailableError("gone"));
+}
+
+TEST_F(DoorkeeperTest, LinkOfAJobStartsWithTheJobsBytesInFlight) {
+  job_.LimitInFlight(123);
+  RecordingLink link;
+  const auto sink = MakeLink(&link);
+  Join(sink.get(), &link);
+  EXPECT_EQ(link.in_flight, 123u);
+  job_.LimitInFlight(45);
+  EXPECT_EQ(link.in_flight, 45u);
+  sink->OnClosed(absl::UnavailableError("gone"));
+}
+
 TEST_F(DoorkeeperTest, PatienceEndsWithTheHandshake) {
   RecordingLink link;
   const auto sink = MakeLink(&link);

@@ -1,6 +1,7 @@
 // The protocol of asynchronous partitions: updates, answers, and the restoration of the value.
 #include "lib/summation/latest_partitions.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/unit/summation/job_fixture.h"
@@ -8,6 +9,8 @@
 namespace addend {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using Floats = std::vector<float>;
 
 class LatestPartitionsTest : public JobFixture {
@@ -38,6 +41,43 @@ class LatestPartitionsTest : public JobFixture {
     const MutableBytes room = *latest_->Place(&nodes_[node]->port, header);
     std::copy(bytes.begin(), bytes.end(), room.begin());
     return latest_->OnFrame(&nodes_[node]->port, header, Payload(Bytes(room)));
+  }
+  // The node has no copy.
+  absl::Status ReportNothing(uint32_t node) {
+    return latest_->OnFrame(&nodes_[node]->port, Header(FrameType::kRecover, node), Payload());
+  }
+  absl::Status Supply(uint32_t node, uint64_t round, const Floats& copy) {
+    return Deliver(latest_.get(), nodes_[node].get(), Header(FrameType::kResult, node, 0, round),
+                   copy);
+  }
+  void Sync(uint32_t node, uint64_t held) {
+    EXPECT_TRUE(
+        latest_->OnFrame(&nodes_[node]->port, Header(FrameType::kAck, node, 0, held), Payload())
+            .ok());
+  }
+  // The new owner of version 5 knows both copies, of which that of node 0 is the most recent.
+  void AwaitCopyOfNode0() {
+    plan_ = PlanVersion(5);
+    Add(5);
+    ASSERT_TRUE(Report(0, 3, {.updates = 6, .applied = {3, 3}}).ok());
+    ASSERT_TRUE(Report(1, 2, {.updates = 5, .applied = {3, 2}}).ok());
+  }
+  // The nodes read all that was sent.
+  void ReadAll() {
+    for (const auto& node : nodes_) {
+      node->link.Finish();
+      node->link.frames.clear();
+    }
+  }
+  std::vector<FrameType> TypesTo(uint32_t node) {
+    std::vector<FrameType> types;
+    for (const auto& frame : link(node).frames) types.push_back(frame.header.type);
+    return types;
+  }
+  std::vector<OpenRoundInfo> RollCall(size_t limit = 10) {
+    std::vector<OpenRoundInfo> open;
+    latest_->RollCall(limit, &open);
+    return open;
   }
   RecordingLink& link(uint32_t node) { return nodes_[node]->link; }
 
@@ -132,6 +172,192 @@ TEST_F(LatestPartitionsTest, RollCallNamesTheNodesWhoseReportsAreMissing) {
   ASSERT_EQ(open.size(), 1u);
   EXPECT_EQ(open[0].missing, std::vector<NodeId>{NodeId(0)});
   EXPECT_EQ(open[0].state, "recovering");
+}
+
+TEST_F(LatestPartitionsTest, OrdersAndFramesAboutAPartitionThatIsNotHereHaveNoEffect) {
+  latest_->TakeOver(PartitionAt(0), PlanVersion(5));
+  latest_->HandOver(PartitionAt(0), PlanVersion(5));
+  latest_->Abort(PartitionAt(0));
+  latest_->Lose(PartitionAt(0), NodeId(1));
+  latest_->Drop(PartitionAt(0));
+  EXPECT_TRUE(Push(0, 1, 1).ok());
+  EXPECT_TRUE(ReportNothing(0).ok());
+  Sync(0, 1);
+  EXPECT_THAT(TypesTo(0), IsEmpty());
+  EXPECT_EQ(job_.partitions, 0u);
+  EXPECT_EQ(latest_->SpecOf(PartitionAt(0)), nullptr);
+}
+
+TEST_F(LatestPartitionsTest, UpdateForAFormerOwnershipOrDuringARestorationIsDropped) {
+  AwaitCopyOfNode0();
+  ReadAll();
+  EXPECT_TRUE(Push(1, 3, 1).ok());
+  EXPECT_THAT(TypesTo(1), IsEmpty()) << "the value is not there yet";
+  ASSERT_TRUE(Supply(0, 3, {42}).ok());
+  ReadAll();
+  plan_ = PlanVersion(4);
+  EXPECT_TRUE(Push(1, 4, 1).ok());
+  EXPECT_THAT(TypesTo(1), IsEmpty());
+  plan_ = PlanVersion(5);
+  EXPECT_TRUE(Push(1, 2, 1).ok());
+  EXPECT_THAT(TypesTo(1), IsEmpty()) << "it has the answer to this round";
+  EXPECT_EQ(context_.stats.updates_applied, 0u);
+}
+
+TEST_F(LatestPartitionsTest, PayloadsThatNoFrameHasAreRefused) {
+  Add(5);
+  plan_ = PlanVersion(5);
+  FrameHeader header = Header(FrameType::kAck, 0);
+  header.payload_bytes = 24;
+  EXPECT_TRUE(absl::IsInvalidArgument(latest_->Place(&nodes_[0]->port, header).status()));
+  header = Header(FrameType::kRecover, 0);
+  header.payload_bytes = static_cast<uint32_t>(StampBytes(3));
+  EXPECT_TRUE(absl::IsInvalidArgument(latest_->Place(&nodes_[0]->port, header).status()));
+}
+
+TEST_F(LatestPartitionsTest, OnlyTheRequestedCopyIsTaken) {
+  AwaitCopyOfNode0();
+  ReadAll();
+  EXPECT_TRUE(Supply(1, 2, {41}).ok());
+  EXPECT_TRUE(Supply(0, 2, {41}).ok());
+  plan_ = PlanVersion(4);
+  EXPECT_TRUE(Supply(0, 3, {41}).ok());
+  plan_ = PlanVersion(5);
+  EXPECT_THAT(TypesTo(1), IsEmpty());
+  ASSERT_EQ(RollCall().size(), 1u);
+  ASSERT_TRUE(Supply(0, 3, {42}).ok());
+  EXPECT_THAT(RollCall(), IsEmpty());
+  ReadAll();
+  EXPECT_TRUE(Supply(0, 3, {43}).ok());
+  ASSERT_TRUE(Push(1, 4, 1).ok());
+  EXPECT_EQ(link(1).frames.back().values(), Floats{43}) << "42 and 1";
+}
+
+TEST_F(LatestPartitionsTest, HolderThatReportsAgainIsAskedAgain) {
+  AwaitCopyOfNode0();
+  ReadAll();
+  ASSERT_TRUE(Report(1, 2, {.updates = 5, .applied = {3, 2}}).ok());
+  EXPECT_THAT(TypesTo(1), IsEmpty());
+  ASSERT_TRUE(Report(0, 3, {.updates = 6, .applied = {3, 3}}).ok());
+  ASSERT_THAT(TypesTo(0), ElementsAre(FrameType::kSendAgain));
+  EXPECT_TRUE(link(0).Last().flags & kFlagResult);
+  EXPECT_EQ(link(0).Last().round, Round(3));
+}
+
+TEST_F(LatestPartitionsTest, RepeatedReportIsAnsweredWithTheRoundAndAMissingAnswer) {
+  AwaitCopyOfNode0();
+  ASSERT_TRUE(Supply(0, 3, {42}).ok());
+  ReadAll();
+  ASSERT_TRUE(Report(0, 3, {.updates = 6, .applied = {3, 3}}).ok());
+  EXPECT_THAT(TypesTo(0), ElementsAre(FrameType::kRecover));
+  ASSERT_TRUE(Report(1, 2, {.updates = 5, .applied = {3, 2}}).ok());
+  EXPECT_THAT(TypesTo(1), ElementsAre(FrameType::kRecover, FrameType::kStamp, FrameType::kResult));
+}
+
+TEST_F(LatestPartitionsTest, ValueWithoutAnyCopyIsEmpty) {
+  plan_ = PlanVersion(5);
+  Add(5);
+  ASSERT_TRUE(ReportNothing(0).ok());
+  EXPECT_THAT(TypesTo(0), IsEmpty()) << "node 1 may have a copy";
+  ASSERT_TRUE(ReportNothing(1).ok());
+  EXPECT_THAT(TypesTo(0), ElementsAre(FrameType::kRecover));
+  EXPECT_THAT(RollCall(), IsEmpty());
+  ASSERT_TRUE(Push(0, 1, 7).ok());
+  EXPECT_EQ(link(0).frames.back().values(), Floats{7});
+  EXPECT_EQ(context_.stats.updates_lost, 0u);
+}
+
+TEST_F(LatestPartitionsTest, NodeThatConnectsAgainLearnsOfTheHandOver) {
+  Add();
+  ASSERT_TRUE(Push(0, 1, 5).ok());
+  ReadAll();
+  Sync(0, 0);
+  EXPECT_THAT(TypesTo(0), IsEmpty()) << "the partition is here";
+  latest_->HandOver(PartitionAt(0), PlanVersion(5));
+  ReadAll();
+  Sync(0, 0);
+  EXPECT_THAT(TypesTo(0), ElementsAre(FrameType::kStamp, FrameType::kResult, FrameType::kMoved));
+  Sync(1, 0);
+  EXPECT_THAT(TypesTo(1), ElementsAre(FrameType::kMoved));
+  ReadAll();
+  plan_ = PlanVersion(5);
+  Sync(0, 0);
+  EXPECT_THAT(TypesTo(0), IsEmpty()) << "it follows the next owner";
+}
+
+TEST_F(LatestPartitionsTest, FailedGenerationHandsNothingOver) {
+  Add();
+  job_.spec.failed = true;
+  latest_->HandOver(PartitionAt(0), PlanVersion(5));
+  EXPECT_THAT(TypesTo(0), IsEmpty());
+}
+
+TEST_F(LatestPartitionsTest, TakeOverInAFailedGenerationAbortsThePartition) {
+  Add();
+  job_.spec.failed = true;
+  latest_->TakeOver(PartitionAt(0), PlanVersion(5));
+  job_.spec.failed = false;
+  plan_ = PlanVersion(5);
+  ASSERT_TRUE(ReportNothing(0).ok() && ReportNothing(1).ok());
+  ReadAll();
+  ASSERT_TRUE(Push(0, 1, 1).ok());
+  EXPECT_THAT(TypesTo(0), ElementsAre(FrameType::kAborted));
+}
+
+TEST_F(LatestPartitionsTest, AbortedPartitionAnswersRepetitionsAndAddsNothing) {
+  Add();
+  ASSERT_TRUE(Push(0, 1, 5).ok());
+  latest_->Abort(PartitionAt(0));
+  ReadAll();
+  ASSERT_TRUE(Push(0, 1, 5).ok());
+  EXPECT_THAT(TypesTo(0), ElementsAre(FrameType::kStamp, FrameType::kResult));
+  ReadAll();
+  ASSERT_TRUE(Push(0, 2, 5).ok());
+  ASSERT_THAT(TypesTo(0), ElementsAre(FrameType::kAborted));
+  EXPECT_EQ(link(0).Last().round, Round(2));
+}
+
+TEST_F(LatestPartitionsTest, RollCallShowsTheHolderWhoseCopyIsMissing) {
+  AwaitCopyOfNode0();
+  ASSERT_EQ(RollCall().size(), 1u);
+  const OpenRoundInfo open = RollCall()[0];
+  EXPECT_EQ(open.job, kFixtureJob);
+  EXPECT_EQ(open.tensor, kFixtureTensor);
+  EXPECT_EQ(open.name, "t");
+  EXPECT_EQ(open.partition, 0u);
+  EXPECT_EQ(open.state, "lacking");
+  EXPECT_EQ(open.round, Round(6));
+  EXPECT_THAT(open.missing, ElementsAre(NodeId(0)));
+  EXPECT_THAT(open.pushed, ElementsAre(NodeId(1)));
+  EXPECT_THAT(RollCall(/*limit=*/0), IsEmpty());
+  job_.spec.failed = true;
+  EXPECT_THAT(RollCall(), IsEmpty());
+  job_.spec.failed = false;
+  latest_->Abort(PartitionAt(0));
+  EXPECT_THAT(RollCall(), IsEmpty());
+}
+
+TEST_F(LatestPartitionsTest, RollCallLeavesLostNodesOut) {
+  plan_ = PlanVersion(5);
+  Add(5);
+  job_.spec.lost.insert(NodeId(0));
+  ASSERT_EQ(RollCall().size(), 1u);
+  EXPECT_THAT(RollCall()[0].missing, ElementsAre(NodeId(1)));
+}
+
+TEST_F(LatestPartitionsTest, PartitionsAreCountedWhileTheyAreHere) {
+  Add();
+  Add();
+  EXPECT_EQ(job_.partitions, 1u) << "it is held once";
+  latest_->Add(std::make_shared<LatestPartition>(Spec(1, 5), memory_));
+  EXPECT_EQ(job_.partitions, 2u);
+  EXPECT_THAT(latest_->Ids(), ElementsAre(PartitionAt(0), PartitionAt(1)));
+  latest_->Drop(PartitionAt(0));
+  EXPECT_THAT(latest_->Ids(), ElementsAre(PartitionAt(1)));
+  EXPECT_EQ(job_.partitions, 1u);
+  latest_->DropAll();
+  EXPECT_EQ(job_.partitions, 0u);
+  EXPECT_THAT(RollCall(), IsEmpty());
 }
 
 TEST_F(LatestPartitionsTest, AnswerThatIsSentAfterTheJobHasEndedHasNoEffect) {
