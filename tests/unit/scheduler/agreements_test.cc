@@ -67,6 +67,21 @@ TEST_F(AgreementsTest, FlatTreeIsTheDefaultOfADeclaration) {
   EXPECT_FALSE(Agree(Descriptor("w"), flat));
 }
 
+TEST_F(AgreementsTest, DeclarationsAgreeInTypeOperationAndShape) {
+  EXPECT_TRUE(Agree(Descriptor("w"), Descriptor("w")));
+  v1::TensorDescriptor other = Descriptor("w");
+  other.set_dtype(v1::BFLOAT16);
+  EXPECT_FALSE(Agree(Descriptor("w"), other));
+  other = Descriptor("w");
+  other.set_op(v1::AVERAGE);
+  EXPECT_FALSE(Agree(Descriptor("w"), other));
+  other = Descriptor("w");
+  other.add_shape(1);
+  EXPECT_FALSE(Agree(Descriptor("w"), other)) << "8 and 8 x 1";
+  EXPECT_FALSE(Agree(other, Descriptor("w")));
+  EXPECT_FALSE(Agree(Descriptor("w", 8), Descriptor("w", 9)));
+}
+
 TEST_F(AgreementsTest, NameDeclaredAnewWaitsBehindTheFormerTensor) {
   DeclaredTensor* const former = Declare(0, Descriptor("w", 8)).tensor;
   Declare(1, Descriptor("w", 8));

@@ -24,6 +24,83 @@ TEST_F(JobServersTest, JobMayUseOnlyServersThatItsNodesReachAndThatAreItsOwn) {
   EXPECT_FALSE(MayUse(job_, other));
 }
 
+TEST_F(JobServersTest, ColocatedServerIsUsedIfItsNodeNamesIt) {
+  AddNodes(2);
+  Server server;
+  server.id = fleet_.NumberFor(0);
+  server.info.set_colocated_job("a");
+  server.info.set_colocated_node(1);
+  const ServerId id = server.id;
+  fleet_.Add(std::move(server));
+  EXPECT_TRUE(EligibleServers(job_, fleet_).empty()) << "the node has registered without it";
+  job_.nodes.at(NodeId(1)).info.set_colocated_server_id(id.value());
+  ASSERT_EQ(EligibleServers(job_, fleet_).size(), 1u);
+  const PlannerJob view = ViewOf(job_, fleet_, /*jobs=*/3);
+  ASSERT_EQ(view.servers.size(), 1u);
+  EXPECT_EQ(view.servers[0].node, NodeId(1));
+  EXPECT_EQ(view.servers[0].jobs, 1u) << "it sums for no other job";
+  job_.current.gone[NodeId(1)] = "lost";
+  EXPECT_TRUE(ViewOf(job_, fleet_, 3).servers.empty());
+}
+
+TEST_F(JobServersTest, NodesOfAViewAreNumberedWithoutGaps) {
+  AddNodes(3);
+  for (auto& [rank, node] : job_.nodes) node.info.set_bandwidth_bps(1e9 * (rank.value() + 1));
+  job_.current.gone[NodeId(1)] = "lost";
+  const PlannerJob view = ViewOf(job_, fleet_, 1);
+  EXPECT_EQ(view.nodes, 3u);
+  EXPECT_EQ(view.node_bps, (std::vector<double>{1e9, 3e9}));
+}
+
+TEST_F(JobServersTest, ViewOfACpuServerHasItsSpeedItsJobsAndItsLoad) {
+  AddNodes(2);
+  Server& server = AddServer();
+  server.info.set_bandwidth_bps(5e9);
+  server.info.set_shards(3);
+  job_.speeds[server.id] = 0.5;
+  job_.current.loads[server.id] = {.bytes = 70, .shards = {70}};
+  const PlannerServer seen = ViewOf(job_, fleet_, /*jobs=*/3).servers.at(0);
+  EXPECT_EQ(seen.id, server.id);
+  EXPECT_FALSE(seen.node.has_value());
+  EXPECT_EQ(seen.bandwidth_bps, 5e9);
+  EXPECT_EQ(seen.speed, 0.5);
+  EXPECT_EQ(seen.jobs, 3u);
+  EXPECT_EQ(seen.load.load_bytes, 70u);
+  EXPECT_EQ(seen.load.shard_loads, (std::vector<uint64_t>{70, 0, 0}));
+  EXPECT_FALSE(seen.job_limited);
+}
+
+TEST_F(JobServersTest, RoomOfAServerIsTheSmallerOfBothLimits) {
+  AddNodes(1);
+  Server& server = AddServer(1 << 18);
+  server.info.set_job_memory_limit_bytes(1 << 20);
+  const PlannerServer seen = ViewOf(job_, fleet_, 1).servers.at(0);
+  EXPECT_EQ(seen.load.free_bytes, uint64_t{1} << 18);
+  EXPECT_FALSE(seen.job_limited);
+}
+
+TEST_F(JobServersTest, PartitionsAreAsLargeAsTheSettingOrTheSlowestNodeAllows) {
+  AddNodes(3);
+  AddServer();
+  EXPECT_EQ(PartitionSizeOf(job_, fleet_).least(), PartitionSize(4096).least());
+  job_.settings.set_partition_bytes(0);
+  for (const auto& [rank, bps] : {std::pair{0, 4e9}, {1, 1e9}, {2, 0.0}}) {
+    job_.nodes.at(NodeId(rank)).info.set_bandwidth_bps(bps);
+  }
+  EXPECT_EQ(PartitionSizeOf(job_, fleet_).least(), PartitionSize::Auto(1e9, 1).least());
+}
+
+TEST_F(JobServersTest, OnlyPlannedTensorsHavePublishedPartitions) {
+  AddNodes(2);
+  AddServer();
+  const DeclaredTensor& tensor = Published("w", 5000);
+  Declared("c", 5000);
+  const PublishedPartitions published = PublishedPartitionsOf(job_);
+  EXPECT_EQ(published.partitions.size(), static_cast<size_t>(tensor.plan.servers_size()));
+  EXPECT_EQ(published.agreements,
+            std::vector<uint64_t>(published.partitions.size(), tensor.agreement));
+}
+
 TEST_F(JobServersTest, DrainingServersAreNotPlannedFor) {
   AddNodes(1);
   AddServer().draining = true;

@@ -125,6 +125,22 @@ TEST_F(JobTest, NamesOfNodesHaveTheirRanks) {
   EXPECT_EQ(NameOf(job_, node(1)), "node 1 (on gpu1, rank 1)");
 }
 
+TEST(NodeSetTest, NodesAreBitsOfBytes) {
+  NodeSet set;
+  for (const uint32_t node : {0u, 7u, 8u, 21u}) {
+    EXPECT_FALSE(set.Contains(NodeId(node)));
+    EXPECT_TRUE(set.Insert(NodeId(node)));
+    EXPECT_FALSE(set.Insert(NodeId(node))) << "it is there";
+  }
+  EXPECT_EQ(set.bits(), std::string("\x81\x01\x20"));
+  EXPECT_EQ(set.size(), 4u);
+  const NodeSet restored(set.bits());
+  EXPECT_EQ(restored.size(), 4u);
+  for (uint32_t node = 0; node < 32; ++node) {
+    EXPECT_EQ(restored.Contains(NodeId(node)), node == 0 || node == 7 || node == 8 || node == 21);
+  }
+}
+
 TEST(JobsTest, JobsAreFoundByNumberAndByName) {
   Jobs jobs;
   Job& a = jobs.Create("a");

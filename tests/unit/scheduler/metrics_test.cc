@@ -37,6 +37,39 @@ TEST_F(SchedulerMetricsTest, JobsComeAndGo) {
   EXPECT_THAT(Export(), Not(HasSubstr("job_name")));
 }
 
+TEST_F(SchedulerMetricsTest, MembersJobsAndPlansAreCounted) {
+  summary_.cpu_servers = 1;
+  summary_.colocated_servers = 2;
+  summary_.nodes = 3;
+  summary_.jobs = {{v1::FORMING, 4}, {v1::FAILED, 5}};
+  summary_.tensors = 6;
+  summary_.plan_version = 7;
+  summary_.imbalance = 0.5;
+  metrics_.Update(summary_, /*streams=*/8);
+  const std::string text = prometheus::TextSerializer().Serialize(registry_.Collect());
+  for (const char* line :
+       {"addend_scheduler_members{role=\"cpu_server\"} 1",
+        "addend_scheduler_members{role=\"colocated_server\"} 2",
+        "addend_scheduler_members{role=\"node\"} 3", "addend_scheduler_jobs{state=\"forming\"} 4",
+        "addend_scheduler_jobs{state=\"ready\"} 0", "addend_scheduler_jobs{state=\"failed\"} 5",
+        "addend_scheduler_tensors 6", "addend_scheduler_plan_version 7",
+        "addend_scheduler_assignment_imbalance_ratio 0.5", "addend_scheduler_watch_streams 8"}) {
+    EXPECT_THAT(text, HasSubstr(std::string("\n") + line + "\n"));
+  }
+}
+
+TEST_F(SchedulerMetricsTest, WorkOfEventsIsObserved) {
+  metrics_.Planned(3, absl::Seconds(2));
+  metrics_.Planned(4, absl::Seconds(1));
+  metrics_.Refused();
+  metrics_.Stored(absl::Milliseconds(500));
+  EXPECT_THAT(Export(), HasSubstr("addend_scheduler_tensors_planned_total 7\n"));
+  EXPECT_THAT(Export(), HasSubstr("addend_scheduler_planning_seconds_count 2\n"));
+  EXPECT_THAT(Export(), HasSubstr("addend_scheduler_planning_seconds_sum 3\n"));
+  EXPECT_THAT(Export(), HasSubstr("addend_scheduler_refusals_total 1\n"));
+  EXPECT_THAT(Export(), HasSubstr("addend_scheduler_store_seconds_sum 0.5\n"));
+}
+
 TEST_F(SchedulerMetricsTest, UnknownOptimumIsNotExported) {
   summary_.by_job = {{.name = "a"}};
   EXPECT_THAT(Export(), Not(HasSubstr("addend_job_optimal_seconds{")));

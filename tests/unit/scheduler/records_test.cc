@@ -89,6 +89,43 @@ TEST_F(RecordsTest, NodeOutsideOfItsJobIsDamage) {
   EXPECT_FALSE(records::From(record, job_).ok());
 }
 
+TEST_F(RecordsTest, VersionsOfAPlanAreAtMostThoseOfTheJob) {
+  v1::PlanRecord record = records::PlanRecordOf(job_, *tensor_);
+  job_.current.tensors.ClearId(*tensor_);
+  v1::TensorPlan& plan = *record.mutable_plan();
+  plan.mutable_versions()->Resize(plan.servers_size(), job_.plan_version.value());
+  EXPECT_TRUE(records::Check(record, job_, *tensor_).ok());
+  plan.set_versions(0, job_.plan_version.value() + 1);
+  EXPECT_TRUE(absl::IsDataLoss(records::Check(record, job_, *tensor_)));
+}
+
+TEST_F(RecordsTest, MovesOfAPlanHaveToFitIt) {
+  const v1::PlanRecord good = records::PlanRecordOf(job_, *tensor_);
+  job_.current.tensors.ClearId(*tensor_);
+  const auto partitions = static_cast<uint32_t>(good.plan().servers_size());
+  const auto with_move = [&](uint32_t partition, uint32_t shard, uint64_t version, int count = 1) {
+    v1::PlanRecord record = good;
+    for (int i = 0; i < count; ++i) {
+      v1::PartitionMove& move = *record.mutable_plan()->add_moves();
+      move.set_partition(partition);
+      move.set_server(1);
+      move.set_shard(shard);
+      move.set_version(version);
+    }
+    return records::Check(record, job_, *tensor_).ok();
+  };
+  const uint64_t newest = job_.plan_version.value();
+  EXPECT_TRUE(with_move(0, 0, newest));
+  EXPECT_TRUE(with_move(partitions - 1, 0, newest));
+  EXPECT_FALSE(with_move(partitions, 0, newest));
+  EXPECT_FALSE(with_move(0, 1 << 20, newest));
+  EXPECT_FALSE(with_move(0, 0, 0));
+  EXPECT_FALSE(with_move(0, 0, newest + 1));
+  EXPECT_FALSE(with_move(0, 0, newest, /*count=*/2)) << "the same partition twice";
+  tensor_->stage = v1::AgreementRecord::RESERVING;
+  EXPECT_FALSE(with_move(0, 0, newest)) << "nothing is published that could move";
+}
+
 TEST_F(RecordsTest, PlanHasToFitItsTensor) {
   const v1::PlanRecord good = records::PlanRecordOf(job_, *tensor_);
   job_.current.tensors.ClearId(*tensor_);
@@ -104,7 +141,8 @@ TEST_F(RecordsTest, PlanHasToFitItsTensor) {
   EXPECT_TRUE(refused([](auto* plan) { plan->set_partition_elements(0); }));
   EXPECT_TRUE(refused([](auto* plan) { plan->add_servers(1); }));
   EXPECT_TRUE(refused([](auto* plan) { plan->set_shards(0, 1 << 20); }));
-  EXPECT_TRUE(refused([](auto* plan) { plan->add_moves()->set_partition(1000); }));
+  EXPECT_TRUE(refused([](auto* plan) { plan->set_partition_elements(1 << 30); }));
+  EXPECT_TRUE(refused([](auto* plan) { plan->add_versions(0); })) << "one for each partition";
   job_.current.tensors.SetId(tensor_, TensorId(good.plan().tensor_id()));
   EXPECT_TRUE(refused([](auto*) {})) << "another tensor has the number";
 }

@@ -59,6 +59,45 @@ TEST_F(StragglersTest, FastestServerThatIsLeftCountsInFull) {
   EXPECT_EQ(job_.current.rebalance, PlanReason::kPace);
 }
 
+TEST_F(StragglersTest, SlowServerBesideAFullOneKeepsItsSpeed) {
+  job_.speeds[slow_] = 0.5;
+  Stragglers(scope()).Follow(/*react=*/false);
+  EXPECT_EQ(job_.SpeedOf(slow_), 0.5);
+  EXPECT_FALSE(job_.current.rebalance.has_value());
+}
+
+TEST_F(StragglersTest, SpeedsOfServersThatHaveGoneAreForgotten) {
+  job_.speeds[slow_] = 0.5;
+  job_.speeds[ServerId(99)] = 0.5;
+  Stragglers(scope()).Follow(/*react=*/false);
+  EXPECT_EQ(job_.speeds, (std::map<ServerId, double>{{slow_, 0.5}}));
+}
+
+TEST_F(StragglersTest, DrainingServerIsNotTheFastest) {
+  job_.speeds[slow_] = 0.5;
+  fleet_.Find(fast_)->draining = true;
+  Stragglers(scope()).Follow(/*react=*/false);
+  EXPECT_EQ(job_.SpeedOf(slow_), 1);
+}
+
+TEST_F(StragglersTest, PacesOfAnotherGenerationAreIgnored) {
+  job_.current.number = Generation(2);
+  Work(0.9, 0.3);
+  EXPECT_EQ(job_.SpeedOf(slow_), 1);
+}
+
+TEST_F(StragglersTest, NothingIsMeasuredDuringAChange) {
+  job_.current.change.version = PlanVersion(9);
+  Work(0.9, 0.3);
+  EXPECT_EQ(job_.SpeedOf(slow_), 1);
+}
+
+TEST_F(StragglersTest, ServersThatWorkAlikeCountInFull) {
+  Work(0.6, 0.6);
+  EXPECT_TRUE(job_.speeds.empty());
+  EXPECT_FALSE(job_.current.rebalance.has_value());
+}
+
 TEST_F(StragglersTest, LowestSpeedOfAllJobsIsShown) {
   job_.speeds[slow_] = 0.5;
   jobs_.Create("b").speeds[slow_] = 0.25;
