@@ -52,6 +52,23 @@ TEST_F(StallWatchTest, NamesTheReason) {
               ElementsAre(HasSubstr("another node has not ('addendctl why job' names it)")));
 }
 
+TEST_F(StallWatchTest, WarningsAndTheErrorComeAtTheirLimit) {
+  ASSERT_TRUE(generation_.Push(tensor_, 0, {1, 2}).ok());
+  EXPECT_EQ(After(absl::Seconds(10)).size(), 1u);
+  EXPECT_THAT(After(absl::Seconds(49)), IsEmpty());
+  EXPECT_EQ(After(absl::Seconds(1)).size(), 1u);
+  EXPECT_THAT(After(absl::Seconds(239)), IsEmpty());
+  EXPECT_TRUE(generation_.state.running());
+  After(absl::Seconds(1));
+  EXPECT_FALSE(generation_.state.running());
+}
+
+TEST_F(StallWatchTest, FailingGenerationIsNotWatched) {
+  ASSERT_TRUE(generation_.Push(tensor_, 0, {1, 2}).ok());
+  generation_.state.Fail(absl::InternalError("why"));
+  EXPECT_THAT(After(absl::Seconds(20)), IsEmpty());
+}
+
 TEST_F(StallWatchTest, ClosedRoundDoesNotStall) {
   EXPECT_THAT(After(absl::Seconds(1000)), IsEmpty());
   EXPECT_TRUE(generation_.state.running());

@@ -53,6 +53,37 @@ TEST(TensorRoundsTest, ResultOfAnOldRoundIsNotWanted) {
   EXPECT_TRUE(rounds.Wants(0, Round(2)));
 }
 
+TEST(TensorRoundsTest, HeldRoundIsThatOfTheLastResult) {
+  TensorRounds rounds(1);
+  EXPECT_EQ(rounds.Held(0), Round(0)) << "no result so far";
+  ASSERT_TRUE(rounds.OnPush(0, Round(1), false).ok());
+  rounds.Start(2);
+  rounds.OnResult(1);
+  EXPECT_EQ(rounds.Held(0), Round(0));
+  EXPECT_EQ(rounds.Held(1), Round(1));
+  rounds.OnResult(0);
+  rounds.Finish();
+  EXPECT_EQ(rounds.Held(0), Round(1));
+  EXPECT_EQ(rounds.Held(1), Round(1));
+  ASSERT_TRUE(rounds.OnPush(0, Round(2), false).ok());
+  rounds.Start(2);
+  EXPECT_EQ(rounds.Held(1), Round(1)) << "until the next result";
+}
+
+TEST(TensorRoundsTest, NextRoundIsPushedByAllRanksAnew) {
+  TensorRounds rounds(2);
+  EXPECT_FALSE(rounds.AnyPushed());
+  ASSERT_TRUE(rounds.OnPush(0, Round(1), false).ok());
+  EXPECT_TRUE(rounds.AnyPushed());
+  EXPECT_TRUE(rounds.HasPushed(0));
+  EXPECT_FALSE(rounds.HasPushed(1));
+  ASSERT_TRUE(rounds.OnPush(1, Round(1), false).ok());
+  rounds.Start(0);
+  rounds.Finish();
+  EXPECT_FALSE(rounds.AnyPushed());
+  EXPECT_EQ(rounds.Missing(), (std::vector<uint32_t>{0, 1}));
+}
+
 TEST(TensorRoundsTest, PartitionTakesASingleResult) {
   TensorRounds rounds(1);
   ASSERT_TRUE(rounds.OnPush(0, Round(1), false).ok());
