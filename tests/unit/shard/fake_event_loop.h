@@ -48,9 +48,19 @@ class FakeEventLoop final : public EventLoop {
       if (one.revents == 0 || watch == watched_.end()) continue;
       watch->second.handler->OnReady(static_cast<uint32_t>(one.revents));
     }
+    Settle();
+  }
+  // Runs the tasks that are posted and deferred.
+  void Settle() {
+    for (Task& task : mailbox()->Take()) task();
     loop_.Settle();
   }
-  void Settle() { loop_.Settle(); }
+  void Pass(absl::Duration time) {
+    Settle();
+    loop_.Pass(time);
+  }
+  // The loop's tasks and time.
+  FakeLoop* tasks() { return &loop_; }
   // The events for which the descriptor is watched; 0: it is not watched.
   uint32_t EventsOf(int fd) const {
     const auto watch = watched_.find(fd);
