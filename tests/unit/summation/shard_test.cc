@@ -168,6 +168,54 @@ TEST_F(ShardTest, NodeThatRepeatsReportsWithoutReadingHasASingleAnswerQueued) {
   EXPECT_TRUE(Waiting().empty());
 }
 
+// Keeps the last signal.
+class KeptSignals final : public rdma::Signals {
+ public:
+  explicit KeptSignals(rdma::Signal* last) : last_(*last) {}
+  void Listen(ListenFn) override { FAIL() << "no link is set up"; }
+  void Say(rdma::Signal signal) override { last_ = std::move(signal); }
+
+ private:
+  rdma::Signal& last_;
+};
+
+TEST_F(ShardTest, CallOverRdmaIsSentToAnotherTransportByAServerWithoutIt) {
+  rdma::Signal said;
+  Do([&] { shard_->AnswerRdma({}, std::make_unique<KeptSignals>(&said)); });
+  EXPECT_FALSE(said.ends.has_value());
+  ASSERT_TRUE(said.goodbye.has_value());
+  EXPECT_TRUE(absl::IsUnavailable(*said.goodbye));
+  EXPECT_TRUE(rdma::IsPathFailure(*said.goodbye));
+}
+
+TEST_F(ShardTest, OrdersAboutAnUnknownJobHaveNoEffect) {
+  const JobId unknown(99);
+  Do([&] {
+    shard_->TakeOver(unknown, PartitionId(kTensor, 0), PlanVersion(6), false);
+    shard_->HandOver(unknown, kTensor, {0}, PlanVersion(6));
+    shard_->DropPartitions(unknown, kTensor, {0});
+    shard_->LimitInFlight(unknown, 1);
+    shard_->DropJob(unknown, absl::CancelledError("over"));
+    std::map<TensorId, std::string> names;
+    shard_->AddNames(unknown, &names);
+    EXPECT_TRUE(names.empty());
+  });
+}
+
+TEST_F(ShardTest, TotalsOfAJobOutliveItsGenerationsAndEndWithIt) {
+  const auto totals = [this] {
+    std::map<JobId, JobTotals> found;
+    Do([&] { shard_->AddTotals(&found); });
+    return found;
+  };
+  job_.name = "a";
+  job_.generation = Generation(2);
+  Do([this] { shard_->SetJob(job_, memory_); });
+  EXPECT_EQ(totals().at(kJob).name, "a");
+  Do([this] { shard_->DropJob(kJob, absl::CancelledError("over")); });
+  EXPECT_TRUE(totals().empty());
+}
+
 // Both times are of this machine, under the same load; without the index the calls take longer.
 TEST_F(ShardTest, TimeOfTheRollCallGrowsWithOpenRoundsNotWithPartitions) {
   const absl::Time began = SteadyNow();

@@ -100,6 +100,7 @@ TEST_F(DeviceSourceTest, PartitionsAreSentWhenAllRanksHaveStagedThem) {
   JoinAll();
   ASSERT_TRUE(PushFromDevice(0).ok());
   EXPECT_EQ(trainer(0).Last<ipc::ContributeMessage>().with_data, 1u);
+  EXPECT_FALSE(trainer(0).Last<ipc::ContributeMessage>().direct) << "no NIC reads the GPU";
   ASSERT_TRUE(PushFromDevice(1).ok());
   node_.loop.Settle();
   EXPECT_THAT(link_->frames, IsEmpty());

@@ -241,9 +241,9 @@ class OpenLinkTest : public ::testing::Test, private ServerEvents {
   MutableBytes room_{memory_};
   std::vector<std::string> events_;
   FakeLink* wire_ = nullptr;
-  ServerLink link_{
-      &node_.identity, static_cast<ServerEvents*>(this),   &node_.convoy, ServerId(2), "server 2",
-      /*shard=*/4,     [this] { return node_.loop.Now(); }};
+  ServerLink link_{&node_.identity, static_cast<ServerEvents*>(this),   &node_.convoy, ServerId(2),
+                   "server 2",
+                   /*shard=*/4,     [this] { return node_.loop.Now(); }};
 };
 
 TEST_F(OpenLinkTest, HelloNamesTheNodeAndTheShard) {

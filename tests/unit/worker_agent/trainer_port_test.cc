@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <optional>
 
 #include "tests/unit/shard/fake_event_loop.h"
@@ -122,6 +123,7 @@ class RecordingEvents final : public TrainerEvents {
                      {message.dims.begin(), message.dims.end()},
                      std::string(message.text),
                      std::move(fd)});
+    if (on_message) on_message();
     if (close_at_once) trainer->Close(absl::CancelledError("enough"));
     return answer;
   }
@@ -131,6 +133,7 @@ class RecordingEvents final : public TrainerEvents {
   std::vector<absl::Status> gone;
   absl::Status answer;
   bool close_at_once = false;
+  std::function<void()> on_message;
 };
 
 class TrainerLinkTest : public ::testing::Test {
@@ -201,6 +204,21 @@ TEST_F(TrainerLinkTest, SecondDescriptorOfAMessageIsClosed) {
   EXPECT_EQ(::read(second[0], &byte, 1), 0) << "nobody has the other end any more";
   ::close(first[0]);
   ::close(second[0]);
+}
+
+TEST_F(TrainerLinkTest, DescriptorsOfAMessageAreClosedOnce) {
+  const UniqueFd file(::memfd_create("lent", 0));
+  // They get the numbers of those that were closed.
+  std::vector<UniqueFd> opened;
+  events_.on_message = [&] {
+    while (opened.size() < 3) opened.emplace_back(::dup(file.get()));
+  };
+  const int fd = file.get();
+  trainer_->Send(PacketOf(ipc::ShutdownMessage{}), {fd, fd, fd, fd});
+  trainer_->Send(PacketOf(ipc::ShutdownMessage{}), {fd});
+  loop_.Turn();
+  EXPECT_THAT(events_.heard, SizeIs(2));
+  for (const UniqueFd& one : opened) EXPECT_NE(::fcntl(one.get(), F_GETFD), -1);
 }
 
 TEST_F(TrainerLinkTest, TurnReadsALimitedNumberOfMessages) {
@@ -315,7 +333,10 @@ TEST_F(TrainerLinkTest, EndOfTheTrainerIsNoticed) {
   EXPECT_EQ(loop_.watched(), 0u);
 }
 
-TEST_F(TrainerLinkTest, ProcessOfTheTrainerIsKnown) { EXPECT_EQ(link_->pid(), ::getpid()); }
+TEST_F(TrainerLinkTest, ProcessOfTheTrainerIsKnownIfTheKernelKnowsIt) {
+  EXPECT_EQ(link_->pid(), ::getpid());
+  EXPECT_EQ(TrainerLink(&loop_, UniqueFd(), &events_, nullptr).pid(), 0);
+}
 
 TEST_F(TrainerLinkTest, SentMessageIsThereAtOnceWithItsDescriptors) {
   const auto contribution = *Segment::Create("contribution", 4096, Segment::Peer::kMayWrite);
@@ -369,6 +390,22 @@ TEST_F(TrainerLinkTest, TrainerThatDoesNotReadIsCutOff) {
   EXPECT_TRUE(absl::IsResourceExhausted(events_.gone[0]));
   EXPECT_THAT(events_.gone[0].message(),
               HasSubstr(std::to_string(kMaxUnreadTrainerBytes / bytes + 1) + " messages wait"));
+}
+
+TEST_F(TrainerLinkTest, QueueMayBeAsLongAsItsLimit) {
+  const auto send = [this](size_t bytes) {
+    link_->Send(ipc::ProgressMessage{.text = std::string(bytes - sizeof(ipc::Message), 't')});
+    return bytes;
+  };
+  const int sent = FillSocket(1);
+  size_t queued = sizeof(ipc::Message) + std::to_string(sent - 1).size();
+  const size_t most = sizeof(ipc::Message) + ipc::kMaxTextBytes;
+  while (kMaxUnreadTrainerBytes - queued > 2 * most) queued += send(most);
+  queued += send((kMaxUnreadTrainerBytes - queued) / 2);
+  send(kMaxUnreadTrainerBytes - queued);
+  EXPECT_NE(loop_.EventsOf(fd_), 0u);
+  link_->Send(ipc::ProgressMessage{});
+  EXPECT_EQ(loop_.EventsOf(fd_), 0u) << "it is closed";
 }
 
 TEST_F(TrainerLinkTest, TrainerThatReadsMayGetAnyNumberOfBytes) {
