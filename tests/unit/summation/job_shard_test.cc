@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lib/wire/crc32c.h"
 #include "tests/unit/summation/job_fixture.h"
 
 namespace addend {
@@ -206,6 +207,90 @@ TEST_F(JobShardTest, DropClosesTheLinkThatIsReceivingIntoThePartition) {
   job_->Drop(kFixtureTensor, {0});
   EXPECT_TRUE(absl::IsUnavailable(link(0).closed.value_or(absl::OkStatus())));
   EXPECT_FALSE(link(1).closed.has_value());
+}
+
+TEST_F(JobShardTest, AuditComparesASecondSumWithTheResultOfEachNode) {
+  for (const float result : {3.0f, 4.0f}) {
+    for (const uint32_t node : {0u, 1u}) {
+      ASSERT_TRUE(Deliver(job_.get(), nodes_[node].get(), Header(FrameType::kAudit, node, 0, 1),
+                          {node == 0 ? 1.0f : 2.0f})
+                      .ok());
+      FrameHeader digest = Header(FrameType::kAuditDigest, node, 0, 1);
+      digest.detail = Crc32c(std::as_bytes(std::span(&result, 1)));
+      ASSERT_TRUE(job_->OnFrame(&nodes_[node]->port, digest, Payload()).ok());
+    }
+  }
+  ASSERT_EQ(findings_.size(), 2u);
+  EXPECT_EQ(findings_[0].result, Auditor::Result::kMatch);
+  EXPECT_FALSE(job_->NoteAudit(findings_[0]));
+  EXPECT_EQ(findings_[1].result, Auditor::Result::kMismatch);
+  EXPECT_TRUE(job_->NoteAudit(findings_[1])) << "people have to know";
+  EXPECT_FALSE(job_->NoteAudit({.result = Auditor::Result::kAbandoned, .job = {}, .text = {}}));
+  EXPECT_EQ(job_->totals().audits_matched, 1u);
+  EXPECT_EQ(job_->totals().audits_mismatched, 1u);
+  EXPECT_EQ(job_->totals().audits_abandoned, 1u);
+}
+
+TEST_F(JobShardTest, EmptyContributionIsAudited) {
+  for (const uint32_t node : {0u, 1u}) {
+    FrameHeader audit = Header(FrameType::kAudit, node, 0, 1);
+    audit.flags = kFlagEmpty;
+    ASSERT_TRUE(job_->OnFrame(&nodes_[node]->port, audit, Payload()).ok());
+    ASSERT_TRUE(
+        job_->OnFrame(&nodes_[node]->port, Header(FrameType::kAuditDigest, node, 0, 1), Payload())
+            .ok());
+  }
+  ASSERT_EQ(findings_.size(), 1u);
+  EXPECT_EQ(findings_[0].result, Auditor::Result::kMatch) << "nothing was summed";
+}
+
+TEST_F(JobShardTest, AuditOfAPartOfAnElementIsAbandoned) {
+  FrameHeader audit = Header(FrameType::kAudit, 0, 0, 1);
+  audit.payload_bytes = 3;
+  EXPECT_TRUE(job_->Place(&nodes_[0]->port, audit)->empty());
+  ASSERT_TRUE(job_->OnFrame(&nodes_[0]->port, audit, Payload()).ok());
+  ASSERT_EQ(findings_.size(), 1u);
+  EXPECT_EQ(findings_[0].result, Auditor::Result::kAbandoned);
+}
+
+TEST_F(JobShardTest, PayloadsOfOtherFramesHaveNoRoom) {
+  FrameHeader moved = Header(FrameType::kMoved, 0);
+  moved.payload_bytes = 4;
+  EXPECT_TRUE(absl::IsUnimplemented(job_->Place(&nodes_[0]->port, moved).status()));
+}
+
+TEST_F(JobShardTest, OrdersReachThePartitionsOfBothKinds) {
+  job_->Add(Summed(0));
+  op_ = ReduceOp::kAccumulate;
+  job_->Add(std::make_shared<LatestPartition>(Spec(1), memory_));
+  const auto waiting = [this] {
+    std::vector<OpenRoundInfo> open;
+    job_->RollCall(10, &open);
+    return open.size();
+  };
+  EXPECT_EQ(waiting(), 0u);
+  for (const uint32_t index : {0u, 1u}) job_->TakeOver(PartitionAt(index), PlanVersion(5), false);
+  EXPECT_EQ(waiting(), 2u);
+  std::map<TensorId, std::string> names;
+  job_->AddNames(&names);
+  EXPECT_EQ(names.at(kFixtureTensor), "t");
+  job_->Drop(kFixtureTensor, {0, 1});
+  EXPECT_EQ(waiting(), 0u);
+}
+
+TEST_F(JobShardTest, HandOverReachesThePartitionsOfBothKinds) {
+  job_->Add(Summed(0));
+  op_ = ReduceOp::kAccumulate;
+  job_->Add(std::make_shared<LatestPartition>(Spec(1), memory_));
+  job_->HandOver(kFixtureTensor, {0, 1}, PlanVersion(5));
+  EXPECT_EQ(link(0).Count(FrameType::kMoved), 2u);
+}
+
+TEST_F(JobShardTest, LimitReachesAllNodes) {
+  job_->LimitInFlight(77);
+  EXPECT_EQ(link(0).in_flight, 77u);
+  EXPECT_EQ(link(1).in_flight, 77u);
+  EXPECT_EQ(job_->in_flight_bytes(), 77u);
 }
 
 TEST_F(JobShardTest, AuditIsNotMadeWithLostNodes) {
