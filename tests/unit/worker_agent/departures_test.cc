@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_format.h"
 #include "tests/unit/worker_agent/fake_generation.h"
 
 namespace addend {
@@ -84,6 +85,51 @@ TEST_F(DeparturesTest, RoundsThatWaitForOtherNodesAreToldOnceAtOnce) {
   ASSERT_EQ(beat.awaited_size(), 1);
   EXPECT_EQ(beat.awaited(0).name(), "t");
   EXPECT_EQ(beat.awaited(0).round(), 1u);
+}
+
+TEST_F(DeparturesTest, HeartbeatNamesTheOldestRoundsOnceARankHasDeparted) {
+  for (int i = 0; i < 17; ++i) {
+    const auto tensor = generation_.Declare(Floats(absl::StrFormat("t%d", i), 2));
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      ASSERT_TRUE(generation_.Push(tensor, rank, {1, 2}).ok());
+    }
+    node_.loop.Pass(absl::Milliseconds(1));
+  }
+  node_.loop.Pass(absl::Seconds(1));
+  v1::HeartbeatRequest beat;
+  departures_.FillBeat(&beat);
+  EXPECT_EQ(beat.awaited_size(), 0) << "no rank has departed";
+  EXPECT_EQ(beat.departed_ranks(), 0u);
+  v1::NodeUpdate departed;
+  departed.set_departed(true);
+  departures_.Apply(departed);
+  departures_.FillBeat(&beat);
+  ASSERT_EQ(beat.awaited_size(), 16);
+  EXPECT_EQ(beat.awaited(0).name(), "t0");
+  EXPECT_EQ(beat.awaited(15).name(), "t15");
+  EXPECT_EQ(beat.awaited(0).tensor_id(), 0u) << "it is not planned";
+}
+
+TEST_F(DeparturesTest, HeartbeatCountsTheRanksThatHaveDeparted) {
+  Leave(1);
+  v1::HeartbeatRequest beat;
+  departures_.FillBeat(&beat);
+  EXPECT_EQ(beat.departed_ranks(), 1u);
+}
+
+TEST_F(DeparturesTest, PlannedTensorIsAwaitedByItsNumber) {
+  generation_.Apply(FakeGeneration::PlanOf(6, "t", 2, {2}));
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    ASSERT_TRUE(generation_.Push(tensor_, rank, {1, 2}).ok());
+  }
+  node_.loop.Pass(absl::Seconds(1));
+  v1::NodeUpdate departed;
+  departed.set_departed(true);
+  departures_.Apply(departed);
+  v1::HeartbeatRequest beat;
+  departures_.FillBeat(&beat);
+  ASSERT_EQ(beat.awaited_size(), 1);
+  EXPECT_EQ(beat.awaited(0).tensor_id(), 6u);
 }
 
 TEST_F(DeparturesTest, NodeIsIdleWhenAllRanksHaveLeft) {

@@ -24,8 +24,10 @@ TEST(DeviceGroupsTest, AllHaveJoinedWhenEveryRankHasNamedItsGpu) {
   DeviceGroups groups(2);
   EXPECT_FALSE(groups.AnyJoined());
   ASSERT_TRUE(groups.Join(1, "0000:02:00.0").ok());
+  EXPECT_TRUE(groups.AnyJoined());
   EXPECT_FALSE(groups.AllJoined());
   EXPECT_THAT(groups.Missing(), ElementsAre(0));
+  EXPECT_FALSE(groups.Join(0, "").ok()) << "it names none";
   EXPECT_EQ(groups.Join(1, "0000:02:00.0").code(), absl::StatusCode::kInvalidArgument);
   ASSERT_TRUE(groups.Join(0, "0000:01:00.0").ok());
   EXPECT_TRUE(groups.AllJoined());
@@ -35,6 +37,12 @@ TEST(DeviceGroupsTest, RankIsItsOwnGroupBeforeTheLayoutIsDecided) {
   const DeviceGroups groups(4);
   EXPECT_THAT(groups.MembersOf(3), ElementsAre(3));
   EXPECT_EQ(groups.LeadOf(3), 3u);
+  EXPECT_FALSE(groups.decided());
+  const ipc::Group group = groups.GroupOf(3);
+  EXPECT_EQ(group.members, 1u);
+  EXPECT_EQ(group.member, 0u);
+  EXPECT_FALSE(group.scatter);
+  EXPECT_EQ(group.num_roots, 1u);
 }
 
 TEST(DeviceGroupsTest, MembersWriteToTheFirstMembersSegment) {
@@ -65,6 +73,15 @@ TEST(DeviceGroupsTest, GroupOfASingleRankIsItsOwnRoot) {
   EXPECT_FALSE(group.scatter);
   EXPECT_EQ(group.num_roots, 1u);
   EXPECT_EQ(group.roots[0], 0u);
+}
+
+TEST(DeviceGroupsTest, GroupMayHaveAsManyGpusAsTheLibraryTakes) {
+  DeviceGroups groups(ipc::kMaxGroup);
+  std::vector<uint32_t> all(ipc::kMaxGroup);
+  for (uint32_t rank = 0; rank < all.size(); ++rank) all[rank] = rank;
+  ASSERT_TRUE(groups.Decide(Groups({all}, true)).ok());
+  EXPECT_TRUE(groups.decided());
+  EXPECT_EQ(groups.MembersOf(5), all);
 }
 
 TEST(DeviceGroupsTest, LayoutWithoutARankOrWithTooLargeAGroupIsRefused) {

@@ -147,6 +147,16 @@ TEST_F(DeviceSourceTest, CopyOfADirectContributionIsReadOnTheHost) {
   EXPECT_FALSE(source_.MayEnd(*tensor_, 1, /*on_host=*/true));
 }
 
+TEST_F(DeviceSourceTest, ContributionOnAGpuThatNoNicReadsIsNotReadYet) {
+  JoinAll();
+  tensor_->device.range = *DeviceRange::Reserve(UniqueFd(), tensor_->bytes);
+  tensor_->device.direct = true;
+  tensor_->device.on_host = {false, true};
+  EXPECT_FALSE(source_.Reads({.tensor = tensor_, .partition = 0, .round = Round(1)}));
+  EXPECT_TRUE(source_.Reads({.tensor = tensor_, .partition = 1, .round = Round(1)}));
+  EXPECT_EQ(node_.counters.direct_bytes, 0u);
+}
+
 TEST_F(DeviceSourceTest, OnlyTheDirectRankOffersMemoryAndCopies) {
   JoinAll();
   const ipc::DirectMessage offer{.tensor = tensor_->number, .bytes = tensor_->bytes};

@@ -47,6 +47,7 @@ TEST_F(IntegrityTest, AuditorGetsACopyAndLaterTheChecksumOfTheResult) {
   Plan();
   PushAll();
   ASSERT_EQ(node_.tcp.attempts.size(), 1u) << "a link to the auditor";
+  EXPECT_EQ(node_.tcp.attempts.front().shard, 0u);
   FakeLink* const auditor = node_.tcp.Open();
   ASSERT_THAT(auditor->types(), ElementsAre(FrameType::kAudit));
   EXPECT_EQ(auditor->frames[0].payload, FloatBytes({11, 22}));
@@ -62,6 +63,35 @@ TEST_F(IntegrityTest, BroadcastsAreNotAudited) {
   ASSERT_TRUE(generation_.Push(tensor_, 0, {1, 2}).ok());
   ASSERT_TRUE(generation_.Push(tensor_, 1, {}).ok());
   EXPECT_THAT(node_.tcp.attempts, IsEmpty());
+}
+
+TEST_F(IntegrityTest, OwnerAloneIsNotAudited) {
+  Plan();
+  node_.directory.servers.erase(3);
+  PushAll();
+  EXPECT_THAT(node_.tcp.attempts, IsEmpty());
+}
+
+TEST_F(IntegrityTest, FailingGenerationIsNotAudited) {
+  Plan();
+  PushAll();
+  FakeLink* const auditor = node_.tcp.Open();
+  generation_.state.Fail(absl::InternalError("why"));
+  Result({7, 8});
+  EXPECT_THAT(auditor->types(), ElementsAre(FrameType::kAudit)) << "no digest follows";
+}
+
+TEST_F(IntegrityTest, EmptyContributionIsAuditedAsSuch) {
+  Plan();
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    ASSERT_TRUE(generation_.Push(tensor_, rank, {}).ok());
+  }
+  node_.loop.Settle();
+  FakeLink* const auditor = node_.tcp.Open();
+  ASSERT_THAT(auditor->types(), ElementsAre(FrameType::kAudit));
+  EXPECT_EQ(auditor->frames[0].header.flags, kFlagEmpty);
+  EXPECT_EQ(auditor->frames[0].header.round, Round(1));
+  EXPECT_THAT(auditor->frames[0].payload, IsEmpty());
 }
 
 TEST_F(IntegrityTest, JobWithoutAllNodesIsNotAudited) {
