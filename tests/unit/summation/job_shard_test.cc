@@ -306,6 +306,46 @@ TEST_F(JobShardTest, AuditIsNotMadeWithLostNodes) {
   EXPECT_EQ(findings_.size(), 1u);
 }
 
+TEST_F(JobShardTest, LinkThatClosesWhileItReceivesNoLongerHoldsUpAHandOver) {
+  job_->Add(Summed(0));
+  FrameHeader header = Header(FrameType::kContribution, 0, 0, 1);
+  header.payload_bytes = 4;
+  ASSERT_TRUE(job_->Place(&nodes_[0]->port, header).ok());
+  job_->HandOver(kFixtureTensor, {0}, PlanVersion(5));
+  EXPECT_EQ(link(1).Count(FrameType::kMoved), 0u);
+  job_->OnLeft(&nodes_[0]->port, absl::UnavailableError("gone"));
+  EXPECT_EQ(link(1).Count(FrameType::kMoved), 1u);
+  EXPECT_EQ(link(0).Count(FrameType::kMoved), 0u) << "it is told when it is back";
+}
+
+TEST_F(JobShardTest, FormerLinkOfANodeTakesNothingFromItsNewLink) {
+  const auto again = MakeNode();
+  ASSERT_TRUE(Admit(again.get(), 1).ok());
+  again->port.Attach();
+  job_->OnLeft(&nodes_[1]->port, absl::UnavailableError("gone"));
+  job_->LimitInFlight(77);
+  EXPECT_EQ(again->link.in_flight, 77u);
+}
+
+TEST_F(JobShardTest, ContributionInTheMemoryOfANodeThatLeavesIsForgotten) {
+  traits_.by_reference = true;
+  job_->Add(Summed(0));
+  const float value = 2;
+  int released = 0;
+  FrameHeader header = Header(FrameType::kContribution, 1, 0, 1);
+  header.payload_bytes = sizeof(value);
+  ASSERT_TRUE(job_->OnFrame(&nodes_[1]->port, header,
+                            Payload(std::as_bytes(std::span<const float>(&value, 1)),
+                                    [&released] { ++released; }))
+                  .ok());
+  EXPECT_EQ(released, 0);
+  job_->OnLeft(&nodes_[1]->port, absl::UnavailableError("gone"));
+  EXPECT_EQ(released, 1);
+  std::vector<OpenRoundInfo> open;
+  job_->RollCall(1, &open);
+  EXPECT_TRUE(open.empty()) << "no contribution is left";
+}
+
 TEST_F(JobShardTest, LinkThatClosesAbandonsItsAuditsByReference) {
   traits_.by_reference = true;
   const auto node = MakeNode();

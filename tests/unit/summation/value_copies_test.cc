@@ -51,7 +51,10 @@ TEST_F(ValueCopiesTest, FormerCopyIsReusedWhenItIsFree) {
 }
 
 TEST_F(ValueCopiesTest, JobPaysForCopiesAboveTheReservedCopies) {
-  std::vector<std::shared_ptr<Arena>> lent = {Next(), Next()};
+  std::vector<std::shared_ptr<Arena>> lent = {Next()};
+  EXPECT_TRUE(copies_.AnyIsFree()) << "a second is reserved";
+  lent.push_back(Next());
+  EXPECT_FALSE(copies_.AnyIsFree());
   EXPECT_FALSE(copies_.HasFurther());
   EXPECT_EQ(budget_.used(), 0u);
   lent.push_back(Next());

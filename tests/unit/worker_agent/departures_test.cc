@@ -132,6 +132,29 @@ TEST_F(DeparturesTest, PlannedTensorIsAwaitedByItsNumber) {
   EXPECT_EQ(beat.awaited(0).tensor_id(), 6u);
 }
 
+TEST_F(DeparturesTest, OnlyWholeRoundsOfAllNodesAreAwaited) {
+  const auto latest = generation_.Declare(Floats("latest", 2, ReduceOp::kAccumulate));
+  const auto wrong = generation_.Declare(Floats("wrong", 2));
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    ASSERT_TRUE(generation_.Push(latest, rank, {1, 2}).ok());
+    ASSERT_TRUE(generation_.Push(wrong, rank, {1, 2}).ok());
+  }
+  ASSERT_TRUE(generation_.Push(tensor_, 0, {1, 2}).ok()) << "rank 1 of this node is missing";
+  wrong->error = absl::InternalError("wrong");
+  node_.loop.Pass(absl::Seconds(1));
+  v1::NodeUpdate departed;
+  departed.set_departed(true);
+  departures_.Apply(departed);
+  v1::HeartbeatRequest beat;
+  departures_.FillBeat(&beat);
+  ASSERT_EQ(beat.awaited_size(), 1);
+  EXPECT_EQ(beat.awaited(0).name(), "latest") << "its plan awaits the other nodes";
+  generation_.Apply(FakeGeneration::PlanOf(7, "latest", 2, {2}));
+  beat.Clear();
+  departures_.FillBeat(&beat);
+  EXPECT_EQ(beat.awaited_size(), 0) << "each node has rounds of its own";
+}
+
 TEST_F(DeparturesTest, NodeIsIdleWhenAllRanksHaveLeft) {
   departures_.MaybeReportIdle();
   EXPECT_FALSE(departures_.idle_reported());
