@@ -157,6 +157,13 @@ TEST_F(DeviceSourceTest, ContributionOnAGpuThatNoNicReadsIsNotReadYet) {
   EXPECT_EQ(node_.counters.direct_bytes, 0u);
 }
 
+TEST_F(DeviceSourceTest, OfferedMemoryIsNotReadIfNoServerIsReachedOverRdma) {
+  JoinAll();
+  tensor_->device.range = *DeviceRange::Reserve(UniqueFd(), tensor_->bytes);
+  ASSERT_TRUE(PushFromDevice(0).ok());
+  EXPECT_FALSE(trainer(0).Last<ipc::ContributeMessage>().direct);
+}
+
 TEST_F(DeviceSourceTest, OnlyTheDirectRankOffersMemoryAndCopies) {
   JoinAll();
   const ipc::DirectMessage offer{.tensor = tensor_->number, .bytes = tensor_->bytes};
