@@ -119,6 +119,16 @@ TEST_F(PaceTest, ServerThatCountsInFullIsNotTried) {
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(Window(0.5, 0.5).empty());
 }
 
+TEST_F(PaceTest, ServerThatHasCountedInFullIsTriedAsANewOne) {
+  reduced_ = {kSlow};
+  LevelWindowsBeforeATrial();
+  ItWasTooMuch();
+  reduced_.clear();
+  EXPECT_TRUE(Window(0.5, 0.5).empty());
+  reduced_ = {kSlow};
+  EXPECT_EQ(LevelWindowsBeforeATrial(), Pace::kPatience);
+}
+
 TEST_F(PaceTest, FullServerIsNotSlowBecauseAReducedServerHasLittleToDo) {
   weights_ = {{ServerId(1), 1}, {kSlow, 1}};
   reduced_ = {kSlow};
