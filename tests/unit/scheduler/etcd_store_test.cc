@@ -111,6 +111,18 @@ TEST_F(EtcdStoreTest, KeepsWhatWasWritten) {
   EXPECT_THAT(*store->Load(), ElementsAre(Pair("a", bytes), Pair("c", ""), Pair("d", "4")));
 }
 
+TEST_F(EtcdStoreTest, AddressThatEndsWithASlashHasTheUsualPrefix) {
+  const std::string address = absl::StrFormat("127.0.0.1:%d", port_);
+  auto store = *EtcdStore::Open(address + "/");
+  ASSERT_TRUE(Lead(store.get(), "a").ok());
+  const std::vector<StoreWrite> writes = {{"b", "2"}};
+  ASSERT_TRUE(store->Apply(writes).ok());
+  store.reset();
+  store = *EtcdStore::Open(address);
+  ASSERT_TRUE(Lead(store.get(), "a").ok());
+  EXPECT_THAT(*store->Load(), ElementsAre(Pair("b", "2")));
+}
+
 TEST_F(EtcdStoreTest, BatchOfAnySizeIsAtomic) {
   auto store = Open();
   ASSERT_TRUE(Lead(store.get(), "a").ok());

@@ -32,6 +32,15 @@ TEST(OwnershipTest, LaterOwnerOpensWithTheLastReport) {
   EXPECT_FALSE(owner.AnyLacks());
 }
 
+TEST(OwnershipTest, ReportThatIsNotAwaitedEndsNothing) {
+  Ownership owner(2, PlanVersion(1), /*handed_over=*/false);
+  EXPECT_FALSE(owner.Lose(NodeId(0)));
+  EXPECT_FALSE(owner.OnReport(NodeId(0), Round(5))) << "of a lost node";
+  EXPECT_TRUE(owner.OnReport(NodeId(1), Round(4)));
+  EXPECT_FALSE(owner.OnReport(NodeId(1), Round(4))) << "the recovery is over";
+  EXPECT_EQ(owner.newest(), Round(4));
+}
+
 TEST(OwnershipTest, NoNodeLacksAResultIfAllReportTheSameRound) {
   Ownership owner(2, PlanVersion(1), /*handed_over=*/false);
   owner.OnReport(NodeId(0), Round(0));
