@@ -315,18 +315,13 @@ void Engine::ForgetTensors(HeldJob* job) {
   job->owned_bytes.clear();
 }
 
-// Every link gets a part of the machine's link in proportion to its results in a round. A colocated
-// server shares the machine's link with its node, which sends all contributions except those that
-// are summed right here.
+// Every link gets a part of the machine's link in proportion to its results in a round.
 void Engine::LimitInFlight(JobId id, const HeldJob& job) const {
   const size_t limit = options_.send_limits.results_in_flight;
   if (limit == SendLimits::kUnlimited) return;
-  const auto own = static_cast<double>(
+  const double sent = BytesSentBeside(
+      /*colocated=*/options_.network != nullptr, job.spec.num_nodes, job.all_bytes,
       std::accumulate(job.owned_bytes.begin(), job.owned_bytes.end(), uint64_t{0}));
-  const double nodes = job.spec.num_nodes;
-  const bool colocated = options_.network != nullptr;
-  const double sent =
-      colocated ? static_cast<double>(job.all_bytes) + (nodes - 2) * own : nodes * own;
   if (sent <= 0) return;
   for (size_t i = 0; i < job.owned_bytes.size(); ++i) {
     const double part = static_cast<double>(job.owned_bytes[i]) / sent;

@@ -35,6 +35,16 @@ inline size_t PartInFlight(size_t in_flight, double part) {
   return static_cast<size_t>(static_cast<double>(in_flight) * part);
 }
 
+// The bytes that a machine sends in a round on the link that a summation server uses, of a job of
+// `nodes` nodes and `job_bytes`, of which the server owns `own_bytes`. A colocated server shares
+// the link with its node, which sends all contributions except those that are summed right there.
+inline double BytesSentBeside(bool colocated, uint32_t nodes, uint64_t job_bytes,
+                              uint64_t own_bytes) {
+  const auto own = static_cast<double>(own_bytes);
+  if (!colocated) return nodes * own;
+  return static_cast<double>(job_bytes) - own + (nodes - 1.0) * own;
+}
+
 // The limits for a machine whose link has `bandwidth_bps` (bits per second, each direction; 0:
 // unknown). Slow links get smaller limits, in proportion to their bandwidth: with 400 Mbit/s rounds
 // end 2 to 7 % earlier than with the limits for fast links (docs/performance.md).

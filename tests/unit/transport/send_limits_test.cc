@@ -25,5 +25,14 @@ TEST(SendLimitsTest, ASlowLinkHasLimitsOfMilliseconds) {
   EXPECT_EQ(SendLimitsFor(1e6).window_bytes, 16u << 10) << "none is smaller";
 }
 
+TEST(SendLimitsTest, ServerSendsItsResultsToAllNodes) {
+  EXPECT_EQ(BytesSentBeside(/*colocated=*/false, /*nodes=*/4, 1000, 200), 800);
+}
+
+TEST(SendLimitsTest, ColocatedServerSharesItsLinkWithTheContributionsOfItsNode) {
+  EXPECT_EQ(BytesSentBeside(/*colocated=*/true, /*nodes=*/4, 1000, 200), 800 + 600);
+  EXPECT_EQ(BytesSentBeside(/*colocated=*/true, /*nodes=*/1, 1000, 1000), 0) << "nothing leaves";
+}
+
 }  // namespace
 }  // namespace addend

@@ -237,6 +237,17 @@ TEST_F(TrainerLinkTest, MessageShorterThanItsFixedPartIsRefused) {
                 "87 bytes is too short");
 }
 
+TEST_F(TrainerLinkTest, LongestMessageIsHeard) {
+  const size_t fixed = PacketOf(ipc::ProgressMessage{.text = ""}).size();
+  const Packet longest =
+      PacketOf(ipc::ProgressMessage{.text = std::string(ipc::kMaxMessageBytes - fixed, 'a')});
+  ASSERT_EQ(longest.size(), ipc::kMaxMessageBytes);
+  trainer_->Send(longest);
+  loop_.Turn();
+  EXPECT_THAT(events_.heard, SizeIs(1));
+  EXPECT_THAT(events_.gone, IsEmpty());
+}
+
 TEST_F(TrainerLinkTest, MessageLongerThanAnyIsRefused) {
   ExpectRefusal(Packet(ipc::kMaxMessageBytes + 1), "16385 bytes is too long");
 }
