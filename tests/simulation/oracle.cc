@@ -91,6 +91,9 @@ std::vector<std::byte> Oracle::Reference(const JobPlan& job, const GenerationId&
                                          size_t tensor, uint64_t round,
                                          const std::set<uint32_t>& without) const {
   const TensorSetting& setting = job.tensors[tensor];
+  if (setting.op == ReduceOp::kBroadcast) {
+    return Contribution(job, generation, tensor, round, setting.root);
+  }
   std::vector<std::byte> sum;
   WithType(setting.dtype, [&](auto zero) {
     using T = decltype(zero);

@@ -27,6 +27,9 @@ struct TensorSetting {
   uint64_t elements = 0;
   uint64_t bytes() const { return elements * SizeOf(dtype); }
   bool asynchronous() const { return op == ReduceOp::kAccumulate; }
+  uint32_t root = 0;  // the rank whose contribution is broadcast
+  // The rank contributes values, and not only its presence.
+  bool Contributes(uint32_t rank) const { return op != ReduceOp::kBroadcast || rank == root; }
 };
 
 // A job of the simulation. Constant.

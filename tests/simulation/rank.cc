@@ -243,9 +243,11 @@ void Rank::PushStep() {
     }
     // A view is valid until the second round after it.
     if (job_->pipelined > 1 || random.OneIn(2)) one.out.resize(one.in.size());
-    const Error error = client_->operations.Push(
-        client_->tensors[i], one.in.data(), one.out.empty() ? nullptr : one.out.data(),
-        static_cast<int32_t>(random.Below(3)), &one.operation);
+    const bool contributes = i == job_->tensors.size() || job_->tensors[i].Contributes(rank());
+    const Error error =
+        client_->operations.Push(client_->tensors[i], contributes ? one.in.data() : nullptr,
+                                 one.out.empty() ? nullptr : one.out.data(),
+                                 static_cast<int32_t>(random.Below(3)), &one.operation);
     if (!error.ok()) {
       open_.push_back(std::move(step));
       return Fail(error);

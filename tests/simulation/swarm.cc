@@ -515,10 +515,16 @@ Schedule Draw(uint64_t seed) {
     job.shrink = job.nodes > 1 && random.OneIn(3);
     const uint64_t tensors = random.Between(1, 5);
     for (uint64_t t = 0; t < tensors; ++t) job.tensors.push_back(DrawTensor(&random, t));
-    // Updates of a lost node may be lost with an owner.
-    if (!job.shrink && random.OneIn(2)) {
-      for (TensorSetting& tensor : job.tensors) {
-        if (random.OneIn(2)) tensor.op = ReduceOp::kAccumulate;
+    // Not where nodes are lost and others go on: updates of a lost node may be lost with an owner,
+    // and without its root a broadcast fails.
+    const bool accumulates = random.OneIn(2), broadcasts = random.OneIn(4);
+    for (TensorSetting& tensor : job.tensors) {
+      if (job.shrink) break;
+      if (accumulates && random.OneIn(2)) {
+        tensor.op = ReduceOp::kAccumulate;
+      } else if (broadcasts && random.OneIn(2)) {
+        tensor.op = ReduceOp::kBroadcast;
+        tensor.root = static_cast<uint32_t>(random.Below(job.ranks()));
       }
     }
     for (const TensorSetting& tensor : job.tensors) bytes += tensor.bytes();
