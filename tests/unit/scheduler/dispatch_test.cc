@@ -140,6 +140,27 @@ TEST_F(StatusViewTest, StatusShowsMembersTensorsAndShares) {
   EXPECT_EQ(status.jobs(0).shares(0).assigned(), 1);
 }
 
+TEST_F(StatusViewTest, StatusOfAJobHasNothingOfOtherJobs) {
+  v1::GetStatusResponse all;
+  for (const auto& [id, job] : {std::pair(1, ""), std::pair(2, "a"), std::pair(3, "b")}) {
+    v1::ServerStatus& server = *all.add_servers();
+    server.set_server_id(id);
+    server.set_colocated(id != 1);
+    server.set_job(job);
+    all.add_events()->set_job(job);
+  }
+  all.add_jobs()->set_name("a");
+  all.add_jobs()->set_name("b");
+  const v1::GetStatusResponse part = StatusView::OfJob(all, "a");
+  ASSERT_EQ(part.servers_size(), 2) << "the CPU server, and the colocated server of the job";
+  EXPECT_EQ(part.servers(0).server_id(), 1u);
+  EXPECT_EQ(part.servers(1).server_id(), 2u);
+  ASSERT_EQ(part.jobs_size(), 1);
+  EXPECT_EQ(part.jobs(0).name(), "a");
+  ASSERT_EQ(part.events_size(), 2) << "those of no job, and of the job";
+  EXPECT_EQ(part.events(1).job(), "a");
+}
+
 TEST_F(StatusViewTest, StatusShowsANode) {
   AddNodes(2);
   Node& node = job_.nodes.at(NodeId(1));
