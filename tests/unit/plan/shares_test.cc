@@ -99,6 +99,14 @@ TEST(SharesTest, OneGpuMachineNeedsNoNetwork) {
   }
 }
 
+TEST(SharesTest, OneGpuMachineNeedsAnotherServerOnlyForMemory) {
+  PlanInput input = HomogeneousInput(1, 1, 1000, kBps);
+  input.limit_bytes = {1000, std::numeric_limits<double>::infinity()};
+  EXPECT_EQ(MustPlan(input).cpu_shares, std::vector<double>{0});
+  input.limit_bytes[0] = 900;
+  EXPECT_GT(MustPlan(input).cpu_shares[0], 0);
+}
+
 TEST(SharesTest, TwoGpuMachinesFollowTheEquationsToo) {
   for (int k = 0; k <= 2; ++k) {
     const Plan plan = Homogeneous(2, k);

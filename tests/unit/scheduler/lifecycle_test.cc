@@ -36,6 +36,9 @@ TEST_F(LifecycleTest, FormingJobNamesTheNodesThatHoldItUp) {
   EXPECT_THAT(WaitsFor(job_, fleet_), HasSubstr("node 1 of 2 (ranks 0..1): registered, but"));
   job_.settings.set_num_nodes(4);
   EXPECT_THAT(WaitsFor(job_, fleet_), HasSubstr("nodes 2 and 3 of 4 (ranks 0..3): not registered"));
+  job_.settings.set_num_nodes(1000);
+  EXPECT_THAT(WaitsFor(job_, fleet_),
+              HasSubstr("nodes 2, 3, 4, 5, 6, 7, 8, 9 and 990 others of 1000"));
 }
 
 TEST_F(LifecycleTest, NodesAreNotToldAnewTooOften) {
