@@ -291,7 +291,8 @@ void Rank::Fail(const Error& error) {
   process_->Trace(absl::StrFormat("fails: %s", error.text));
   cluster_->oracle()->OnFailure(*job_, rank(), error);
   const std::unique_ptr<AgentHost>& agent = cluster_->agent(job_, node_);
-  const bool decided = agent != nullptr && agent->OwnersHaveDecided(generation_);
+  const bool decided =
+      agent != nullptr && !agent->failed() && agent->OwnersHaveDecided(generation_);
   if (error.code == ADDEND_ERROR_PEER_LOST && decided) {
     cluster_->oracle()->OnEnd(*job_, generation_, rank(), CompleteRounds());
   }

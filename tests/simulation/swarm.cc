@@ -489,7 +489,7 @@ TensorSetting DrawTensor(Random* random, size_t number) {
 
 }  // namespace
 
-Schedule Draw(uint64_t seed) {
+Schedule Draw(uint64_t seed, bool power_loss) {
   Random random(seed * 2 + 1);
   Schedule schedule;
   schedule.seed = seed;
@@ -562,6 +562,7 @@ Schedule Draw(uint64_t seed) {
            Fault::Kind::kKillRank},
           8);
   }
+  if (!power_loss) weigh({Fault::Kind::kPowerLoss}, 0);
   const uint64_t sum = std::accumulate(std::begin(weights), std::end(weights), uint64_t{0});
   const uint64_t faults = sum == 0 ? 0 : random.Below(120);
   const absl::Duration between = random.Scale(absl::Milliseconds(1), absl::Seconds(2));
@@ -603,6 +604,9 @@ Schedule Draw(uint64_t seed) {
     plan.path.latency = random.Scale(pause / 16, pause / 2);
     plan.path.jitter = random.Scale(pause / 16, pause);
   }
+  // A lease is long compared with the calls that renew it.
+  plan.path.latency = std::min(plan.path.latency, plan.lease / 32);
+  plan.path.jitter = std::min(plan.path.jitter, plan.lease / 32);
   schedule.faults_in_changes = faults > 0 && random.OneIn(3);
   return schedule;
 }

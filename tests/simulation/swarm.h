@@ -60,7 +60,8 @@ struct Outcome {
   std::vector<std::string> last_lines;
 };
 
-Schedule Draw(uint64_t seed);
+// `power_loss`: the store may lose its last writes once.
+Schedule Draw(uint64_t seed, bool power_loss = false);
 std::string Describe(const Schedule& schedule);
 // `trace`: print every event.
 Outcome Play(const Schedule& schedule, bool trace);
