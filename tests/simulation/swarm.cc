@@ -358,9 +358,6 @@ class Story final {
         return KillNow(*process);
       }
       if (what < 6) return CutInChange(host, process->host(), lasts);
-      if (what < 8 && lease() >= kForgiven) {  // no reason to take the node for lost
-        return CutInChange(host, cluster_.place()->host, std::min(lasts, lease() / 4));
-      }
       if (what < 12) return ResetInChange(host, process->host());
       // With a result that the node does not have.
       const absl::Duration after = world_.random().Between(absl::ZeroDuration(), latency());
