@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
+#include "lib/base/limits.h"
 
 namespace addend {
 namespace {
@@ -65,6 +66,7 @@ void Job::NextPlanVersion() {
 }
 
 TensorId Job::NextTensor() {
+  static_assert(kTensorsLeft > kMaxTensors);
   if (first_given_tensor == 0) {
     next_tensor += kTensorsLeft;
     first_given_tensor = next_tensor;

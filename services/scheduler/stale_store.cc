@@ -43,11 +43,13 @@ void StaleStore::CompareWithNode(const v1::Announced& told) {
                                                generation, job_.name));
   }
   if (job_.IsForgotten(TensorId(told.tensor_id()))) {
+    const uint32_t next =
+        told.tensor_id() < job_.first_given_tensor ? job_.stored_next_tensor : job_.next_tensor;
     return FailForgotten(
         told,
         absl::StrFormat("the nodes of job '%s' have tensors up to number %d, but the scheduler's "
                         "store ends with number %d",
-                        job_.name, told.tensor_id(), job_.stored_next_tensor - 1));
+                        job_.name, told.tensor_id(), next - 1));
   }
   // Nothing is planned before a generation has begun, so nobody was told of a higher version.
   if (current.state == v1::FORMING) return;

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "absl/strings/str_format.h"
 #include "services/scheduler/handover.h"
 #include "services/scheduler/stale_store.h"
 #include "tests/unit/scheduler/job_scope_fixture.h"
@@ -129,6 +130,8 @@ TEST_F(StaleStoreTest, GenerationWithATensorThatTheStoreHasLostFails) {
   Compare(told);
   EXPECT_EQ(job_.current.state, v1::FAILED);
   EXPECT_EQ(job_.next_tensor, told.tensor_id() + 1) << "the number is not given again";
+  EXPECT_THAT(job_.current.reason,
+              HasSubstr(absl::StrFormat("ends with number %d", told.tensor_id() - 1)));
 }
 
 TEST_F(StaleStoreTest, TensorThatTheStoreHasLostIsNotMistakenForALaterTensor) {
@@ -140,6 +143,8 @@ TEST_F(StaleStoreTest, TensorThatTheStoreHasLostIsNotMistakenForALaterTensor) {
   Compare(told);
   EXPECT_EQ(job_.current.state, v1::FAILED);
   EXPECT_EQ(job_.next_tensor, job_.first_given_tensor + 1);
+  EXPECT_THAT(job_.current.reason,
+              HasSubstr(absl::StrFormat("ends with number %d", told.tensor_id() - 1)));
 }
 
 TEST_F(StaleStoreTest, GenerationThatTheStoreHasLostFailsUnderItsNumber) {
