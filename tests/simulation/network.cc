@@ -55,8 +55,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool HasRoom(int side) const { return ways_[side].unread < kKernelBuffer; }
   // Sends a packet from `side`.
   void Send(int side, Packet packet);
-  // Sends a packet from a server that means ill.
-  void Forge(Packet packet);
+  // Sends a packet as it is, in its turn.
+  void Enqueue(int side, Packet packet);
   // The path has healed: the packets that waited go on.
   void Resume();
   // Both ends lose the connection, each by itself. Nothing more arrives.
@@ -179,15 +179,13 @@ void Connection::Send(int side, Packet packet) {
   if (side == 1 && !packet.goodbye) {
     network_->NoteFrame(*ends_[1].process, *ends_[0].process, packet.header);
   }
+  Enqueue(side, std::move(packet));
+}
+
+void Connection::Enqueue(int side, Packet packet) {
   ways_[side].unread += packet.bytes();
   packet.number = ++ways_[side].sent;
   Depart(side, std::move(packet));
-}
-
-void Connection::Forge(Packet packet) {
-  ways_[1].unread += packet.bytes();
-  packet.number = ++ways_[1].sent;
-  Depart(1, std::move(packet));
 }
 
 void Connection::Depart(int from, Packet packet) {
@@ -596,7 +594,7 @@ bool Network::Forge(const Process& server, const Process& node,
                     .payload = std::vector<std::byte>(header.payload_bytes, std::byte{0x5a}),
                     .goodbye = std::nullopt};
       packet.header.round = Round(header.round.value() + 1);
-      connection->Forge(std::move(packet));
+      connection->Enqueue(1, std::move(packet));
     }
     return true;
   }

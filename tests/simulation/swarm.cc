@@ -1,6 +1,7 @@
 #include "tests/simulation/swarm.h"
 
 #include <algorithm>
+#include <functional>
 #include <initializer_list>
 #include <iterator>
 #include <numeric>
@@ -316,6 +317,14 @@ class Story final {
     if (forged) Note(fault, node->process()->name());
   }
 
+  // Calls `then` when the next such frame leaves the server for the host, if faults still happen.
+  void AtNext(FrameType type, const Process& server, const std::string& host,
+              std::function<void()> then) {
+    cluster_.network()->Await(type, server, host, [this, then = std::move(then)] {
+      if (world_.Now() < last_) then();
+    });
+  }
+
   // The next result that the server sends to the host is lost, and the server dies or hands over,
   // while other hosts have the result.
   void EndAtResult(const std::shared_ptr<Process>& server, const std::string& host, bool drains) {
@@ -323,20 +332,18 @@ class Story final {
     const absl::Duration arrives = latency() + schedule_.plan.path.jitter;
     const absl::Duration lost = random.Between(absl::ZeroDuration(), arrives);
     const absl::Duration ends = random.Between(absl::ZeroDuration(), 4 * arrives);
-    cluster_.network()->Await(
-        FrameType::kResult, *server, host, [this, server, host, drains, lost, ends] {
-          if (world_.Now() >= last_) return;
-          if (drains) {
-            world_.After(lost,
-                         [this, server, host] { cluster_.network()->Reset(host, server->host()); });
-            return world_.After(ends, [this, server] { DrainNow(*server); });
-          }
-          cluster_.network()->Cut(host, server->host());
-          world_.After(ends, [this, server, host] {
-            KillNow(*server);
-            cluster_.network()->Heal(host, server->host());
-          });
-        });
+    AtNext(FrameType::kResult, *server, host, [this, server, host, drains, lost, ends] {
+      if (drains) {
+        world_.After(lost,
+                     [this, server, host] { cluster_.network()->Reset(host, server->host()); });
+        return world_.After(ends, [this, server] { DrainNow(*server); });
+      }
+      cluster_.network()->Cut(host, server->host());
+      world_.After(ends, [this, server, host] {
+        KillNow(*server);
+        cluster_.network()->Heal(host, server->host());
+      });
+    });
   }
 
   // While a node follows other owners, something happens to an owner or to the path to it.
@@ -361,10 +368,9 @@ class Story final {
       if (what < 12) return ResetInChange(host, process->host());
       // With a result that the node does not have.
       const absl::Duration after = world_.random().Between(absl::ZeroDuration(), latency());
-      cluster_.network()->Await(
-          FrameType::kResult, *process, host, [this, host, other = process->host(), after] {
-            world_.After(after, [this, host, other] { ResetInChange(host, other); });
-          });
+      AtNext(FrameType::kResult, *process, host, [this, host, other = process->host(), after] {
+        world_.After(after, [this, host, other] { ResetInChange(host, other); });
+      });
     });
   }
   // The next owner dies after the hand-over, of which the node hears late.
@@ -375,8 +381,7 @@ class Story final {
     Random& random = world_.random();
     const absl::Duration dies = random.Between(absl::ZeroDuration(), 4 * latency());
     const absl::Duration cut = random.Scale(4 * latency(), 64 * latency());
-    cluster_.network()->Await(FrameType::kMoved, *from, host, [this, host, from, to, dies, cut] {
-      if (world_.Now() >= last_) return;
+    AtNext(FrameType::kMoved, *from, host, [this, host, from, to, dies, cut] {
       CutInChange(host, from->host(), cut);
       world_.After(dies, [this, to] { KillNow(*to); });
     });
