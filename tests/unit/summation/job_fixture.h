@@ -66,6 +66,16 @@ class RecordingLink final : public Link {
     return found;
   }
   size_t Count(FrameType type) const { return Take(type).size(); }
+  std::vector<FrameType> Types() const {
+    std::vector<FrameType> types;
+    for (const Frame& frame : frames) types.push_back(frame.header.type);
+    return types;
+  }
+  // The node reads all that was sent.
+  void ReadAll() {
+    Finish();
+    frames.clear();
+  }
   const FrameHeader& Last() const { return frames.back().header; }
 
   std::vector<Frame> frames;

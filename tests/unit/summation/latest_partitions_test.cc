@@ -62,17 +62,8 @@ class LatestPartitionsTest : public JobFixture {
     ASSERT_TRUE(Report(0, 3, {.updates = 6, .applied = {3, 3}}).ok());
     ASSERT_TRUE(Report(1, 2, {.updates = 5, .applied = {3, 2}}).ok());
   }
-  // The nodes read all that was sent.
   void ReadAll() {
-    for (const auto& node : nodes_) {
-      node->link.Finish();
-      node->link.frames.clear();
-    }
-  }
-  std::vector<FrameType> TypesTo(uint32_t node) {
-    std::vector<FrameType> types;
-    for (const auto& frame : link(node).frames) types.push_back(frame.header.type);
-    return types;
+    for (const auto& node : nodes_) node->link.ReadAll();
   }
   std::vector<OpenRoundInfo> RollCall(size_t limit = 10) {
     std::vector<OpenRoundInfo> open;
@@ -183,7 +174,7 @@ TEST_F(LatestPartitionsTest, OrdersAndFramesAboutAPartitionThatIsNotHereHaveNoEf
   EXPECT_TRUE(Push(0, 1, 1).ok());
   EXPECT_TRUE(ReportNothing(0).ok());
   Sync(0, 1);
-  EXPECT_THAT(TypesTo(0), IsEmpty());
+  EXPECT_THAT(link(0).Types(), IsEmpty());
   EXPECT_EQ(job_.partitions, 0u);
   EXPECT_EQ(latest_->SpecOf(PartitionAt(0)), nullptr);
 }
@@ -192,15 +183,15 @@ TEST_F(LatestPartitionsTest, UpdateForAFormerOwnershipOrDuringARestorationIsDrop
   AwaitCopyOfNode0();
   ReadAll();
   EXPECT_TRUE(Push(1, 3, 1).ok());
-  EXPECT_THAT(TypesTo(1), IsEmpty()) << "the value is not there yet";
+  EXPECT_THAT(link(1).Types(), IsEmpty()) << "the value is not there yet";
   ASSERT_TRUE(Supply(0, 3, {42}).ok());
   ReadAll();
   plan_ = PlanVersion(4);
   EXPECT_TRUE(Push(1, 4, 1).ok());
-  EXPECT_THAT(TypesTo(1), IsEmpty());
+  EXPECT_THAT(link(1).Types(), IsEmpty());
   plan_ = PlanVersion(5);
   EXPECT_TRUE(Push(1, 2, 1).ok());
-  EXPECT_THAT(TypesTo(1), IsEmpty()) << "it has the answer to this round";
+  EXPECT_THAT(link(1).Types(), IsEmpty()) << "it has the answer to this round";
   EXPECT_EQ(context_.stats.updates_applied, 0u);
 }
 
@@ -223,7 +214,7 @@ TEST_F(LatestPartitionsTest, OnlyTheRequestedCopyIsTaken) {
   plan_ = PlanVersion(4);
   EXPECT_TRUE(Supply(0, 3, {41}).ok());
   plan_ = PlanVersion(5);
-  EXPECT_THAT(TypesTo(1), IsEmpty());
+  EXPECT_THAT(link(1).Types(), IsEmpty());
   ASSERT_EQ(RollCall().size(), 1u);
   ASSERT_TRUE(Supply(0, 3, {42}).ok());
   EXPECT_THAT(RollCall(), IsEmpty());
@@ -237,9 +228,9 @@ TEST_F(LatestPartitionsTest, HolderThatReportsAgainIsAskedAgain) {
   AwaitCopyOfNode0();
   ReadAll();
   ASSERT_TRUE(Report(1, 2, {.updates = 5, .applied = {3, 2}}).ok());
-  EXPECT_THAT(TypesTo(1), IsEmpty());
+  EXPECT_THAT(link(1).Types(), IsEmpty());
   ASSERT_TRUE(Report(0, 3, {.updates = 6, .applied = {3, 3}}).ok());
-  ASSERT_THAT(TypesTo(0), ElementsAre(FrameType::kSendAgain));
+  ASSERT_THAT(link(0).Types(), ElementsAre(FrameType::kSendAgain));
   EXPECT_TRUE(link(0).Last().flags & kFlagResult);
   EXPECT_EQ(link(0).Last().round, Round(3));
 }
@@ -249,18 +240,19 @@ TEST_F(LatestPartitionsTest, RepeatedReportIsAnsweredWithTheRoundAndAMissingAnsw
   ASSERT_TRUE(Supply(0, 3, {42}).ok());
   ReadAll();
   ASSERT_TRUE(Report(0, 3, {.updates = 6, .applied = {3, 3}}).ok());
-  EXPECT_THAT(TypesTo(0), ElementsAre(FrameType::kRecover));
+  EXPECT_THAT(link(0).Types(), ElementsAre(FrameType::kRecover));
   ASSERT_TRUE(Report(1, 2, {.updates = 5, .applied = {3, 2}}).ok());
-  EXPECT_THAT(TypesTo(1), ElementsAre(FrameType::kRecover, FrameType::kStamp, FrameType::kResult));
+  EXPECT_THAT(link(1).Types(),
+              ElementsAre(FrameType::kRecover, FrameType::kStamp, FrameType::kResult));
 }
 
 TEST_F(LatestPartitionsTest, ValueWithoutAnyCopyIsEmpty) {
   plan_ = PlanVersion(5);
   Add(5);
   ASSERT_TRUE(ReportNothing(0).ok());
-  EXPECT_THAT(TypesTo(0), IsEmpty()) << "node 1 may have a copy";
+  EXPECT_THAT(link(0).Types(), IsEmpty()) << "node 1 may have a copy";
   ASSERT_TRUE(ReportNothing(1).ok());
-  EXPECT_THAT(TypesTo(0), ElementsAre(FrameType::kRecover));
+  EXPECT_THAT(link(0).Types(), ElementsAre(FrameType::kRecover));
   EXPECT_THAT(RollCall(), IsEmpty());
   ASSERT_TRUE(Push(0, 1, 7).ok());
   EXPECT_EQ(link(0).frames.back().values(), Floats{7});
@@ -272,24 +264,25 @@ TEST_F(LatestPartitionsTest, NodeThatConnectsAgainLearnsOfTheHandOver) {
   ASSERT_TRUE(Push(0, 1, 5).ok());
   ReadAll();
   Sync(0, 0);
-  EXPECT_THAT(TypesTo(0), IsEmpty()) << "the partition is here";
+  EXPECT_THAT(link(0).Types(), IsEmpty()) << "the partition is here";
   latest_->HandOver(PartitionAt(0), PlanVersion(5));
   ReadAll();
   Sync(0, 0);
-  EXPECT_THAT(TypesTo(0), ElementsAre(FrameType::kStamp, FrameType::kResult, FrameType::kMoved));
+  EXPECT_THAT(link(0).Types(),
+              ElementsAre(FrameType::kStamp, FrameType::kResult, FrameType::kMoved));
   Sync(1, 0);
-  EXPECT_THAT(TypesTo(1), ElementsAre(FrameType::kMoved));
+  EXPECT_THAT(link(1).Types(), ElementsAre(FrameType::kMoved));
   ReadAll();
   plan_ = PlanVersion(5);
   Sync(0, 0);
-  EXPECT_THAT(TypesTo(0), IsEmpty()) << "it follows the next owner";
+  EXPECT_THAT(link(0).Types(), IsEmpty()) << "it follows the next owner";
 }
 
 TEST_F(LatestPartitionsTest, FailedGenerationHandsNothingOver) {
   Add();
   job_.spec.failed = true;
   latest_->HandOver(PartitionAt(0), PlanVersion(5));
-  EXPECT_THAT(TypesTo(0), IsEmpty());
+  EXPECT_THAT(link(0).Types(), IsEmpty());
 }
 
 TEST_F(LatestPartitionsTest, TakeOverInAFailedGenerationAbortsThePartition) {
@@ -301,7 +294,7 @@ TEST_F(LatestPartitionsTest, TakeOverInAFailedGenerationAbortsThePartition) {
   ASSERT_TRUE(ReportNothing(0).ok() && ReportNothing(1).ok());
   ReadAll();
   ASSERT_TRUE(Push(0, 1, 1).ok());
-  EXPECT_THAT(TypesTo(0), ElementsAre(FrameType::kAborted));
+  EXPECT_THAT(link(0).Types(), ElementsAre(FrameType::kAborted));
 }
 
 TEST_F(LatestPartitionsTest, AbortedPartitionAnswersRepetitionsAndAddsNothing) {
@@ -310,10 +303,10 @@ TEST_F(LatestPartitionsTest, AbortedPartitionAnswersRepetitionsAndAddsNothing) {
   latest_->Abort(PartitionAt(0));
   ReadAll();
   ASSERT_TRUE(Push(0, 1, 5).ok());
-  EXPECT_THAT(TypesTo(0), ElementsAre(FrameType::kStamp, FrameType::kResult));
+  EXPECT_THAT(link(0).Types(), ElementsAre(FrameType::kStamp, FrameType::kResult));
   ReadAll();
   ASSERT_TRUE(Push(0, 2, 5).ok());
-  ASSERT_THAT(TypesTo(0), ElementsAre(FrameType::kAborted));
+  ASSERT_THAT(link(0).Types(), ElementsAre(FrameType::kAborted));
   EXPECT_EQ(link(0).Last().round, Round(2));
 }
 

@@ -76,17 +76,8 @@ class SummedPartitionsTest : public JobFixture {
     header.payload_bytes = 4;
     EXPECT_TRUE(summed_->Place(&nodes_[node]->port, header).ok());
   }
-  // The nodes read all that was sent.
   void ReadAll() {
-    for (const auto& node : nodes_) {
-      node->link.Finish();
-      node->link.frames.clear();
-    }
-  }
-  std::vector<FrameType> TypesTo(uint32_t node) {
-    std::vector<FrameType> types;
-    for (const auto& frame : link(node).frames) types.push_back(frame.header.type);
-    return types;
+    for (const auto& node : nodes_) node->link.ReadAll();
   }
   // The scheduler says that the node is lost.
   void Lose(uint32_t node) {
@@ -322,7 +313,7 @@ TEST_F(SummedPartitionsTest, OrdersAndFramesAboutAPartitionThatIsNotHereHaveNoEf
   Report(0, 1);
   Sync(0, 1);
   EXPECT_TRUE(Supply(0, 1, 1).ok());
-  EXPECT_THAT(TypesTo(0), IsEmpty());
+  EXPECT_THAT(link(0).Types(), IsEmpty());
   EXPECT_EQ(job_->partitions, 0u);
   EXPECT_EQ(summed_->SpecOf(PartitionAt(0)), nullptr);
 }
@@ -344,7 +335,7 @@ TEST_F(SummedPartitionsTest, TakeOverInAFailedGenerationSumsNothing) {
   summed_->TakeOver(PartitionAt(0), PlanVersion(5), /*handed_over=*/true);
   plan_ = PlanVersion(5);
   ASSERT_TRUE(Push(0, 1, 1).ok());
-  EXPECT_THAT(TypesTo(0), ElementsAre(FrameType::kAborted));
+  EXPECT_THAT(link(0).Types(), ElementsAre(FrameType::kAborted));
 }
 
 TEST_F(SummedPartitionsTest, ReportToAnotherVersionOfTheOwnerIsIgnored) {
@@ -354,7 +345,7 @@ TEST_F(SummedPartitionsTest, ReportToAnotherVersionOfTheOwnerIsIgnored) {
     Report(0, 0);
     Report(1, 0);
   }
-  EXPECT_THAT(TypesTo(0), IsEmpty());
+  EXPECT_THAT(link(0).Types(), IsEmpty());
   ASSERT_EQ(RollCall().size(), 1u);
   EXPECT_THAT(RollCall()[0].pushed, IsEmpty());
 }
@@ -367,9 +358,9 @@ TEST_F(SummedPartitionsTest, RepeatedReportIsAnsweredWithTheRoundAndItsMissingRe
   ASSERT_TRUE(Supply(1, 5, 42).ok());
   ReadAll();
   Report(0, 4);
-  EXPECT_THAT(TypesTo(0), ElementsAre(FrameType::kRecover, FrameType::kResult));
+  EXPECT_THAT(link(0).Types(), ElementsAre(FrameType::kRecover, FrameType::kResult));
   Report(1, 5);
-  EXPECT_THAT(TypesTo(1), ElementsAre(FrameType::kRecover));
+  EXPECT_THAT(link(1).Types(), ElementsAre(FrameType::kRecover));
 }
 
 TEST_F(SummedPartitionsTest, OwnerThatHoldsTheNewestResultItselfRequestsNothing) {
@@ -380,9 +371,9 @@ TEST_F(SummedPartitionsTest, OwnerThatHoldsTheNewestResultItselfRequestsNothing)
   plan_ = PlanVersion(5);
   Report(0, 0);
   Report(1, 1);
-  EXPECT_THAT(TypesTo(0), ElementsAre(FrameType::kRecover, FrameType::kResult));
+  EXPECT_THAT(link(0).Types(), ElementsAre(FrameType::kRecover, FrameType::kResult));
   EXPECT_EQ(link(0).frames.back().values(), Floats{3});
-  EXPECT_THAT(TypesTo(1), ElementsAre(FrameType::kRecover));
+  EXPECT_THAT(link(1).Types(), ElementsAre(FrameType::kRecover));
 }
 
 TEST_F(SummedPartitionsTest, SuppliedResultOfAnotherRoundIsIgnored) {
@@ -392,11 +383,11 @@ TEST_F(SummedPartitionsTest, SuppliedResultOfAnotherRoundIsIgnored) {
   Report(1, 5);
   ReadAll();
   ASSERT_TRUE(Supply(1, 4, 41).ok());
-  EXPECT_THAT(TypesTo(0), IsEmpty());
+  EXPECT_THAT(link(0).Types(), IsEmpty());
   ASSERT_TRUE(Supply(1, 5, 42).ok());
   ReadAll();
   ASSERT_TRUE(Supply(1, 5, 43).ok());
-  EXPECT_THAT(TypesTo(0), IsEmpty()) << "no node lacks it any more";
+  EXPECT_THAT(link(0).Types(), IsEmpty()) << "no node lacks it any more";
 }
 
 TEST_F(SummedPartitionsTest, HolderThatConnectsAgainIsAskedForTheResultAgain) {
@@ -406,9 +397,9 @@ TEST_F(SummedPartitionsTest, HolderThatConnectsAgainIsAskedForTheResultAgain) {
   Report(1, 5);
   ReadAll();
   Sync(0, 4);
-  EXPECT_THAT(TypesTo(0), IsEmpty()) << "it lacks the result itself";
+  EXPECT_THAT(link(0).Types(), IsEmpty()) << "it lacks the result itself";
   Sync(1, 5);
-  ASSERT_THAT(TypesTo(1), ElementsAre(FrameType::kSendAgain));
+  ASSERT_THAT(link(1).Types(), ElementsAre(FrameType::kSendAgain));
   EXPECT_TRUE(link(1).Last().flags & kFlagResult);
 }
 
@@ -421,8 +412,8 @@ TEST_F(SummedPartitionsTest, AnotherHolderIsAskedWhenTheFirstIsLost) {
   Report(2, 5);
   ReadAll();
   Lose(1);
-  EXPECT_THAT(TypesTo(0), IsEmpty());
-  ASSERT_THAT(TypesTo(2), ElementsAre(FrameType::kSendAgain));
+  EXPECT_THAT(link(0).Types(), IsEmpty());
+  ASSERT_THAT(link(2).Types(), ElementsAre(FrameType::kSendAgain));
   EXPECT_TRUE(link(2).Last().flags & kFlagResult);
   EXPECT_EQ(link(2).Last().round, Round(5));
 }
@@ -444,7 +435,7 @@ TEST_F(SummedPartitionsTest, LossOfTheLastNodeWithoutAReportEndsTheRecovery) {
   summed_->Add(Summed(0, 5));
   Report(0, 3);
   Lose(1);
-  ASSERT_THAT(TypesTo(0), ElementsAre(FrameType::kRecover));
+  ASSERT_THAT(link(0).Types(), ElementsAre(FrameType::kRecover));
   EXPECT_EQ(link(0).Last().round, Round(3));
 }
 
@@ -455,7 +446,7 @@ TEST_F(SummedPartitionsTest, KnownLossInAFailedGenerationHasNoEffect) {
   ASSERT_TRUE(Push(1, 1, 1).ok());
   job_->spec.failed = true;
   summed_->Lose(PartitionAt(0), NodeId(0));
-  EXPECT_THAT(TypesTo(1), IsEmpty());
+  EXPECT_THAT(link(1).Types(), IsEmpty());
 }
 
 TEST_F(SummedPartitionsTest, LossOfABroadcastsRootAbortsTheRound) {
@@ -464,7 +455,7 @@ TEST_F(SummedPartitionsTest, LossOfABroadcastsRootAbortsTheRound) {
   summed_->Add(Summed(0));
   ASSERT_TRUE(PushEmpty(0, 1).ok() && PushEmpty(1, 1).ok());
   Lose(2);
-  ASSERT_THAT(TypesTo(0), ElementsAre(FrameType::kAborted));
+  ASSERT_THAT(link(0).Types(), ElementsAre(FrameType::kAborted));
   EXPECT_TRUE(link(0).Last().flags & kFlagEmpty) << "the root is lost, the generation goes on";
   EXPECT_EQ(link(0).Last().round, Round(1));
 }
@@ -505,9 +496,9 @@ TEST_F(SummedPartitionsTest, ClosedPartitionAnswersByTheRound) {
   summed_->HandOver(PartitionAt(0), PlanVersion(5));
   ReadAll();
   ASSERT_TRUE(Push(0, 1, 1).ok());
-  EXPECT_THAT(TypesTo(0), ElementsAre(FrameType::kResult)) << "the node lacks this result";
+  EXPECT_THAT(link(0).Types(), ElementsAre(FrameType::kResult)) << "the node lacks this result";
   ASSERT_TRUE(Push(1, 2, 1).ok());
-  EXPECT_THAT(TypesTo(1), ElementsAre(FrameType::kMoved));
+  EXPECT_THAT(link(1).Types(), ElementsAre(FrameType::kMoved));
 }
 
 TEST_F(SummedPartitionsTest, NodeThatConnectsAgainLearnsOfTheHandOver) {
@@ -516,13 +507,13 @@ TEST_F(SummedPartitionsTest, NodeThatConnectsAgainLearnsOfTheHandOver) {
   summed_->HandOver(PartitionAt(0), PlanVersion(5));
   ReadAll();
   Sync(0, 0);
-  EXPECT_THAT(TypesTo(0), ElementsAre(FrameType::kResult, FrameType::kMoved));
+  EXPECT_THAT(link(0).Types(), ElementsAre(FrameType::kResult, FrameType::kMoved));
   Sync(1, 1);
-  EXPECT_THAT(TypesTo(1), ElementsAre(FrameType::kMoved)) << "it has the result";
+  EXPECT_THAT(link(1).Types(), ElementsAre(FrameType::kMoved)) << "it has the result";
   ReadAll();
   plan_ = PlanVersion(5);
   Sync(0, 1);
-  EXPECT_THAT(TypesTo(0), IsEmpty()) << "it follows the next owner already";
+  EXPECT_THAT(link(0).Types(), IsEmpty()) << "it follows the next owner already";
 }
 
 TEST_F(SummedPartitionsTest, OpenPartitionHasNothingToSayToANodeThatConnectsAgain) {
@@ -530,14 +521,14 @@ TEST_F(SummedPartitionsTest, OpenPartitionHasNothingToSayToANodeThatConnectsAgai
   ASSERT_TRUE(Push(0, 1, 1).ok() && Push(1, 1, 2).ok());
   ReadAll();
   Sync(0, 0);
-  EXPECT_THAT(TypesTo(0), IsEmpty());
+  EXPECT_THAT(link(0).Types(), IsEmpty());
 }
 
 TEST_F(SummedPartitionsTest, FailedGenerationHandsNothingOver) {
   summed_->Add(Summed(0));
   job_->spec.failed = true;
   summed_->HandOver(PartitionAt(0), PlanVersion(5));
-  EXPECT_THAT(TypesTo(0), IsEmpty());
+  EXPECT_THAT(link(0).Types(), IsEmpty());
 }
 
 TEST_F(SummedPartitionsTest, PartitionThatWasHandedOverStaysWithTheNextOwnerInAFailure) {
@@ -546,9 +537,9 @@ TEST_F(SummedPartitionsTest, PartitionThatWasHandedOverStaysWithTheNextOwnerInAF
   ReadAll();
   job_->spec.failed = true;
   summed_->Abort(PartitionAt(0));
-  EXPECT_THAT(TypesTo(0), IsEmpty()) << "the next owner decides";
+  EXPECT_THAT(link(0).Types(), IsEmpty()) << "the next owner decides";
   ASSERT_TRUE(Push(0, 1, 1).ok());
-  EXPECT_THAT(TypesTo(0), ElementsAre(FrameType::kMoved));
+  EXPECT_THAT(link(0).Types(), ElementsAre(FrameType::kMoved));
 }
 
 TEST_F(SummedPartitionsTest, RollCallShowsRecoveryAndTheHolderOfALackingResult) {
@@ -626,11 +617,11 @@ TEST_F(SummedPartitionsTest, EarlyContributionsAreDroppedWhenTheJobKeepsTooMuch)
   }
   summed_->TrimEarly();
   ASSERT_TRUE(Push(0, 1, 1, 0).ok());
-  EXPECT_THAT(TypesTo(1), ElementsAre(FrameType::kResult)) << "there is room for it";
+  EXPECT_THAT(link(1).Types(), ElementsAre(FrameType::kResult)) << "there is room for it";
   ASSERT_TRUE(memory_->Reserve("w", kLimit).ok());
   summed_->TrimEarly();
   ASSERT_TRUE(Push(0, 1, 1, 1).ok());
-  EXPECT_THAT(TypesTo(1), ElementsAre(FrameType::kResult, FrameType::kSendAgain));
+  EXPECT_THAT(link(1).Types(), ElementsAre(FrameType::kResult, FrameType::kSendAgain));
 }
 
 }  // namespace

@@ -21,6 +21,12 @@ class DeparturesTest : public DeclaredTensorTest {
     generation_.ranks.Leave(generation_.trainers[rank].get());
     departures_.OnDeparture(*generation_.trainers[rank]);
   }
+  // A rank of another node has left.
+  void Depart() {
+    v1::NodeUpdate update;
+    update.set_departed(true);
+    departures_.Apply(update);
+  }
   static v1::NodeUpdate Awaited(uint32_t id, const std::string& name, uint64_t round) {
     v1::NodeUpdate update;
     update.set_departed(true);
@@ -68,9 +74,7 @@ TEST_F(DeparturesTest, RemovedTensorsAwaitNoRank) {
 }
 
 TEST_F(DeparturesTest, RoundsThatWaitForOtherNodesAreToldOnceAtOnce) {
-  v1::NodeUpdate departed;
-  departed.set_departed(true);
-  departures_.Apply(departed);
+  Depart();
   ASSERT_TRUE(generation_.Push(tensor_, 0, {1, 2}).ok());
   ASSERT_TRUE(generation_.Push(tensor_, 1, {1, 2}).ok());
   node_.reports.said.clear();
@@ -100,9 +104,7 @@ TEST_F(DeparturesTest, HeartbeatNamesTheOldestRoundsOnceARankHasDeparted) {
   departures_.FillBeat(&beat);
   EXPECT_EQ(beat.awaited_size(), 0) << "no rank has departed";
   EXPECT_EQ(beat.departed_ranks(), 0u);
-  v1::NodeUpdate departed;
-  departed.set_departed(true);
-  departures_.Apply(departed);
+  Depart();
   departures_.FillBeat(&beat);
   ASSERT_EQ(beat.awaited_size(), 16);
   EXPECT_EQ(beat.awaited(0).name(), "t0");
@@ -123,9 +125,7 @@ TEST_F(DeparturesTest, PlannedTensorIsAwaitedByItsNumber) {
     ASSERT_TRUE(generation_.Push(tensor_, rank, {1, 2}).ok());
   }
   node_.loop.Pass(absl::Seconds(1));
-  v1::NodeUpdate departed;
-  departed.set_departed(true);
-  departures_.Apply(departed);
+  Depart();
   v1::HeartbeatRequest beat;
   departures_.FillBeat(&beat);
   ASSERT_EQ(beat.awaited_size(), 1);
@@ -142,9 +142,7 @@ TEST_F(DeparturesTest, OnlyWholeRoundsOfAllNodesAreAwaited) {
   ASSERT_TRUE(generation_.Push(tensor_, 0, {1, 2}).ok()) << "rank 1 of this node is missing";
   wrong->error = absl::InternalError("wrong");
   node_.loop.Pass(absl::Seconds(1));
-  v1::NodeUpdate departed;
-  departed.set_departed(true);
-  departures_.Apply(departed);
+  Depart();
   v1::HeartbeatRequest beat;
   departures_.FillBeat(&beat);
   ASSERT_EQ(beat.awaited_size(), 1);
