@@ -1,7 +1,10 @@
 """Prints the summary of gcovr as the table of scripts/coverage."""
 import collections
 import json
+import pathlib
 import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 FOLDERS = ("lib/summation", "services/worker_agent", "services/scheduler")
 # The steps of docs/recovery.md: each file takes part in them and hardly has another purpose.
@@ -38,5 +41,8 @@ def table(files):
 
 
 if __name__ == "__main__":
+    gone = [f"{folder}/{name}" for folder, names in RECOVERY.items() for name in names if not (ROOT / folder / name).is_file()]
+    if gone:
+        sys.exit(f"coverage: RECOVERY in tests/coverage.py names files that are gone: {', '.join(gone)}")
     with open(sys.argv[1], encoding="utf-8") as summary:
         print("\n".join(table(json.load(summary)["files"])))
