@@ -223,6 +223,9 @@ def main():
     train(options)
     if options.reduce == "addend":
         addend.torch.shutdown()  # (3)
+    # Gloo's threads may still hold the tensor of the last sum. PyTorch 2.6 aborts a process that
+    # ends before they let go, and DistributedDataParallel keeps them alive: one more round first.
+    dist.barrier()
     dist.destroy_process_group()
 
 
