@@ -104,7 +104,10 @@ absl::Status NodeGeneration::OnUndeclare(const Trainer& trainer,
         absl::StrFormat("tensor number %d was undeclared while it is in use, or was not declared",
                         undeclare.tensor));
   }
-  if (tensors_.Release(tensor, rank)) rounds_.source()->Forget(*tensor);
+  if (tensors_.Release(tensor, rank)) {
+    rounds_.source()->Forget(*tensor);
+    tensors_.Remove(tensor);
+  }
   return absl::OkStatus();
 }
 

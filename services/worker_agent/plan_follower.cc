@@ -27,6 +27,7 @@ void PlanFollower::Apply(const v1::NodeUpdate& update) {
                           : absl::StatusCode::kFailedPrecondition;
     rounds_->FailTensor(tensor.get(), HearFailure(absl::Status(code, error.message()),
                                                   {error.kind(), error.exit_code()}));
+    RemoveIfReleased(tensor);
   }
 }
 
@@ -50,6 +51,14 @@ void PlanFollower::ApplyPlan(const v1::TensorPlan& plan) {
   }
   TakeMoves(tensor, plan);
   rounds_->TryStart(tensor);
+  RemoveIfReleased(tensor);
+}
+
+// The ranks did not wait for the scheduler's answer.
+void PlanFollower::RemoveIfReleased(const Shared& tensor) {
+  if (!tensor->AllReleased()) return;
+  rounds_->source()->Forget(*tensor);
+  tensors_->Remove(tensor);
 }
 
 absl::StatusOr<std::vector<PartitionOwner>> PlanFollower::FirstOwners(const v1::TensorPlan& plan) {

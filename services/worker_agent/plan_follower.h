@@ -43,6 +43,7 @@ class PlanFollower {
 
  private:
   void ApplyPlan(const v1::TensorPlan& plan);
+  void RemoveIfReleased(const Shared& tensor);
   absl::StatusOr<std::vector<PartitionOwner>> FirstOwners(const v1::TensorPlan& plan);
   // The tensor has partitions with new owners: reports its newest results to them.
   void FollowPlan(const Shared& tensor, const v1::TensorPlan& plan);

@@ -105,7 +105,11 @@ TensorTable::Shared TensorTable::Attached(uint32_t number, uint32_t local_rank) 
 
 bool TensorTable::Release(const Shared& tensor, uint32_t local_rank) {
   tensor->uses[local_rank] = NodeTensor::Use::kReleased;
-  if (!tensor->AllReleased()) return false;
+  const bool answered = tensor->planned() || !tensor->error.ok();
+  return tensor->AllReleased() && (answered || !tensor->declared_to_scheduler);
+}
+
+void TensorTable::Remove(const Shared& tensor) {
   by_number_.erase(tensor->number);
   const std::string& name = tensor->shape.name;
   std::deque<Shared>& instances = by_name_[name];
@@ -119,7 +123,6 @@ bool TensorTable::Release(const Shared& tensor, uint32_t local_rank) {
   } else {
     DeclareFront(name);
   }
-  return true;
 }
 
 void TensorTable::DeclareAgain() const {

@@ -41,9 +41,13 @@ class TensorTable {
   void DeclareFront(const std::string& name);
   // The tensor that the rank has attached, or null.
   Shared Attached(uint32_t number, uint32_t local_rank) const;
-  // True: all ranks have released it, and only its id is known any more, until ForgetPlan(): other
-  // nodes may still need a result that this node holds.
+  // True: all ranks have released it, and it can be removed. While its plan or its error is on the
+  // way it cannot: the scheduler matches the nodes' declarations of a name in turn, so what arrives
+  // next for that name is meant for this tensor.
   bool Release(const Shared& tensor, uint32_t local_rank);
+  // Undeclares the released tensor, and declares the next instance of its name. Only its id is
+  // known any more, until ForgetPlan(): other nodes may still need a result that this node holds.
+  void Remove(const Shared& tensor);
   // Repeats declarations without a plan, to a scheduler that may have lost them.
   void DeclareAgain() const;
 

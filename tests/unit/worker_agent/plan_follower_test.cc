@@ -68,6 +68,29 @@ TEST_F(PlanFollowerTest, PlanGivesTheTensorItsOwners) {
   EXPECT_THAT(former_->frames, IsEmpty());
 }
 
+TEST_F(PlanFollowerTest, PlanThatComesAfterAllHaveReleasedTheTensorIsNotThatOfTheNextInstance) {
+  EXPECT_FALSE(generation_.tensors.Release(tensor_, 0));
+  EXPECT_FALSE(generation_.tensors.Release(tensor_, 1));
+  const auto next = generation_.Declare(Floats("t", 2));
+  ASSERT_NE(next, tensor_);
+  Plan();
+  EXPECT_FALSE(next->planned());
+  EXPECT_EQ(generation_.tensors.ById(TensorId(6)), tensor_);
+  EXPECT_EQ(generation_.tensors.ByName("t"), next);
+  EXPECT_THAT(node_.reports.said, ElementsAre("undeclare t", "declare t"));
+}
+
+TEST_F(PlanFollowerTest, ErrorThatComesAfterAllHaveReleasedTheTensorIsNotThatOfTheNextInstance) {
+  generation_.tensors.Release(tensor_, 0);
+  generation_.tensors.Release(tensor_, 1);
+  const auto next = generation_.Declare(Floats("t", 2));
+  v1::NodeUpdate update;
+  update.add_errors()->set_name("t");
+  generation_.plan.Apply(update);
+  EXPECT_TRUE(next->error.ok());
+  EXPECT_EQ(generation_.tensors.ByName("t"), next);
+}
+
 TEST_F(PlanFollowerTest, UnknownServerFailsTheGeneration) {
   generation_.Apply(FakeGeneration::PlanOf(6, "t", 2, {8}));
   EXPECT_THAT(node_.reports.said, ElementsAre(HasSubstr("failed internal: the plan names "

@@ -22,6 +22,14 @@ class TensorTableTest : public ::testing::Test {
     return *tensor;
   }
 
+  void Release(const std::shared_ptr<NodeTensor>& tensor, uint32_t rank) {
+    if (table_.Release(tensor, rank)) table_.Remove(tensor);
+  }
+  void EnterPlan(const std::shared_ptr<NodeTensor>& tensor) {
+    tensor->SetPlan(TensorId(6), 4, std::vector<PartitionOwner>(1));
+    table_.EnterPlan(tensor);
+  }
+
   LocalRanks ranks_{NodeId(1), 2, "host"};
   FakeReports reports_;
   ResultSlots slots_;
@@ -51,23 +59,48 @@ TEST_F(TensorTableTest, OtherDeclarationOfTheNameIsAMismatch) {
 TEST_F(TensorTableTest, NameIsUndeclaredWhenAllRanksHaveReleasedIt) {
   const auto tensor = Attach(0, Floats("t", 4));
   Attach(1, Floats("t", 4));
+  EnterPlan(tensor);
   EXPECT_FALSE(table_.Release(tensor, 0));
   EXPECT_EQ(table_.Attached(tensor->number, 0), nullptr);
   EXPECT_TRUE(table_.Release(tensor, 1));
+  table_.Remove(tensor);
   EXPECT_THAT(reports_.said, ElementsAre("declare t", "undeclare t"));
   EXPECT_EQ(table_.ByName("t"), nullptr);
   EXPECT_EQ(table_.ByNumber(tensor->number), nullptr);
   EXPECT_FALSE(slots_.Find(Generation(4), "t").has_value());
 }
 
+TEST_F(TensorTableTest, TensorWithoutAnAnswerOfTheSchedulerIsNotRemoved) {
+  const auto first = Attach(0, Floats("t", 4));
+  Attach(1, Floats("t", 4));
+  table_.Release(first, 0);
+  EXPECT_FALSE(table_.Release(first, 1)) << "the plan of another node's instance would be taken";
+  const auto second = Attach(0, Floats("t", 4));
+  EXPECT_NE(second, first);
+  EXPECT_EQ(table_.ByName("t"), first);
+  EXPECT_THAT(reports_.said, ElementsAre("declare t"));
+  table_.Remove(first);
+  EXPECT_EQ(table_.ByName("t"), second);
+  EXPECT_THAT(reports_.said, ElementsAre("declare t", "undeclare t", "declare t"));
+}
+
+TEST_F(TensorTableTest, RefusedTensorIsRemovedWhenAllRanksHaveReleasedIt) {
+  const auto tensor = Attach(0, Floats("t", 4));
+  Attach(1, Floats("t", 4));
+  tensor->error = absl::InternalError("refused");
+  EXPECT_FALSE(table_.Release(tensor, 0));
+  EXPECT_TRUE(table_.Release(tensor, 1));
+}
+
 TEST_F(TensorTableTest, SecondInstanceIsDeclaredWhenTheFirstEnds) {
   const auto first = Attach(0, Floats("t", 4));
   Attach(1, Floats("t", 4));
+  EnterPlan(first);
   table_.Release(first, 0);
   const auto second = Attach(0, Floats("t", 9));
   EXPECT_NE(second, first);
   EXPECT_THAT(reports_.said, ElementsAre("declare t"));
-  table_.Release(first, 1);
+  Release(first, 1);
   EXPECT_THAT(reports_.said, ElementsAre("declare t", "undeclare t", "declare t"));
   EXPECT_EQ(table_.ByName("t"), second);
 }
@@ -75,10 +108,9 @@ TEST_F(TensorTableTest, SecondInstanceIsDeclaredWhenTheFirstEnds) {
 TEST_F(TensorTableTest, PlannedTensorIsFoundByItsIdUntilItsPlanIsForgotten) {
   const auto tensor = Attach(0, Floats("t", 4));
   Attach(1, Floats("t", 4));
-  tensor->SetPlan(TensorId(6), 4, std::vector<PartitionOwner>(1));
-  table_.EnterPlan(tensor);
-  table_.Release(tensor, 0);
-  table_.Release(tensor, 1);
+  EnterPlan(tensor);
+  Release(tensor, 0);
+  Release(tensor, 1);
   EXPECT_EQ(table_.ById(TensorId(6)), tensor) << "other nodes may need its result";
   table_.ForgetPlan(TensorId(6));
   EXPECT_EQ(table_.ById(TensorId(6)), nullptr);
