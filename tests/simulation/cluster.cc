@@ -118,8 +118,10 @@ void ServerMembership::Drain() {
 
 CpuServer::CpuServer(Cluster* cluster, std::string name, std::string host)
     : process_(cluster->NewProcess(name, host)), machine_(cluster->network(), process_) {
+  uint64_t limit_bytes = cluster->plan().memory_limit_bytes;
+  if (cluster->plan().promises_too_much) limit_bytes /= cluster->world()->random().Between(1, 4);
   engine_ = *Engine::Create({.shards = cluster->plan().shards,
-                             .memory_limit_bytes = cluster->plan().memory_limit_bytes,
+                             .memory_limit_bytes = limit_bytes,
                              .incarnation = Incarnation(cluster->world()->random().Bits() | 1),
                              .send_limits = {},
                              .network = nullptr,

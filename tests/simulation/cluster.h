@@ -149,6 +149,8 @@ class Rank {
   GenerationId generation() const { return generation_; }
   bool trains() const { return state_ == State::kRunning; }
   bool done() const { return state_ == State::kDone; }
+  // Ends its training while the others go on; it comes back a while later.
+  void LeaveEarly();
   std::string Describe() const;
 
  private:
@@ -163,6 +165,7 @@ class Rank {
   void Joined();
   void Advance();
   void PushStep();
+  bool DeclareAnew();
   bool TakeStep();
   void Fail(const client::Error& error);
   std::vector<uint64_t> CompleteRounds() const;
@@ -181,6 +184,8 @@ class Rank {
   uint64_t last_step_ = 0;    // all ranks leave after it ...
   bool joins_again_ = false;  // ... and come back
   bool pausing_ = false;
+  uint64_t declared_at_ = 0;                   // the step for which a tensor was declared anew ...
+  std::shared_ptr<client::Tensor> declaring_;  // ... or is
   std::shared_ptr<TrainerSocket> socket_;
   std::unique_ptr<Client> client_;
   std::deque<std::unique_ptr<Step>> open_;
@@ -195,6 +200,8 @@ class Cluster {
     uint32_t cpu_servers = 0;
     uint32_t shards = 1;
     uint64_t memory_limit_bytes = 0;
+    bool promises_too_much =
+        false;               // CPU servers may have less memory than the limit that they name
     double clock_drift = 0;  // at most, of every process
   };
   Cluster(World* world, Plan plan);

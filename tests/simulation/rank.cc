@@ -174,6 +174,7 @@ void Rank::Joined() {
   steps_ = pushed_ = 0;
   last_step_ = std::numeric_limits<uint64_t>::max();
   pausing_ = false;
+  declared_at_ = 0;
   cluster_->oracle()->OnJoin(*job_, rank());
   for (size_t i = 0; i <= job_->tensors.size(); ++i) {
     const bool last = i == job_->tensors.size();
@@ -205,7 +206,7 @@ void Rank::Advance() {
     if (!open_.empty() && TakeStep()) continue;
     if (state_ != State::kRunning) return;
     if (steps_ == last_step_) return Leave();
-    if (pushed_ == last_step_ || open_.size() >= job_->pipelined) return;
+    if (pushed_ == last_step_ || open_.size() >= job_->pipelined || !DeclareAnew()) return;
     PushStep();
     if (job_->think > absl::ZeroDuration()) {
       pausing_ = true;
@@ -217,6 +218,39 @@ void Rank::Advance() {
                       });
     }
   }
+}
+
+// Before some steps, once all former steps are complete, a tensor is given up and declared anew:
+// another tensor of the same name. False: the next step cannot be pushed yet.
+bool Rank::DeclareAnew() {
+  const uint64_t step = pushed_ + 1;
+  if (job_->redeclared_every == 0 || step % job_->redeclared_every != 0) return true;
+  const size_t index = step / job_->redeclared_every % job_->tensors.size();
+  const TensorSetting& setting = job_->tensors[index];
+  if (setting.asynchronous() || declared_at_ == step) return true;
+  if (declaring_ != nullptr) {
+    if (!declaring_->declared) return false;
+    const std::shared_ptr<client::Tensor> tensor = std::exchange(declaring_, nullptr);
+    if (!tensor->refusal.ok()) {
+      Fail(tensor->refusal);
+      return false;
+    }
+    declared_at_ = step;
+    return true;
+  }
+  if (!open_.empty()) return false;
+  Error error = client_->operations.Undeclare(client_->tensors[index]);
+  if (error.ok()) {
+    error =
+        client_->operations.StartDeclaration(setting.name, {static_cast<int64_t>(setting.elements)},
+                                             setting.dtype, setting.op, &declaring_);
+  }
+  if (error.ok()) {
+    client_->tensors[index] = declaring_;
+  } else {
+    Fail(error);
+  }
+  return false;
 }
 
 void Rank::PushStep() {
@@ -322,6 +356,15 @@ void Rank::Leave() {
   state_ = State::kDone;
 }
 
+void Rank::LeaveEarly() {
+  if (state_ != State::kRunning) return;
+  process_->Trace(absl::StrFormat("leaves early, after %d steps", steps_));
+  client_->operations.Close();
+  socket_->Send(ipc::ShutdownMessage().Encode());
+  Disconnect();
+  ConnectLater();
+}
+
 // Not during a call of the client's objects: they are destroyed.
 void Rank::Disconnect() {
   if (client_ != nullptr) {
@@ -329,6 +372,7 @@ void Rank::Disconnect() {
     client_->operations.Clear();
   }
   open_.clear();
+  declaring_.reset();
   client_.reset();
   if (socket_ != nullptr) socket_->Close();
   socket_ = nullptr;

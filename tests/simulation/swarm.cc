@@ -26,12 +26,17 @@ constexpr absl::Duration kForgiven = absl::Seconds(3);
 // The steps of a rank in a run, at most about.
 constexpr int64_t kSteps = 500;
 
-constexpr const char* kNames[] = {
-    "kill a server",      "add a server",      "drain a server",     "stop a server",
-    "kill the scheduler", "the store fails",   "die in a write",     "power loss",
-    "stop the scheduler", "change the leader", "cut from scheduler", "kill an agent",
-    "stop an agent",      "kill a rank",       "stop a rank",        "reset connections",
-    "cut a path",         "slow down",         "forge a result",     "end at a result"};
+constexpr const char* kNames[] = {"kill a server",      "add a server",
+                                  "drain a server",     "stop a server",
+                                  "kill the scheduler", "the store fails",
+                                  "die in a write",     "power loss",
+                                  "stop the scheduler", "change the leader",
+                                  "cut from scheduler", "kill an agent",
+                                  "stop an agent",      "kill a rank",
+                                  "stop a rank",        "reset connections",
+                                  "cut a path",         "slow down",
+                                  "forge a result",     "end at a result",
+                                  "late result",        "leave"};
 static_assert(std::size(kNames) == static_cast<size_t>(Fault::Kind::kCount));
 
 // Carries out the faults of a schedule.
@@ -291,6 +296,18 @@ class Story final {
         const bool drains = fault.b / job->nodes % 2 == 0;
         return EndAtResult(server, agent->process()->host(), drains);
       }
+      case Fault::Kind::kLateResult: {
+        if (agent == nullptr || servers.empty()) return;
+        const auto server = servers[fault.a % servers.size()]->process();
+        Note(fault, server->name() + " to " + agent->process()->name());
+        return DelayResult(server, agent->process()->host());
+      }
+      case Fault::Kind::kLeave: {
+        Rank* const rank = cluster_.ranks()[fault.a % cluster_.ranks().size()].get();
+        if (!MayLose(rank->job(), rank->rank() / rank->job()->local_size)) return;
+        Note(fault, rank->process()->name());
+        return rank->process()->Do([rank] { rank->LeaveEarly(); });
+      }
       case Fault::Kind::kCount:
         return;
     }
@@ -346,6 +363,26 @@ class Story final {
     });
   }
 
+  // A server that the scheduler takes for lost sends the rest of a result when others own its
+  // partitions.
+  void DelayResult(const std::shared_ptr<Process>& server, const std::string& host) {
+    Random& random = world_.random();
+    const std::string scheduler = cluster_.place()->host;
+    cluster_.network()->Cut(server->host(), scheduler);
+    world_.After(3 * lease(), [this, server, scheduler] {
+      cluster_.network()->Heal(server->host(), scheduler);
+    });
+    const absl::Duration stalls =
+        random.Between(absl::ZeroDuration(), latency() + schedule_.plan.path.jitter);
+    const absl::Duration lasts =
+        std::min(random.Between(lease() / 2, 2 * lease()), Network::kKeepalive / 2);
+    world_.After(random.Between(lease() / 2, lease()), [=, this] {
+      AtNext(FrameType::kResult, *server, host, [=, this] {
+        world_.After(stalls, [=, this] { CutInChange(host, server->host(), lasts); });
+      });
+    });
+  }
+
   // While a node follows other owners, something happens to an owner or to the path to it.
   void FaultInChange(const OwnersChange& change) {
     Random& random = world_.random();
@@ -380,7 +417,7 @@ class Story final {
     if (from == nullptr || to == nullptr || from->host() == host) return;
     Random& random = world_.random();
     const absl::Duration dies = random.Between(absl::ZeroDuration(), 4 * latency());
-    const absl::Duration cut = random.Scale(4 * latency(), 64 * latency());
+    const absl::Duration cut = random.Scale(4 * latency(), Network::kKeepalive / 2);
     AtNext(FrameType::kMoved, *from, host, [this, host, from, to, dies, cut] {
       CutInChange(host, from->host(), cut);
       world_.After(dies, [this, to] { KillNow(*to); });
@@ -515,6 +552,7 @@ Schedule Draw(uint64_t seed, bool power_loss) {
     if (random.OneIn(2)) job.think = random.Scale(absl::Microseconds(10), absl::Milliseconds(200));
     if (random.OneIn(4)) job.audit_one_in = 1;
     job.shrink = job.nodes > 1 && random.OneIn(3);
+    if (random.OneIn(3)) job.redeclared_every = random.Between(1, 20);
     const uint64_t tensors = random.Between(1, 5);
     for (uint64_t t = 0; t < tensors; ++t) job.tensors.push_back(DrawTensor(&random, t));
     // Not where nodes are lost and others go on: updates of a lost node may be lost with an owner,
@@ -533,6 +571,7 @@ Schedule Draw(uint64_t seed, bool power_loss) {
     plan.jobs.push_back(std::move(job));
   }
   if (random.OneIn(4)) plan.memory_limit_bytes = random.Between(1000, 4 * bytes);
+  plan.promises_too_much = random.OneIn(2);
   // Some kinds of faults only, some more often.
   uint64_t weights[static_cast<size_t>(Fault::Kind::kCount)];
   for (size_t kind = 0; kind < std::size(weights); ++kind) {
@@ -548,13 +587,13 @@ Schedule Draw(uint64_t seed, bool power_loss) {
   const uint64_t theme = random.Below(8);
   if (theme < 5) {  // owners change often
     weigh({Fault::Kind::kKillServer, Fault::Kind::kDrainServer, Fault::Kind::kAddServer,
-           Fault::Kind::kResetPath, Fault::Kind::kEndAtResult},
+           Fault::Kind::kResetPath, Fault::Kind::kEndAtResult, Fault::Kind::kLateResult},
           8);
     plan.cpu_servers = std::max<uint32_t>(plan.cpu_servers, 2);
   }
   if (theme < 4) {  // in a generation, since all nodes live
     weigh({Fault::Kind::kPowerLoss, Fault::Kind::kCutFromScheduler, Fault::Kind::kKillAgent,
-           Fault::Kind::kStopAgent, Fault::Kind::kKillRank},
+           Fault::Kind::kStopAgent, Fault::Kind::kKillRank, Fault::Kind::kLeave},
           0);
     if (plan.lease < kForgiven) weigh({Fault::Kind::kStopScheduler}, 0);
   } else if (theme == 4) {  // as the store has it, or had it
@@ -566,7 +605,7 @@ Schedule Draw(uint64_t seed, bool power_loss) {
   }
   if (!power_loss) weigh({Fault::Kind::kPowerLoss}, 0);
   const uint64_t sum = std::accumulate(std::begin(weights), std::end(weights), uint64_t{0});
-  const uint64_t faults = sum == 0 ? 0 : random.Below(120);
+  const uint64_t faults = sum == 0 ? 0 : random.Below(240);
   const absl::Duration between = random.Scale(absl::Milliseconds(1), absl::Seconds(2));
   absl::Duration at = random.Between(absl::ZeroDuration(), absl::Seconds(2));
   bool lost_power = false;
@@ -622,12 +661,16 @@ std::string Describe(const Schedule& schedule) {
                       absl::FormatDuration(plan.path.jitter), plan.path.bytes_per_s / 1e6);
   if (schedule.faults_in_changes) text += ", faults in changes";
   if (plan.memory_limit_bytes != 0) {
-    text += absl::StrFormat(", at most %d bytes each", plan.memory_limit_bytes);
+    text += absl::StrFormat(", at most %d bytes each%s", plan.memory_limit_bytes,
+                            plan.promises_too_much ? " or less" : "");
   }
   for (const JobPlan& job : plan.jobs) {
     text += absl::StrFormat("\n  %s: %d nodes of %d ranks, partitions of %d bytes, %d steps open%s",
                             job.name, job.nodes, job.local_size, job.partition_bytes, job.pipelined,
                             job.shrink ? ", shrinks" : "");
+    if (job.redeclared_every != 0) {
+      text += absl::StrFormat(", a tensor declared anew every %d steps", job.redeclared_every);
+    }
     for (const TensorSetting& tensor : job.tensors) {
       text += absl::StrFormat(", %s: %s %s of %d", tensor.name, std::string(Name(tensor.dtype)),
                               std::string(Name(tensor.op)), tensor.elements);

@@ -34,6 +34,8 @@ struct Fault {
     kSlowDown,
     kForgeResult,
     kEndAtResult,
+    kLateResult,
+    kLeave,
     kCount
   };
   absl::Duration at;
