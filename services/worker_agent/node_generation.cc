@@ -282,8 +282,12 @@ void NodeGeneration::OnLinkOpen(ServerLink* link, Incarnation server) {
 }
 
 void NodeGeneration::OnLinkLost(ServerLink* link, const absl::Status& why) {
-  // A job without trainers is being released, or starts again: its links close then.
-  if (state_.failed() || !ranks_.any()) return;
+  if (state_.failed()) return;
+  // The job may be over, as this node will hear in a moment. If other nodes still train, they may
+  // need what this node has contributed, or holds.
+  if (!ranks_.any() && link->open_attempts() == 0) {
+    return servers_.ReconnectLater(*link, /*at_once=*/false);
+  }
   if (link->path_failed() && context_.counters->direct_bytes > 0 &&
       servers_.knows(link->server())) {
     device_source_.StopReadingDevices(Message(why));

@@ -44,6 +44,8 @@ class Servers {
   // and fails the generation. The scheduler alone judges the colocated server of another node: it
   // lives as long as its node.
   void OnLost(ServerLink* link, const absl::Status& why);
+  // Connects the lost link again, at once or after a moment, if the plan still has its server.
+  void ReconnectLater(const ServerLink& link, bool at_once);
 
   // Partitions have new owners, or tensors were planned: the links' loads change.
   void OnOwnersChanged() { loads_changed_ = true; }
@@ -70,7 +72,6 @@ class Servers {
   // Through the best transport of both ends. FAILED_PRECONDITION: there is no such transport.
   absl::Status Connect(ServerLink* link, const v1::ServerInfo& server, absl::Duration timeout);
   void Reconnect(const LinkKey& key);
-  void ReconnectLater(const ServerLink& link, bool at_once);
   bool FallBackToTcp(ServerLink* link, const absl::Status& why);
   void ReportLost(ServerLink* link, const absl::Status& why);
   void WithdrawReport(ServerId server);

@@ -128,6 +128,23 @@ TEST_F(NodeGenerationTest, LastTrainerThatLeavesMakesTheNodeIdle) {
   EXPECT_TRUE(generation_->state().running());
 }
 
+TEST_F(NodeGenerationTest, NodeWhoseTrainersHaveLeftKeepsItsLinks) {
+  DeclareAndPlan();
+  Push();
+  for (FakeTrainer& trainer : trainers_) {
+    ASSERT_TRUE(Send(static_cast<uint32_t>(trainer.local_rank), ipc::ShutdownMessage()).ok());
+    generation_->OnTrainerGone(&trainer, absl::OkStatus());
+  }
+  node_.reports.said.clear();
+  link_->Close(absl::UnavailableError("reset"));
+  node_.loop.Settle();
+  EXPECT_TRUE(node_.tcp.attempts.empty()) << "the generation may be over";
+  node_.loop.Pass(absl::Seconds(1));
+  ASSERT_FALSE(node_.tcp.attempts.empty());
+  EXPECT_THAT(node_.tcp.Open()->types(), Contains(FrameType::kContribution)) << "others wait";
+  EXPECT_TRUE(node_.reports.said.empty());
+}
+
 TEST_F(NodeGenerationTest, FailureOfTheJobReachesTheTrainers) {
   v1::NodeUpdate update = Update(v1::FAILED);
   update.set_reason("node 0 was lost");
