@@ -47,9 +47,9 @@ std::shared_ptr<NodeTensor> FindOwned(const NodeIdentity& self, const TensorTabl
   if (header.generation != self.generation || header.job != self.job) return nullptr;
   std::shared_ptr<NodeTensor> tensor = tensors.ById(header.partition.tensor());
   const uint32_t partition = header.partition.index();
-  const bool owned = tensor != nullptr && partition < tensor->partitions() &&
-                     tensor->owners[partition].link == sender;
-  return owned ? tensor : nullptr;
+  if (tensor == nullptr || partition >= tensor->partitions()) return nullptr;
+  const PartitionOwner& owner = tensor->owners[partition];
+  return owner.link == sender && owner.version <= header.plan_version ? tensor : nullptr;
 }
 
 }  // namespace addend

@@ -22,7 +22,8 @@ void SendHeldResult(const NodeIdentity& self, const std::shared_ptr<NodeTensor>&
 
 // The tensor of a frame that its partition's owner has sent, or null. A node ignores all other
 // servers: once it has reported its newest result to a new owner, a result of the former owner
-// would make the report untrue (M_ANY_SERVER in spec/recovery.pml).
+// would make the report untrue (M_ANY_SERVER in spec/recovery.pml). A server that becomes the owner
+// again counts as another server (there each version is one): its version tells.
 std::shared_ptr<NodeTensor> FindOwned(const NodeIdentity& self, const TensorTable& tensors,
                                       const ServerLink* sender, const FrameHeader& header);
 

@@ -265,7 +265,7 @@ void Oracle::OnFailure(const JobPlan& job, uint32_t rank, const client::Error& e
                          error.code == ADDEND_ERROR_STALLED ||
                          error.code == ADDEND_ERROR_UNREACHABLE;
   const bool excused = job.shrink ? MayBeLost(job, rank) : !lost_[&job].empty();
-  if (of_a_peer && (excused || !excused_all_.empty())) return;
+  if (of_a_peer && (excused || left_.contains(&job) || !excused_all_.empty())) return;
   world_->Violate(absl::StrFormat("job %s fails on rank %d without a cause: %s (%d)", job.name,
                                   rank, error.text, static_cast<int>(error.code)));
 }

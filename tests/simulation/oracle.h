@@ -75,6 +75,9 @@ class Oracle {
   void OnPlan(uint64_t job, uint32_t generation, const v1::TensorPlan& plan);
   // Something has happened from which all jobs may fail, now or a while later.
   void ExcuseAll(const std::string& why) { excused_all_ = why; }
+  // Ranks of the job have left while others went on: a node that is lost afterwards may have
+  // results that the others cannot get any more.
+  void ExcuseJob(const JobPlan& job) { left_.insert(&job); }
   // Something has happened from which the node may be lost, now or a while later. If the job goes
   // on without it, then results without the node are right; else the job may fail.
   void MayLose(const JobPlan& job, uint32_t node) { lost_[&job].insert(node); }
@@ -116,6 +119,7 @@ class Oracle {
   using Version = std::tuple<uint64_t, uint32_t, uint32_t, int, uint64_t>;
   std::map<Version, std::pair<uint32_t, uint32_t>> owners_;
   std::map<const JobPlan*, std::set<uint32_t>> lost_;
+  std::set<const JobPlan*> left_;  // never walked through
   std::string excused_all_;
   uint64_t results_ = 0;
 };

@@ -306,6 +306,7 @@ class Story final {
         Rank* const rank = cluster_.ranks()[fault.a % cluster_.ranks().size()].get();
         if (!MayLose(rank->job(), rank->rank() / rank->job()->local_size)) return;
         Note(fault, rank->process()->name());
+        cluster_.oracle()->ExcuseJob(*rank->job());
         return rank->process()->Do([rank] { rank->LeaveEarly(); });
       }
       case Fault::Kind::kCount:

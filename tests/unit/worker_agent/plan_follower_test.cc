@@ -141,6 +141,21 @@ TEST_F(PlanFollowerTest, FormerOwnersResultIsIgnored) {
   EXPECT_TRUE(tensor_->rounds.running());
 }
 
+// The simulator has found it: a server handed an asynchronous tensor over, and became its owner
+// again, while its last answer was on the way.
+TEST_F(PlanFollowerTest, ResultFromBeforeTheServerBecameTheOwnerAgainIsIgnored) {
+  Plan();
+  PushAll();
+  v1::TensorPlan again = FakeGeneration::PlanOf(6, "t", 2, {2});
+  again.add_versions(5);
+  generation_.Apply(again);
+  ASSERT_EQ(former_->types().back(), FrameType::kRecover);
+  ASSERT_TRUE(former_->Deliver(Frame(FrameType::kResult, 0, 1), FloatBytes({1, 2})).ok());
+  EXPECT_TRUE(tensor_->rounds.running()) << "this node has reported that it holds no result";
+  ASSERT_TRUE(former_->Deliver(Frame(FrameType::kResult, 5, 1), FloatBytes({1, 2})).ok());
+  EXPECT_FALSE(tensor_->rounds.running());
+}
+
 TEST_F(PlanFollowerTest, RenewedLinkHearsOfTheNewestResultAndGetsTheContribution) {
   Plan();
   PushAll();
