@@ -266,7 +266,7 @@ absl::StatusOr<v1::MemberId> AgentHost::Register(Scheduler* scheduler, const v1:
   settings->set_audit_one_in(job_->audit_one_in);
   settings->set_intranode("auto");
   settings->set_deterministic_intranode(true);
-  settings->set_stall_timeout_s(300);
+  settings->set_stall_timeout_s(static_cast<uint32_t>(absl::ToInt64Seconds(kStallTimeout)));
   request.set_hostname(process_->host());
   request.set_control_address(process_->host() + ":1");
   request.set_colocated_server_id(server_->id());

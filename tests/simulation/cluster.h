@@ -27,6 +27,8 @@ namespace addend::simulation {
 
 class Cluster;
 
+constexpr absl::Duration kStallTimeout = absl::Minutes(5);  // of every job
+
 // A node is told of owners that change.
 struct OwnersChange {
   std::string host;  // of the node

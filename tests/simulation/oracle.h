@@ -78,6 +78,7 @@ class Oracle {
   // Ranks of the job have left while others went on: a node that is lost afterwards may have
   // results that the others cannot get any more.
   void ExcuseJob(const JobPlan& job) { left_.insert(&job); }
+  bool any_left() const { return !left_.empty(); }
   // Something has happened from which the node may be lost, now or a while later. If the job goes
   // on without it, then results without the node are right; else the job may fail.
   void MayLose(const JobPlan& job, uint32_t node) { lost_[&job].insert(node); }

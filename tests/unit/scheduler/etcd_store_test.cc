@@ -83,9 +83,9 @@ class EtcdStoreTest : public testing::Test {
   // Waits for etcd, too.
   static absl::Status Lead(
       EtcdStore* store, const std::string& name,
-      std::function<bool()> give_up = [] { return false; }) {
+      std::function<bool()> give_up = [] { return false; }, absl::Duration ttl = absl::Seconds(2)) {
     return store->Lead({.name = name,
-                        .ttl = absl::Seconds(2),
+                        .ttl = ttl,
                         .give_up = std::move(give_up),
                         .on_lost = [](const absl::Status&) {}});
   }
@@ -107,7 +107,7 @@ TEST_F(EtcdStoreTest, KeepsWhatWasWritten) {
   EXPECT_THAT(*store->Load(), ElementsAre(Pair("a", bytes), Pair("c", ""), Pair("d", "4")));
   store.reset();
   store = Open();
-  ASSERT_TRUE(Lead(store.get(), "b").ok()) << "at once: the former leader has given it up";
+  ASSERT_TRUE(Lead(store.get(), "b").ok());
   EXPECT_THAT(*store->Load(), ElementsAre(Pair("a", bytes), Pair("c", ""), Pair("d", "4")));
 }
 
@@ -151,6 +151,17 @@ TEST_F(EtcdStoreTest, ValueMayBeLargerThanEtcdTakes) {
   const std::vector<StoreWrite> then = {{"b", "small"}, {"c", std::nullopt}};
   ASSERT_TRUE(store->Apply(then).ok());
   EXPECT_THAT(*store->Load(), ElementsAre(Pair("a", "1"), Pair("b", "small"), Pair("b1", "2")));
+}
+
+TEST_F(EtcdStoreTest, SchedulerThatEndsGivesItsLeaseUp) {
+  auto store = Open();
+  ASSERT_TRUE(Lead(
+                  store.get(), "a", [] { return false; }, absl::Minutes(10))
+                  .ok());
+  store.reset();
+  store = Open();
+  const absl::Time latest = absl::Now() + absl::Seconds(60);
+  EXPECT_TRUE(Lead(store.get(), "b", [latest] { return absl::Now() > latest; }).ok());
 }
 
 TEST_F(EtcdStoreTest, SecondSchedulerStandsByUntilTheLeaseEnds) {

@@ -332,6 +332,25 @@ TEST_F(OldStoreTest, ImplausibleNumbersAreNotTakenOver) {
   EXPECT_TRUE(absl::IsInvalidArgument(membership_->WatchServer(now_, watch, 903).answer));
 }
 
+TEST_F(OldStoreTest, ServerIsBelievedAboutThePresentGenerationOnly) {
+  FakeServer& server = AddCpuServer();
+  const auto nodes = AddJob("a", 2);
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  const uint64_t version = nodes[0]->plan_version;
+  v1::WatchRequest watch;
+  *watch.mutable_member() = server.member();
+  v1::Announced* const told = watch.add_announced();
+  told->set_job_id(nodes[0]->job_id);
+  told->set_plan_version(version + 5);
+  told->set_generation(2);
+  Restart();
+  ASSERT_TRUE(membership_->WatchServer(now_, watch, 901).answer.ok());
+  EXPECT_EQ(Status().jobs(0).plan_version(), version);
+  told->set_generation(1);
+  ASSERT_TRUE(membership_->WatchServer(now_, watch, 902).answer.ok());
+  EXPECT_GT(Status().jobs(0).plan_version(), version + 5);
+}
+
 TEST_F(OldStoreTest, FormingJobTakesNoPlanVersionFromItsNodes) {
   AddNode("a", 0, 2);
   const uint64_t version = Status().jobs(0).plan_version();

@@ -10,6 +10,7 @@
 #include "lib/base/failure.h"
 #include "lib/client/addend.h"
 #include "services/worker_agent/agent_report.h"
+#include "tests/unit/worker_agent/fake_generation.h"
 #include "tests/unit/worker_agent/fake_node.h"
 
 namespace addend {
@@ -225,6 +226,19 @@ TEST_F(AgentReportTest, SnapshotShowsTrainersLinksAndOpenRounds) {
   EXPECT_THAT(response.open(0).missing(), ElementsAre(1));
   EXPECT_EQ(response.open_rounds(), 1u);
   EXPECT_GT(response.shared_memory_bytes(), 0u);
+}
+
+TEST_F(AgentReportTest, LinkIsShownWithItsShard) {
+  node_.directory.servers.at(2).set_shards(2);
+  for (uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(Send(rank, declare_).ok());
+  v1::NodeUpdate update = Update();
+  *update.add_tensors() = FakeGeneration::PlanOf(6, "t", 2, {2});
+  update.mutable_tensors(0)->set_shards(0, 1);
+  generation_->Apply(update);
+  const v1::GetAgentResponse response = report_.Snapshot(*generation_);
+  ASSERT_EQ(response.links_size(), 1);
+  EXPECT_EQ(response.links(0).server_id(), 2u);
+  EXPECT_EQ(response.links(0).shard(), 1u);
 }
 
 TEST_F(AgentReportTest, SnapshotShowsAnIdleNode) {
