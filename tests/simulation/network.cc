@@ -177,7 +177,8 @@ void Connection::Send(int side, Packet packet) {
   if (broken_ || !ends_[side].process->alive()) return;
   // Nodes connect to servers.
   if (side == 1 && !packet.goodbye) {
-    network_->NoteFrame(*ends_[1].process, *ends_[0].process, packet.header);
+    network_->NoteFrame(Network::Moment::kLeaves, *ends_[1].process, *ends_[0].process,
+                        packet.header);
   }
   Enqueue(side, std::move(packet));
 }
@@ -209,7 +210,11 @@ void Connection::Depart(int from, Packet packet) {
       ConnectionEnd& to = self->ends_[1 - from];
       to.process->Do([self, from, header] {
         ConnectionEnd& end = self->ends_[1 - from];
-        if (!self->broken_ && end.link != nullptr) end.link->OnBegin(header);
+        if (self->broken_ || end.link == nullptr) return;
+        end.link->OnBegin(header);
+        if (from == 0) return;
+        self->network_->NoteFrame(Network::Moment::kArrives, *self->ends_[1].process, *end.process,
+                                  header);
       });
     });
   }
@@ -559,11 +564,12 @@ void Network::Reset(const std::string& a, const std::string& b) {
   for (const auto& connection : Between(Key(a, b))) connection->Break("connection reset by peer");
 }
 
-void Network::NoteFrame(const Process& server, const Process& node, const FrameHeader& header) {
-  if (header.type == FrameType::kResult) {
+void Network::NoteFrame(Moment moment, const Process& server, const Process& node,
+                        const FrameHeader& header) {
+  if (header.type == FrameType::kResult && moment == Moment::kLeaves) {
     last_results_[node.name()].insert_or_assign(header.partition, header);
   }
-  if (const auto awaited = awaited_.extract({header.type, server.name(), node.host()})) {
+  if (const auto awaited = awaited_.extract({moment, header.type, server.name(), node.host()})) {
     awaited.mapped()();
   }
 }
@@ -576,9 +582,9 @@ std::vector<FrameHeader> Network::LastResults(const Process& node) const {
   return headers;
 }
 
-void Network::Await(FrameType type, const Process& server, const std::string& host,
+void Network::Await(Moment moment, FrameType type, const Process& server, const std::string& host,
                     std::function<void()> then) {
-  awaited_[{type, server.name(), host}] = std::move(then);
+  awaited_[{moment, type, server.name(), host}] = std::move(then);
 }
 
 bool Network::Forge(const Process& server, const Process& node,

@@ -59,8 +59,10 @@ class Network {
   bool Forge(const Process& server, const Process& node, const std::vector<FrameHeader>& last);
   // The last result of each partition that was sent to the node.
   std::vector<FrameHeader> LastResults(const Process& node) const;
-  // Calls `then` when the next such frame leaves the server for the node's host.
-  void Await(FrameType type, const Process& server, const std::string& host,
+  // Calls `then` when the next such frame leaves the server for the node's host, or when its first
+  // bytes arrive there.
+  enum class Moment { kLeaves, kArrives };
+  void Await(Moment moment, FrameType type, const Process& server, const std::string& host,
              std::function<void()> then);
   // The process is dead: its kernel resets its connections. `silent`: the host is dead, and says
   // nothing.
@@ -78,7 +80,8 @@ class Network {
   const Listener* Find(const std::string& host, uint16_t port) const;
 
   // ---- connections ----
-  void NoteFrame(const Process& server, const Process& node, const FrameHeader& header);
+  void NoteFrame(Moment moment, const Process& server, const Process& node,
+                 const FrameHeader& header);
   void Add(const std::shared_ptr<Connection>& connection);
 
  private:
@@ -98,7 +101,7 @@ class Network {
   // By the node's process.
   std::map<std::string, std::map<PartitionId, FrameHeader>> last_results_;
   // By the server's process and the node's host.
-  std::map<std::tuple<FrameType, std::string, std::string>, std::function<void()>> awaited_;
+  std::map<std::tuple<Moment, FrameType, std::string, std::string>, std::function<void()>> awaited_;
 };
 
 // A process's view of its host.

@@ -340,10 +340,11 @@ class Story final {
     if (forged) Note(fault, node->process()->name());
   }
 
-  // Calls `then` when the next such frame leaves the server for the host, if faults still happen.
-  void AtNext(FrameType type, const Process& server, const std::string& host,
+  // Calls `then` at that moment of the next such frame, if faults still happen.
+  using Moment = Network::Moment;
+  void AtNext(Moment moment, FrameType type, const Process& server, const std::string& host,
               std::function<void()> then) {
-    cluster_.network()->Await(type, server, host, [this, then = std::move(then)] {
+    cluster_.network()->Await(moment, type, server, host, [this, then = std::move(then)] {
       if (world_.Now() < last_) then();
     });
   }
@@ -355,18 +356,19 @@ class Story final {
     const absl::Duration arrives = latency() + schedule_.plan.path.jitter;
     const absl::Duration lost = random.Between(absl::ZeroDuration(), arrives);
     const absl::Duration ends = random.Between(absl::ZeroDuration(), 4 * arrives);
-    AtNext(FrameType::kResult, *server, host, [this, server, host, drains, lost, ends] {
-      if (drains) {
-        world_.After(lost,
-                     [this, server, host] { cluster_.network()->Reset(host, server->host()); });
-        return world_.After(ends, [this, server] { DrainNow(*server); });
-      }
-      cluster_.network()->Cut(host, server->host());
-      world_.After(ends, [this, server, host] {
-        KillNow(*server);
-        cluster_.network()->Heal(host, server->host());
-      });
-    });
+    AtNext(Moment::kLeaves, FrameType::kResult, *server, host,
+           [this, server, host, drains, lost, ends] {
+             if (drains) {
+               world_.After(
+                   lost, [this, server, host] { cluster_.network()->Reset(host, server->host()); });
+               return world_.After(ends, [this, server] { DrainNow(*server); });
+             }
+             cluster_.network()->Cut(host, server->host());
+             world_.After(ends, [this, server, host] {
+               KillNow(*server);
+               cluster_.network()->Heal(host, server->host());
+             });
+           });
   }
 
   // A server that the scheduler takes for lost sends the rest of a result when others own its
@@ -378,21 +380,18 @@ class Story final {
     world_.After(3 * lease(), [this, server, scheduler] {
       cluster_.network()->Heal(server->host(), scheduler);
     });
-    const absl::Duration stalls =
-        random.Between(absl::ZeroDuration(), latency() + schedule_.plan.path.jitter);
     const absl::Duration lasts =
         std::min(random.Between(lease() / 2, 2 * lease()), Network::kKeepalive / 2);
     world_.After(random.Between(lease() / 2, lease()), [=, this] {
-      AtNext(FrameType::kResult, *server, host, [=, this] {
-        world_.After(stalls, [=, this] { CutInChange(host, server->host(), lasts); });
-      });
+      AtNext(Moment::kArrives, FrameType::kResult, *server, host,
+             [=, this] { CutInChange(host, server->host(), lasts); });
     });
   }
 
   // While a node follows other owners, something happens to an owner or to the path to it.
   void FaultInChange(const OwnersChange& change) {
     Random& random = world_.random();
-    if (!change.moves.empty() && random.OneIn(4)) {
+    if (!change.moves.empty() && random.OneIn(3)) {
       const auto& [owner, next] = change.moves[random.Below(change.moves.size())];
       return LoseNextOwner(change.host, owner, next);
     }
@@ -411,9 +410,10 @@ class Story final {
       if (what < 12) return ResetInChange(host, process->host());
       // With a result that the node does not have.
       const absl::Duration after = world_.random().Between(absl::ZeroDuration(), latency());
-      AtNext(FrameType::kResult, *process, host, [this, host, other = process->host(), after] {
-        world_.After(after, [this, host, other] { ResetInChange(host, other); });
-      });
+      AtNext(Moment::kLeaves, FrameType::kResult, *process, host,
+             [this, host, other = process->host(), after] {
+               world_.After(after, [this, host, other] { ResetInChange(host, other); });
+             });
     });
   }
   // The next owner dies after the hand-over, of which the node hears late.
@@ -423,8 +423,9 @@ class Story final {
     if (from == nullptr || to == nullptr || from->host() == host) return;
     Random& random = world_.random();
     const absl::Duration dies = random.Between(absl::ZeroDuration(), 4 * latency());
-    const absl::Duration cut = random.Scale(4 * latency(), Network::kKeepalive / 2);
-    AtNext(FrameType::kMoved, *from, host, [this, host, from, to, dies, cut] {
+    const absl::Duration cut =
+        std::min(random.Between(lease() / 8, 2 * lease()), Network::kKeepalive / 2);
+    AtNext(Moment::kLeaves, FrameType::kMoved, *from, host, [this, host, from, to, dies, cut] {
       CutInChange(host, from->host(), cut);
       world_.After(dies, [this, to] { KillNow(*to); });
     });
@@ -654,7 +655,7 @@ Schedule Draw(uint64_t seed, bool power_loss) {
   // A lease is long compared with the calls that renew it.
   plan.path.latency = std::min(plan.path.latency, plan.lease / 32);
   plan.path.jitter = std::min(plan.path.jitter, plan.lease / 32);
-  schedule.faults_in_changes = faults > 0 && random.OneIn(3);
+  schedule.faults_in_changes = faults > 0 && random.OneIn(2);
   return schedule;
 }
 
