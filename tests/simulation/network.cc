@@ -569,9 +569,14 @@ void Network::NoteFrame(Moment moment, const Process& server, const Process& nod
   if (header.type == FrameType::kResult && moment == Moment::kLeaves) {
     last_results_[node.name()].insert_or_assign(header.partition, header);
   }
-  if (const auto awaited = awaited_.extract({moment, header.type, server.name(), node.host()})) {
-    awaited.mapped()();
+  const auto of_kind = awaited_.find({moment, header.type, node.host()});
+  if (of_kind == awaited_.end()) return;
+  std::list<Awaited> taken;
+  for (auto next = of_kind->second.begin(); next != of_kind->second.end();) {
+    const auto awaited = next++;
+    if (awaited->takes(server, header)) taken.splice(taken.end(), of_kind->second, awaited);
   }
+  for (const Awaited& awaited : taken) awaited.then(server, header);
 }
 
 std::vector<FrameHeader> Network::LastResults(const Process& node) const {
@@ -582,9 +587,10 @@ std::vector<FrameHeader> Network::LastResults(const Process& node) const {
   return headers;
 }
 
-void Network::Await(Moment moment, FrameType type, const Process& server, const std::string& host,
-                    std::function<void()> then) {
-  awaited_[{moment, type, server.name(), host}] = std::move(then);
+void Network::Await(Moment moment, FrameType type, const std::string& host, Awaited awaited) {
+  std::list<Awaited>& of_kind = awaited_[{moment, type, host}];
+  of_kind.push_back(std::move(awaited));
+  if (of_kind.size() > kAwaited) of_kind.pop_front();
 }
 
 bool Network::Forge(const Process& server, const Process& node,

@@ -59,11 +59,14 @@ class Network {
   bool Forge(const Process& server, const Process& node, const std::vector<FrameHeader>& last);
   // The last result of each partition that was sent to the node.
   std::vector<FrameHeader> LastResults(const Process& node) const;
-  // Calls `then` when the next such frame leaves the server for the node's host, or when its first
-  // bytes arrive there.
+  // Calls `then` once: when a server's frame of this type leaves for the node's host, or when its
+  // first bytes arrive there, and `takes` it. Of each kind the last few are awaited.
   enum class Moment { kLeaves, kArrives };
-  void Await(Moment moment, FrameType type, const Process& server, const std::string& host,
-             std::function<void()> then);
+  struct Awaited {
+    std::function<bool(const Process& server, const FrameHeader& header)> takes;
+    std::function<void(const Process& server, const FrameHeader& header)> then;
+  };
+  void Await(Moment moment, FrameType type, const std::string& host, Awaited awaited);
   // The process is dead: its kernel resets its connections. `silent`: the host is dead, and says
   // nothing.
   void OnDeath(const Process& process, bool silent);
@@ -91,6 +94,8 @@ class Network {
   }
   std::vector<std::shared_ptr<Connection>> Between(const Hosts& hosts);
 
+  static constexpr size_t kAwaited = 8;  // of each kind
+
   World* const world_;
   const Path path_;
   std::map<Hosts, uint64_t> cut_;  // with the number of the cut
@@ -100,8 +105,8 @@ class Network {
   std::list<std::weak_ptr<Connection>> connections_;
   // By the node's process.
   std::map<std::string, std::map<PartitionId, FrameHeader>> last_results_;
-  // By the server's process and the node's host.
-  std::map<std::tuple<Moment, FrameType, std::string, std::string>, std::function<void()>> awaited_;
+  // By the node's host.
+  std::map<std::tuple<Moment, FrameType, std::string>, std::list<Awaited>> awaited_;
 };
 
 // A process's view of its host.

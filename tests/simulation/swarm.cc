@@ -301,12 +301,10 @@ class Story final {
         const bool drains = fault.b / job->nodes % 2 == 0;
         return EndAtResult(server, agent->process()->host(), drains);
       }
-      case Fault::Kind::kLateResult: {
+      case Fault::Kind::kLateResult:
         if (agent == nullptr || servers.empty()) return;
-        const auto server = servers[fault.a % servers.size()]->process();
-        Note(fault, server->name() + " to " + agent->process()->name());
-        return DelayResult(server, agent->process()->host());
-      }
+        Note(fault, agent->process()->name());
+        return DelayResult(agent->process()->host(), fault.lasts);
       case Fault::Kind::kLeave: {
         Rank* const rank = cluster_.ranks()[fault.a % cluster_.ranks().size()].get();
         if (!MayLose(rank->job(), rank->rank() / rank->job()->local_size)) return;
@@ -340,13 +338,19 @@ class Story final {
     if (forged) Note(fault, node->process()->name());
   }
 
-  // Calls `then` at that moment of the next such frame, if faults still happen.
+  // Calls `then` at that moment of the next frame of the server for the host, if faults still
+  // happen.
   using Moment = Network::Moment;
-  void AtNext(Moment moment, FrameType type, const Process& server, const std::string& host,
+  void AtNext(FrameType type, const std::shared_ptr<Process>& server, const std::string& host,
               std::function<void()> then) {
-    cluster_.network()->Await(moment, type, server, host, [this, then = std::move(then)] {
-      if (world_.Now() < last_) then();
-    });
+    cluster_.network()->Await(
+        Moment::kLeaves, type, host,
+        {.takes = [server](const Process& from,
+                           const FrameHeader&) { return &from == server.get(); },
+         .then =
+             [this, then = std::move(then)](const Process&, const FrameHeader&) {
+               if (world_.Now() < last_) then();
+             }});
   }
 
   // The next result that the server sends to the host is lost, and the server dies or hands over,
@@ -356,36 +360,56 @@ class Story final {
     const absl::Duration arrives = latency() + schedule_.plan.path.jitter;
     const absl::Duration lost = random.Between(absl::ZeroDuration(), arrives);
     const absl::Duration ends = random.Between(absl::ZeroDuration(), 4 * arrives);
-    AtNext(Moment::kLeaves, FrameType::kResult, *server, host,
-           [this, server, host, drains, lost, ends] {
-             if (drains) {
-               world_.After(
-                   lost, [this, server, host] { cluster_.network()->Reset(host, server->host()); });
-               return world_.After(ends, [this, server] { DrainNow(*server); });
-             }
-             cluster_.network()->Cut(host, server->host());
-             world_.After(ends, [this, server, host] {
-               KillNow(*server);
-               cluster_.network()->Heal(host, server->host());
-             });
-           });
+    AtNext(FrameType::kResult, server, host, [this, server, host, drains, lost, ends] {
+      if (drains) {
+        world_.After(lost,
+                     [this, server, host] { cluster_.network()->Reset(host, server->host()); });
+        return world_.After(ends, [this, server] { DrainNow(*server); });
+      }
+      cluster_.network()->Cut(host, server->host());
+      world_.After(ends, [this, server, host] {
+        KillNow(*server);
+        cluster_.network()->Heal(host, server->host());
+      });
+    });
   }
 
-  // A server that the scheduler takes for lost sends the rest of a result when others own its
-  // partitions.
-  void DelayResult(const std::shared_ptr<Process>& server, const std::string& host) {
-    Random& random = world_.random();
-    const std::string scheduler = cluster_.place()->host;
-    cluster_.network()->Cut(server->host(), scheduler);
-    world_.After(3 * lease(), [this, server, scheduler] {
-      cluster_.network()->Heal(server->host(), scheduler);
-    });
-    const absl::Duration lasts =
-        std::min(random.Between(lease() / 2, 2 * lease()), Network::kKeepalive / 2);
-    world_.After(random.Between(lease() / 2, lease()), [=, this] {
-      AtNext(Moment::kArrives, FrameType::kResult, *server, host,
-             [=, this] { CutInChange(host, server->host(), lasts); });
-    });
+  // The next CPU server that sends the host a result is taken for lost, while one of its results is
+  // on the way into the host's memory. The rest arrives when others own the partition.
+  void DelayResult(const std::string& host, absl::Duration lasts) {
+    cluster_.network()->Await(
+        Moment::kLeaves, FrameType::kResult, host,
+        {.takes = [this](const Process& from,
+                         const FrameHeader&) { return IndexOf(from).has_value(); },
+         .then =
+             [this, host, lasts](const Process& server, const FrameHeader&) {
+               const std::string other = server.host(), scheduler = cluster_.place()->host;
+               NoteInChange(absl::StrFormat("late: %s to %s", other, host));
+               cluster_.network()->Cut(other, scheduler);
+               world_.After(lasts, [=, this] { cluster_.network()->Heal(other, scheduler); });
+               const absl::Duration begins = world_.random().Between(lease() / 2, lease());
+               world_.After(begins, [=, this] { StallResult(other, host); });
+             }});
+  }
+  void StallResult(const std::string& other, const std::string& host) {
+    const absl::Duration longest = std::min(2 * lease(), Network::kKeepalive / 2);
+    cluster_.network()->Await(
+        Moment::kArrives, FrameType::kResult, host,
+        {.takes = [other](const Process& from, const FrameHeader&) { return from.host() == other; },
+         .then =
+             [=, this](const Process&, const FrameHeader& late) {
+               cluster_.network()->Cut(host, other);
+               const auto heal = [=, this] { cluster_.network()->Heal(host, other); };
+               world_.After(longest, heal);
+               cluster_.network()->Await(
+                   Moment::kArrives, FrameType::kResult, host,
+                   {.takes =
+                        [late](const Process&, const FrameHeader& header) {
+                          return header.partition == late.partition &&
+                                 header.round.value() == late.round.value() + 2;
+                        },
+                    .then = [heal](const Process&, const FrameHeader&) { heal(); }});
+             }});
   }
 
   // While a node follows other owners, something happens to an owner or to the path to it.
@@ -410,10 +434,9 @@ class Story final {
       if (what < 12) return ResetInChange(host, process->host());
       // With a result that the node does not have.
       const absl::Duration after = world_.random().Between(absl::ZeroDuration(), latency());
-      AtNext(Moment::kLeaves, FrameType::kResult, *process, host,
-             [this, host, other = process->host(), after] {
-               world_.After(after, [this, host, other] { ResetInChange(host, other); });
-             });
+      AtNext(FrameType::kResult, process, host, [this, host, other = process->host(), after] {
+        world_.After(after, [this, host, other] { ResetInChange(host, other); });
+      });
     });
   }
   // The next owner dies after the hand-over, of which the node hears late.
@@ -425,7 +448,7 @@ class Story final {
     const absl::Duration dies = random.Between(absl::ZeroDuration(), 4 * latency());
     const absl::Duration cut =
         std::min(random.Between(lease() / 8, 2 * lease()), Network::kKeepalive / 2);
-    AtNext(Moment::kLeaves, FrameType::kMoved, *from, host, [this, host, from, to, dies, cut] {
+    AtNext(FrameType::kMoved, from, host, [this, host, from, to, dies, cut] {
       CutInChange(host, from->host(), cut);
       world_.After(dies, [this, to] { KillNow(*to); });
     });
@@ -639,6 +662,9 @@ Schedule Draw(uint64_t seed, bool power_loss) {
     // Other lengths than those about the lease hardly matter.
     if (fault.kind == Fault::Kind::kStopScheduler) {
       fault.lasts = random.Between(absl::ZeroDuration(), 4 * plan.lease);
+    }
+    if (fault.kind == Fault::Kind::kLateResult) {
+      fault.lasts = random.Between(plan.lease, 3 * plan.lease);
     }
     fault.silent = random.OneIn(4);
     schedule.faults.push_back(fault);
