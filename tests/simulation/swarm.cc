@@ -415,10 +415,7 @@ class Story final {
   // While a node follows other owners, something happens to an owner or to the path to it.
   void FaultInChange(const OwnersChange& change) {
     Random& random = world_.random();
-    if (!change.moves.empty() && random.OneIn(3)) {
-      const auto& [owner, next] = change.moves[random.Below(change.moves.size())];
-      return LoseNextOwner(change.host, owner, next);
-    }
+    if (random.OneIn(2) && LoseNextOwner(change)) return;
     const uint32_t server = change.servers[random.Below(change.servers.size())];
     const absl::Duration lasts = random.Scale(latency(), 64 * latency());
     const uint64_t what = random.Below(16);
@@ -439,19 +436,27 @@ class Story final {
       });
     });
   }
-  // The next owner dies after the hand-over, of which the node hears late.
-  void LoseNextOwner(const std::string& host, uint32_t owner, uint32_t next) {
-    const std::shared_ptr<Process> from = cluster_.ProcessOf(owner);
-    const std::shared_ptr<Process> to = cluster_.ProcessOf(next);
-    if (from == nullptr || to == nullptr || from->host() == host) return;
+  // The next owner dies after the hand-over, of which the node hears when others own the partition.
+  // False: no CPU server is to be the next owner of a partition.
+  bool LoseNextOwner(const OwnersChange& change) {
+    std::vector<std::pair<std::shared_ptr<Process>, std::shared_ptr<Process>>> moves;
+    for (const auto& [owner, next] : change.moves) {
+      const auto from = cluster_.ProcessOf(owner), to = cluster_.ProcessOf(next);
+      if (from == nullptr || to == nullptr || from->host() == change.host) continue;
+      if (IndexOf(*to).has_value()) moves.emplace_back(from, to);
+    }
+    if (moves.empty()) return false;
     Random& random = world_.random();
+    const auto [from, to] = moves[random.Below(moves.size())];
     const absl::Duration dies = random.Between(absl::ZeroDuration(), 4 * latency());
     const absl::Duration cut =
         std::min(random.Between(lease() / 8, 2 * lease()), Network::kKeepalive / 2);
-    AtNext(FrameType::kMoved, from, host, [this, host, from, to, dies, cut] {
-      CutInChange(host, from->host(), cut);
-      world_.After(dies, [this, to] { KillNow(*to); });
-    });
+    AtNext(FrameType::kMoved, from, change.host,
+           [this, host = change.host, from = from, to = to, dies, cut] {
+             CutInChange(host, from->host(), cut);
+             world_.After(dies, [this, to] { KillNow(*to); });
+           });
+    return true;
   }
   void ResetInChange(const std::string& a, const std::string& b) {
     NoteInChange(absl::StrFormat("reset: %s and %s", a, b));
