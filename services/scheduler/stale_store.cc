@@ -19,6 +19,8 @@ using Stages = v1::AgreementRecord;
 // No scheduler gives so many numbers between two copies of its store. A higher claim is refused, so
 // that no member can use up the numbers.
 constexpr uint32_t kMostSkipped = uint32_t{1} << 20;
+// Claims that are made again and again may not reach the numbers that no record may have.
+constexpr uint32_t kHighestClaim = uint32_t{1} << 30;
 
 constexpr std::string_view kWayOut =
     "the store of the scheduler is older than that, because it was restored from an old copy or "
@@ -31,6 +33,7 @@ void StaleStore::CompareWithNode(const v1::Announced& told) {
   const uint32_t generation = current.number.value();
   if (told.job_id() != job_.id.value() || told.generation() < generation) return;
   if (told.generation() - generation >= kMostSkipped) return;
+  if (told.generation() >= kHighestClaim) return;
   if (told.generation() > generation) {
     return FailForgotten(told, absl::StrFormat("the nodes of job '%s' are in generation %d, but "
                                                "the scheduler's store ends with generation %d",
@@ -95,7 +98,8 @@ void StaleStore::FailForgotten(const v1::Announced& told, const std::string& dif
   if (told.plan_version() - job_.stored_version < kVersionsLeft) {
     job_.plan_version = std::max(job_.plan_version, PlanVersion(told.plan_version()));
   }
-  if (told.tensor_id() - job_.next_tensor < kMostSkipped) job_.next_tensor = told.tensor_id() + 1;
+  const bool plausible = told.tensor_id() - job_.next_tensor < kMostSkipped;
+  if (plausible && told.tensor_id() < kHighestClaim) job_.next_tensor = told.tensor_id() + 1;
   job_.current.state = v1::READY;
   for (const auto& [rank, node] : job_.nodes) {
     job_.current.gone[rank] = reason;  // the node waits for no owner's word

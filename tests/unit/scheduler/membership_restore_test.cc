@@ -332,6 +332,38 @@ TEST_F(OldStoreTest, ImplausibleNumbersAreNotTakenOver) {
   EXPECT_TRUE(absl::IsInvalidArgument(membership_->WatchServer(now_, watch, 903).answer));
 }
 
+// A record with a number above 2^31 would be refused by the next scheduler.
+TEST_F(OldStoreTest, RepeatedClaimsDoNotUseUpTheNumbers) {
+  AddJob("a", 1);
+  const auto record = [this] {
+    v1::JobRecord found;
+    const auto entries = store_.Load();
+    for (const auto& [key, value] : *entries) {
+      if (key == records::JobKey(nodes_[0]->job_id)) found.ParseFromString(value);
+    }
+    return found;
+  };
+  constexpr uint32_t kHighest = uint32_t{1} << 30;
+  v1::JobRecord high = record();
+  high.set_generation(kHighest - 9);
+  high.set_next_tensor_id(kHighest - 9);
+  const StoreWrite raised{records::JobKey(nodes_[0]->job_id), high.SerializeAsString()};
+  ASSERT_TRUE(store_.Apply({&raised, 1}).ok());
+  Restart();
+  v1::WatchRequest watch;
+  *watch.mutable_member() = nodes_[0]->member();
+  v1::Announced* const told = watch.add_announced();
+  told->set_job_id(nodes_[0]->job_id);
+  for (const uint32_t claimed : {kHighest - 8, kHighest + 8}) {
+    told->set_generation(claimed);
+    told->set_tensor_id(claimed);
+    Apply(membership_->WatchNode(now_, watch, 900 + claimed).decision);
+    EXPECT_LT(record().generation(), kHighest);
+    EXPECT_LE(record().next_tensor_id(), kHighest + (uint32_t{1} << 17)) << "a restored job's own";
+  }
+  Restart();
+}
+
 TEST_F(OldStoreTest, ServerIsBelievedAboutThePresentGenerationOnly) {
   FakeServer& server = AddCpuServer();
   const auto nodes = AddJob("a", 2);
