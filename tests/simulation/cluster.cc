@@ -366,7 +366,10 @@ std::shared_ptr<TrainerSocket> AgentHost::Accept() {
 // ---- the cluster ----
 
 Cluster::Cluster(World* world, Plan plan)
-    : world_(world), plan_(std::move(plan)), network_(world, plan_.path), oracle_(world) {
+    : world_(world),
+      plan_(std::move(plan)),
+      network_(world, plan_.path),
+      oracle_(world, plan_.promises_too_much) {
   StartScheduler();
   for (uint32_t i = 0; i < plan_.cpu_servers; ++i) StartServer();
   for (const JobPlan& job : plan_.jobs) {

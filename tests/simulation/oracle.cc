@@ -265,6 +265,8 @@ void Oracle::OnFailure(const JobPlan& job, uint32_t rank, const client::Error& e
                          error.code == ADDEND_ERROR_STALLED ||
                          error.code == ADDEND_ERROR_UNREACHABLE;
   const bool excused = job.shrink ? MayBeLost(job, rank) : !lost_[&job].empty();
+  const bool refused = error.text.find(" of the memory limit of ") != std::string::npos;
+  if (refused && short_of_memory_) return;
   if (of_a_peer && (excused || left_.contains(&job) || !excused_all_.empty())) return;
   world_->Violate(absl::StrFormat("job %s fails on rank %d without a cause: %s (%d)", job.name,
                                   rank, error.text, static_cast<int>(error.code)));

@@ -49,7 +49,8 @@ struct JobPlan {
 
 class Oracle {
  public:
-  explicit Oracle(World* world) : world_(world) {}
+  // `short_of_memory`: servers may refuse what they have promised, from which a job may fail.
+  Oracle(World* world, bool short_of_memory) : world_(world), short_of_memory_(short_of_memory) {}
 
   // The contribution of a rank: a function of all of its arguments. An asynchronous update adds 1
   // to the elements of the rank's node, those with its number modulo the number of nodes.
@@ -105,6 +106,7 @@ class Oracle {
                                    const std::set<uint32_t>& without) const;
 
   World* const world_;
+  const bool short_of_memory_;
   std::map<Key, Seen> seen_;
   // A node that was taken for lost, while others went on without it, may get a last result of its
   // own server. Its job has to fail then.
