@@ -202,6 +202,7 @@ void Scheduler::End(const std::shared_ptr<Stream>& stream, const absl::Status& w
 
 void Scheduler::OpenWatch(const v1::WatchRequest& request, std::shared_ptr<Stream> stream) {
   const WatchId watch = next_watch_++;
+  stream->scheduler = number_;
   streams_[watch] = stream;
   const absl::Status status = stream->on_server
                                   ? Take(membership_.WatchServer(now(), request, watch))
@@ -255,7 +256,9 @@ void Session::Call(absl::Duration deadline, CallFn call, DoneFn done) {
 void Session::OnHeard(const Scheduler& scheduler) {
   const bool other = heard_ != 0 && heard_ != scheduler.number();
   heard_ = scheduler.number();
-  if (other && stream_ != nullptr && stream_->open && !left_) WatchLater();
+  if (!other || stream_ == nullptr || !stream_->open || left_) return;
+  const bool of_former = stream_->scheduler != 0 && stream_->scheduler != scheduler.number();
+  if (of_former) WatchLater();
 }
 
 void Session::Register(const v1::MemberId* former) {

@@ -81,8 +81,9 @@ class Scheduler {
     std::function<void(const v1::ServerUpdate&)> on_server;
     std::function<void(const v1::NodeUpdate&)> on_node;
     std::function<void(const absl::Status&)> on_end;
-    absl::Time last;   // the arrival of the last update
-    bool open = true;  // at the member's end
+    uint64_t scheduler = 0;  // its number; 0: the request is on its way
+    absl::Time last;         // the arrival of the last update
+    bool open = true;        // at the member's end
   };
   void OpenWatch(const v1::WatchRequest& request, std::shared_ptr<Stream> stream);
 

@@ -261,13 +261,17 @@ void Oracle::OnLeave(const JobPlan& job, uint32_t rank) {
 }
 
 void Oracle::OnFailure(const JobPlan& job, uint32_t rank, const client::Error& error) {
+  if (left_.contains(&job)) return;
   const bool of_a_peer = error.code == ADDEND_ERROR_PEER_LOST ||
                          error.code == ADDEND_ERROR_STALLED ||
                          error.code == ADDEND_ERROR_UNREACHABLE;
+  // All servers may be taken for lost together.
+  const bool of_all = of_a_peer || error.code == ADDEND_ERROR_RESOURCES;
+  if (of_all && !excused_all_.empty()) return;
   const bool excused = job.shrink ? MayBeLost(job, rank) : !lost_[&job].empty();
   const bool refused = error.text.find(" of the memory limit of ") != std::string::npos;
   if (refused && short_of_memory_) return;
-  if (of_a_peer && (excused || left_.contains(&job) || !excused_all_.empty())) return;
+  if (of_a_peer && excused) return;
   world_->Violate(absl::StrFormat("job %s fails on rank %d without a cause: %s (%d)", job.name,
                                   rank, error.text, static_cast<int>(error.code)));
 }
@@ -275,7 +279,7 @@ void Oracle::OnFailure(const JobPlan& job, uint32_t rank, const client::Error& e
 // VERDICT of spec/node_loss.pml.
 void Oracle::OnEnd(const JobPlan& job, const GenerationId& generation, uint32_t rank,
                    const std::vector<uint64_t>& rounds) {
-  if (job.shrink || !excused_all_.empty()) return;
+  if (job.shrink || left_.contains(&job) || !excused_all_.empty()) return;
   const auto& [first, firsts] = ended_.try_emplace({&job, generation}, rank, rounds).first->second;
   for (size_t i = 0; i < rounds.size(); ++i) {
     if (job.tensors[i].asynchronous() || rounds[i] == firsts[i]) continue;

@@ -76,8 +76,9 @@ class Oracle {
   void OnPlan(uint64_t job, uint32_t generation, const v1::TensorPlan& plan);
   // Something has happened from which all jobs may fail, now or a while later.
   void ExcuseAll(const std::string& why) { excused_all_ = why; }
-  // Ranks of the job have left while others went on: a node that is lost afterwards may have
-  // results that the others cannot get any more.
+  // Ranks of the job leave while others go on: from then on it may fail. Their node fails the job by
+  // itself; a planned change does not wait for a node without ranks, so that an owner may find the
+  // rounds out of order; and a node that is lost may have results that others cannot get any more.
   void ExcuseJob(const JobPlan& job) { left_.insert(&job); }
   bool any_left() const { return !left_.empty(); }
   // Something has happened from which the node may be lost, now or a while later. If the job goes
