@@ -57,7 +57,8 @@ struct DeclaredTensor {
   std::set<ServerId> awaited;                // servers that have not answered
   std::set<ServerId> refusers;               // of this plan
   std::map<ServerId, uint64_t> limit_bytes;  // left for this tensor after earlier refusals
-  // An earlier scheduler planned it. If the store has lost its last writes, nodes have the plan.
+  // An earlier scheduler planned it. If the store has lost its last writes, nodes have the plan,
+  // unless a server has refused its part.
   bool restored = false;
 };
 

@@ -31,7 +31,8 @@ void Replacement::LoseServer(ServerId server, const std::string& why) {
       continue;
     }
     // Another plan would have another tensor id, which nodes that have this plan would not take.
-    if (tensor.stage == Stages::RESERVING && tensor.restored) placement_.TakeAsPublished(&tensor);
+    const bool known = tensor.restored && tensor.refusers.empty();
+    if (tensor.stage == Stages::RESERVING && known) placement_.TakeAsPublished(&tensor);
     (tensor.stage == Stages::RESERVING ? reserving : published).push_back(agreement);
   }
   if (!published.empty()) Recover(server, published, why);

@@ -59,7 +59,8 @@ void StaleStore::CompareWithNode(const v1::Announced& told) {
   if (!BeginAbove(told.plan_version())) return;
   Placement placement(scope_);
   for (auto& [agreement, tensor] : current.tensors) {
-    if (tensor.stage == Stages::RESERVING && tensor.plan.tensor_id() <= told.tensor_id()) {
+    const bool known = tensor.refusers.empty() && tensor.plan.tensor_id() <= told.tensor_id();
+    if (tensor.stage == Stages::RESERVING && known) {
       placement.TakeAsPublished(&tensor);
     }
   }

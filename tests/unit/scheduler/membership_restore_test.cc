@@ -240,6 +240,23 @@ TEST_F(RestoreTest, ReservationThatNamesALostServerIsPublishedAfterARestart) {
   ExpectHeld(nodes[0]->plans.at("w"), nodes[0]->job_id);
 }
 
+// The simulator has found it: the server that had refused stayed an owner, and held nothing.
+TEST_F(RestoreTest, RefusedReservationIsPlannedAnewWhenAnotherServerIsLost) {
+  FakeServer& first = AddCpuServer();
+  FakeServer& second = AddCpuServer();
+  const auto nodes = AddJob("a", 2);
+  first.answers = second.answers = false;
+  DeclareAll(nodes, {Tensor("w", {5000000})});
+  second.capacity = 100;
+  second.answers = true;
+  first.silent = true;
+  Restart();
+  EXPECT_FALSE(nodes[0]->plans.contains("w")) << "the first server has not answered";
+  Pass(absl::Seconds(12));  // its lease ends
+  ASSERT_TRUE(nodes[0]->plans.contains("w"));
+  ExpectHeld(nodes[0]->plans.at("w"), nodes[0]->job_id);
+}
+
 // The nodes have the plan: a new plan would have another tensor id, which they would not take.
 TEST_F(OldStoreTest, PublishedTensorThatTheStoreKnowsAsReservedIsRecoveredWhenItsServerIsLost) {
   FakeServer& server = AddCpuServer();
