@@ -121,6 +121,7 @@ std::vector<std::byte> Oracle::Reference(const JobPlan& job, const GenerationId&
 
 void Oracle::OnJoin(const JobPlan& job, uint32_t rank) {
   alone_.erase({&job, rank});
+  ended_well_.erase({&job, rank});
   for (size_t tensor = 0; tensor < job.tensors.size(); ++tensor) {
     latest_.erase({&job, rank, tensor});
   }
@@ -161,10 +162,13 @@ void Oracle::Compare(const JobPlan& job, uint32_t rank, Bytes result, const std:
   if (std::equal(result.begin(), result.end(), seen->bits.begin(), seen->bits.end())) return;
   const std::string difference =
       absl::StrFormat("%s has other bits than rank %d", whose, seen->first);
-  if (MayBeLost(job, rank)) {
-    alone_.emplace(std::make_pair(&job, rank), difference);
+  if (MayBeLost(job, rank) && MayBeLost(job, seen->first)) {
+    alone_.emplace(std::make_pair(&job, rank), Alone{difference, seen->first});
+    alone_.emplace(std::make_pair(&job, seen->first), Alone{difference, rank});
+  } else if (MayBeLost(job, rank)) {
+    alone_.emplace(std::make_pair(&job, rank), Alone{difference, std::nullopt});
   } else if (MayBeLost(job, seen->first)) {
-    alone_.emplace(std::make_pair(&job, seen->first), difference);
+    alone_.emplace(std::make_pair(&job, seen->first), Alone{difference, std::nullopt});
     seen->bits.assign(result.begin(), result.end());
     seen->first = rank;
   } else {
@@ -254,10 +258,13 @@ void Oracle::OnPlan(uint64_t job, uint32_t generation, const v1::TensorPlan& pla
 }
 
 void Oracle::OnLeave(const JobPlan& job, uint32_t rank) {
+  ended_well_.emplace(&job, rank);
   const auto alone = alone_.find({&job, rank});
   // With another excuse it is not known which of the two was taken for lost.
   if (alone == alone_.end() || !excused_all_.empty()) return;
-  world_->Violate(alone->second + ", and goes on");
+  const auto& [difference, other] = alone->second;
+  if (other.has_value() && !ended_well_.contains({&job, *other})) return;
+  world_->Violate(difference + ", and goes on");
 }
 
 void Oracle::OnFailure(const JobPlan& job, uint32_t rank, const client::Error& error) {

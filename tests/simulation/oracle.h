@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -111,7 +112,12 @@ class Oracle {
   std::map<Key, Seen> seen_;
   // A node that was taken for lost, while others went on without it, may get a last result of its
   // own server. Its job has to fail then.
-  std::map<std::pair<const JobPlan*, uint32_t>, std::string> alone_;  // by rank
+  struct Alone {
+    std::string difference;
+    std::optional<uint32_t> or_this;  // of these two ranks
+  };
+  std::map<std::pair<const JobPlan*, uint32_t>, Alone> alone_;  // by rank
+  std::set<std::pair<const JobPlan*, uint32_t>> ended_well_;    // ranks
   // Of asynchronous tensors: by job and node, the rounds that were begun, and by rank, its last
   // value.
   std::map<std::tuple<const JobPlan*, GenerationId, size_t, uint32_t>, uint64_t> begun_;
