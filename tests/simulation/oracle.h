@@ -50,7 +50,7 @@ struct JobPlan {
 
 class Oracle {
  public:
-  // `short_of_memory`: servers may refuse what they have promised, from which a job may fail.
+  // `short_of_memory`: servers may refuse the memory that they have promised, and jobs may fail.
   Oracle(World* world, bool short_of_memory) : world_(world), short_of_memory_(short_of_memory) {}
 
   // The contribution of a rank: a function of all of its arguments. An asynchronous update adds 1
@@ -77,9 +77,9 @@ class Oracle {
   void OnPlan(uint64_t job, uint32_t generation, const v1::TensorPlan& plan);
   // Something has happened from which all jobs may fail, now or a while later.
   void ExcuseAll(const std::string& why) { excused_all_ = why; }
-  // Ranks of the job leave while others go on: from then on it may fail. Their node fails the job by
-  // itself; a planned change does not wait for a node without ranks, so that an owner may find the
-  // rounds out of order; and a node that is lost may have results that others cannot get any more.
+  // Ranks of the job leave while others go on: from then on it may fail. Their node fails it; a
+  // planned change does not wait for a node without ranks, so that an owner may find the rounds out
+  // of order; and a node that is lost may have results that others cannot get any more.
   void ExcuseJob(const JobPlan& job) { left_.insert(&job); }
   bool any_left() const { return !left_.empty(); }
   // Something has happened from which the node may be lost, now or a while later. If the job goes
