@@ -28,6 +28,7 @@ struct Access {
   Generation generation{1};
   absl::Duration expires_in = absl::Minutes(10);
   std::optional<auth::Secret> overheard = std::nullopt;
+  JobId job = kJob;
 };
 
 // A node's end of a link.
@@ -45,7 +46,7 @@ class Node : public Sink {
                            hello.partition = PartitionId(shard);
                            terms_.shard = shard;
                            terms_.node_nonce = auth::NewSecret();
-                           terms_.claim = {.job = kJob,
+                           terms_.claim = {.job = access_.job,
                                            .generation = access_.generation,
                                            .node = NodeId(rank_),
                                            .expires_unix_s = absl::ToUnixSeconds(
@@ -184,7 +185,7 @@ class Node : public Sink {
     FrameHeader header;
     header.type = type;
     header.op = op;
-    header.job = kJob;
+    header.job = access_.job;
     header.generation = access_.generation;
     header.sender = rank_;
     return header;
@@ -260,7 +261,7 @@ class EngineTest : public testing::Test {
       spec.versions.emplace_back(version);
       spec.handed_over.push_back(handed_over);
     }
-    return engine_->Reserve(kJob, spec);
+    return engine_->Reserve(job_.id, spec);
   }
   uint64_t Refused(Refusal reason) const {
     return engine_->stats().links_refused[static_cast<size_t>(reason)];

@@ -313,6 +313,24 @@ TEST_F(EngineTest, TraceIsOfTheLastGenerationWithEvents) {
   for (const SumEvent& event : events) EXPECT_EQ(event.generation, Generation(2));
 }
 
+TEST_F(EngineTest, TraceReachesBehindTheRoundsOfAnotherJob) {
+  Start(1);
+  for (const JobId job : {kJob, JobId(9)}) {
+    job_.id = job;
+    engine_->SetJob(job_);
+    ASSERT_TRUE(Reserve(1, 64).ok());
+    Node* const node = Join(0, {.job = job});
+    ASSERT_TRUE(node->WaitForHello());
+    node->Push({1}, 1);
+    EXPECT_EQ(node->WaitForResult(1), std::vector<float>{1});
+  }
+  for (const JobId job : {kJob, JobId(9)}) {
+    const std::vector<SumEvent> events = engine_->Trace(job, 9);
+    ASSERT_FALSE(events.empty()) << job.value();
+    for (const SumEvent& event : events) EXPECT_EQ(event.job, job);
+  }
+}
+
 TEST_F(EngineTest, NumbersOfAJobAreThoseOfItsPresentGeneration) {
   constexpr uint64_t kEach = 2 * 64 * sizeof(float) + PartitionTableBytes(1);
   Start(1, /*memory_limit=*/0, /*shards=*/2);
