@@ -53,6 +53,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool broken() const { return broken_; }
 
   bool HasRoom(int side) const { return ways_[side].unread < kKernelBuffer; }
+  bool lends() const { return network_->path().lends; }
   // Sends a packet from `side`.
   void Send(int side, Packet packet);
   // Sends a packet as it is, in its turn.
@@ -109,6 +110,8 @@ class SimLink final : public Link {
   void OnPacket(Packet packet);
   void OnBroken(const absl::Status& why) { Shut(why, /*tell=*/false); }
   void Pump();
+  // The peer has the first frame that it did not have.
+  void OnAck();
   void Abandon(const absl::Status& why);
 
  private:
@@ -119,6 +122,7 @@ class SimLink final : public Link {
   };
   void Shut(absl::Status why, bool tell);
   void DeferDone(Done done, absl::Status status);
+  void GiveBack();
   void RunDones();
   void Finish();
 
@@ -128,6 +132,7 @@ class SimLink final : public Link {
   const std::string peer_;
   Sink* sink_ = nullptr;
   std::deque<Outgoing> outgoing_;
+  std::deque<Done> lent_;  // of frames under way
   std::deque<std::pair<Done, absl::Status>> dones_;
   std::optional<MutableBytes> room_;  // placed, and not filled yet
   bool closing_ = false;
@@ -246,7 +251,7 @@ void Connection::Deliver(int from, Packet packet) {
         way.unread -= packet.bytes();
         self->network_->world()->After(self->network_->Latency(), [self, from] {
           self->ends_[from].process->Do([self, from] {
-            if (!self->broken_ && self->ends_[from].link != nullptr) self->ends_[from].link->Pump();
+            if (!self->broken_ && self->ends_[from].link != nullptr) self->ends_[from].link->OnAck();
           });
         });
         if (from == 0 && self->shards) self->OnFirst(packet);
@@ -328,8 +333,21 @@ void SimLink::Pump() {
     stats.frames_sent += 1;
     stats.bytes_sent += packet.bytes();
     connection_->Send(side_, std::move(packet));
-    DeferDone(std::move(next.done), absl::OkStatus());
+    if (connection_->lends()) {
+      lent_.push_back(std::move(next.done));
+    } else {
+      DeferDone(std::move(next.done), absl::OkStatus());
+    }
   }
+}
+
+void SimLink::OnAck() {
+  if (!closing_ && !lent_.empty()) {
+    Done done = std::move(lent_.front());
+    lent_.pop_front();
+    DeferDone(std::move(done), absl::OkStatus());
+  }
+  Pump();
 }
 
 void SimLink::DeferDone(Done done, absl::Status status) {
@@ -337,6 +355,14 @@ void SimLink::DeferDone(Done done, absl::Status status) {
   transport_->loop()->Defer([this, alive = std::weak_ptr<bool>(alive_)] {
     if (!alive.expired()) RunDones();
   });
+}
+
+// The payloads that are lent, and those that were never sent.
+void SimLink::GiveBack() {
+  for (Done& done : lent_) dones_.emplace_back(std::move(done), why_);
+  for (Outgoing& one : outgoing_) dones_.emplace_back(std::move(one.done), why_);
+  lent_.clear();
+  outgoing_.clear();
 }
 
 void SimLink::RunDones() {
@@ -385,8 +411,7 @@ void SimLink::Shut(absl::Status why, bool tell) {
         why.ok() ? absl::CancelledError("the peer closed the link on purpose") : std::move(why);
     connection_->Send(side_, {.header = {}, .payload = {}, .goodbye = std::move(told)});
   }
-  for (Outgoing& one : outgoing_) dones_.emplace_back(std::move(one.done), why_);
-  outgoing_.clear();
+  GiveBack();
   transport_->loop()->Defer([this, alive = std::weak_ptr<bool>(alive_)] {
     if (!alive.expired()) Finish();
   });
@@ -406,8 +431,7 @@ void SimLink::Abandon(const absl::Status& why) {
     connection_->Send(
         side_,
         {.header = {}, .payload = {}, .goodbye = absl::UnavailableError("the peer shut down")});
-    for (Outgoing& one : outgoing_) dones_.emplace_back(std::move(one.done), why_);
-    outgoing_.clear();
+    GiveBack();
   }
   RunDones();
   if (Sink* const sink = std::exchange(sink_, nullptr)) sink->OnClosed(why_);

@@ -33,6 +33,8 @@ struct Path {
   absl::Duration latency = absl::Microseconds(20);
   absl::Duration jitter = absl::Microseconds(10);
   double bytes_per_s = 1e9;
+  // The sender may not touch a payload before it has arrived, as with a zero-copy send.
+  bool lends = false;
 };
 
 class Network {

@@ -571,6 +571,7 @@ Schedule Draw(uint64_t seed, bool power_loss) {
   plan.path.latency = random.Scale(absl::Microseconds(5), absl::Milliseconds(2));
   plan.path.jitter = random.Scale(absl::Microseconds(1), absl::Milliseconds(5));
   plan.path.bytes_per_s = 1e6 * static_cast<double>(uint64_t{1} << random.Below(11));
+  plan.path.lends = random.OneIn(2);
   plan.lease = random.Scale(absl::Seconds(1), absl::Seconds(8));
   plan.cpu_servers = static_cast<uint32_t>(random.Below(5));
   plan.shards = static_cast<uint32_t>(random.Between(1, 2));
