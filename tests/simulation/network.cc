@@ -251,7 +251,8 @@ void Connection::Deliver(int from, Packet packet) {
         way.unread -= packet.bytes();
         self->network_->world()->After(self->network_->Latency(), [self, from] {
           self->ends_[from].process->Do([self, from] {
-            if (!self->broken_ && self->ends_[from].link != nullptr) self->ends_[from].link->OnAck();
+            if (!self->broken_ && self->ends_[from].link != nullptr)
+              self->ends_[from].link->OnAck();
           });
         });
         if (from == 0 && self->shards) self->OnFirst(packet);
