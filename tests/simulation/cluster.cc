@@ -186,11 +186,18 @@ class AgentHost::Door final : public TrainerDoor {
 
 class AgentHost::Reports final : public SchedulerReports {
  public:
-  explicit Reports(std::shared_ptr<Session> session) : session_(std::move(session)) {}
-  void Send(Report report) override { session_->Send(std::move(report)); }
+  Reports(AgentHost* host, std::shared_ptr<Session> session)
+      : host_(host), session_(std::move(session)) {}
+  void Send(Report report) override {
+    if (const auto* failure = std::get_if<v1::ReportFailureRequest>(&report)) {
+      host_->own_ = {failure->generation(), host_->cluster_->world()->Now()};
+    }
+    session_->Send(std::move(report));
+  }
   void BeatSoon() override { session_->BeatSoon(); }
 
  private:
+  AgentHost* const host_;
   const std::shared_ptr<Session> session_;
 };
 
@@ -312,17 +319,16 @@ void AgentHost::JoinAsNode() {
                 agent_->Begin(registration_, ServerId(server_->id()), reports_.get());
               },
           .on_fatal = [this](const absl::Status& why) { Fail(why); }});
-  reports_ = std::make_unique<Reports>(session_);
+  reports_ = std::make_unique<Reports>(this, session_);
   session_->Start();
 }
 
 void AgentHost::OnUpdate(const v1::NodeUpdate& update) {
   const auto& lost = update.lost_nodes();
   if (std::find(lost.begin(), lost.end(), node_) != lost.end()) {
-    told_ = 0;  // no owner answers it any more
-  } else if (update.state() == v1::FAILED && told_ != update.generation()) {
-    told_ = update.generation();
-    told_at_ = cluster_->world()->Now();
+    told_ = {};  // no owner answers it any more
+  } else if (update.state() == v1::FAILED && told_.generation != update.generation()) {
+    told_ = {update.generation(), cluster_->world()->Now()};
   }
   OwnersChange change{.host = process_->host(), .moves = {}, .servers = {}};
   std::vector<uint32_t> owners;
@@ -355,8 +361,10 @@ void AgentHost::Fail(const absl::Status& why) {
 
 bool AgentHost::OwnersHaveDecided(const GenerationId& generation) const {
   const absl::Duration lease = cluster_->plan().lease;
-  return generation.first == registration_.job_id() && generation.second == told_ &&
-         cluster_->world()->Now() - told_at_ < 0.9 * lease;
+  const bool by_itself = own_.generation == told_.generation;
+  const absl::Time began = by_itself ? std::min(own_.at, told_.at) : told_.at;
+  return generation.first == registration_.job_id() && generation.second == told_.generation &&
+         cluster_->world()->Now() - began < 0.9 * lease;
 }
 
 std::shared_ptr<TrainerSocket> AgentHost::Accept() {

@@ -136,8 +136,12 @@ class AgentHost {
   bool failed_ = false;
   // By partition, all servers of which the node has been told.
   std::map<std::pair<uint32_t, uint32_t>, std::set<uint32_t>> named_;
-  uint32_t told_ = 0;  // the last generation that has failed, as the scheduler says ...
-  absl::Time told_at_;
+  // The last generation that has failed, by the scheduler's word, or by this node's own.
+  struct Failure {
+    uint32_t generation = 0;
+    absl::Time at;
+  };
+  Failure told_, own_;
 };
 
 // A trainer, a rank: joins its job again and again until the cluster says stop.
