@@ -272,13 +272,12 @@ void Oracle::OnFailure(const JobPlan& job, uint32_t rank, const client::Error& e
   const bool of_a_peer = error.code == ADDEND_ERROR_PEER_LOST ||
                          error.code == ADDEND_ERROR_STALLED ||
                          error.code == ADDEND_ERROR_UNREACHABLE;
-  // All servers may be taken for lost together.
-  const bool of_all = of_a_peer || error.code == ADDEND_ERROR_RESOURCES;
-  if (of_all && !excused_all_.empty()) return;
   const bool excused = job.shrink ? MayBeLost(job, rank) : !lost_[&job].empty();
   const bool refused = error.text.find(" of the memory limit of ") != std::string::npos;
   if (refused && short_of_memory_) return;
-  if (of_a_peer && excused) return;
+  // With nodes their servers are lost, and perhaps all that had room.
+  const bool of_loss = of_a_peer || error.code == ADDEND_ERROR_RESOURCES;
+  if (of_loss && (excused || !excused_all_.empty())) return;
   world_->Violate(absl::StrFormat("job %s fails on rank %d without a cause: %s (%d)", job.name,
                                   rank, error.text, static_cast<int>(error.code)));
 }
