@@ -220,6 +220,7 @@ AgentHost::AgentHost(Cluster* cluster, const JobPlan* job, uint32_t node)
        .hostname = process_->host(),
        .advertise = process_->host(),
        .socket = "simulated",
+       .stall_timeout = kStallTimeout,
        .audit_one_in = job->audit_one_in,
        .topology = Topology{}},
       inproc_,

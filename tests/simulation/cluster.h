@@ -27,7 +27,8 @@ namespace addend::simulation {
 
 class Cluster;
 
-constexpr absl::Duration kStallTimeout = absl::Minutes(5);  // of every job
+// Of every job: longer than the faults of a run together, under which a round may stay open.
+constexpr absl::Duration kStallTimeout = absl::Minutes(20);
 
 // A node is told of owners that change.
 struct OwnersChange {
