@@ -64,7 +64,7 @@ function(addend_library name)
   add_library(${name} STATIC ${ARG_SOURCES})
   addend_plant_fault(${ARG_SOURCES})
   target_link_libraries(${name} PUBLIC ${ARG_DEPS})
-  # What only an exception runs is not in the way of a coverage report then.
+  # A coverage report then has no branches that only an exception takes.
   if(name IN_LIST ADDEND_WITHOUT_EXCEPTIONS)
     target_compile_options(${name} PRIVATE -fno-exceptions -DSPDLOG_NO_EXCEPTIONS)
   endif()

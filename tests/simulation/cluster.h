@@ -207,8 +207,8 @@ class Cluster {
     uint32_t cpu_servers = 0;
     uint32_t shards = 1;
     uint64_t memory_limit_bytes = 0;
-    bool promises_too_much =
-        false;               // CPU servers may have less memory than the limit that they name
+    // CPU servers may have less memory than the limit that they name.
+    bool promises_too_much = false;
     double clock_drift = 0;  // at most, of every process
   };
   Cluster(World* world, Plan plan);

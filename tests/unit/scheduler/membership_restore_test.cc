@@ -172,6 +172,14 @@ class OldStoreTest : public RestoreTest {
     }
     Restart();
   }
+  // The member's next watch tells of the job.
+  static v1::Announced* Announce(const v1::MemberId& member, uint64_t job,
+                                 v1::WatchRequest* watch) {
+    *watch->mutable_member() = member;
+    v1::Announced* const told = watch->add_announced();
+    told->set_job_id(job);
+    return told;
+  }
   std::vector<StoreEntry> copy_;
 };
 
@@ -334,9 +342,7 @@ TEST_F(OldStoreTest, ImplausibleNumbersAreNotTakenOver) {
   DeclareAll(nodes, {Tensor("w", {100000})});
   const uint64_t version = nodes[0]->plan_version;
   v1::WatchRequest watch;
-  *watch.mutable_member() = nodes[0]->member();
-  v1::Announced* const told = watch.add_announced();
-  told->set_job_id(nodes[0]->job_id);
+  v1::Announced* const told = Announce(nodes[0]->member(), nodes[0]->job_id, &watch);
   told->set_generation(1);
   told->set_plan_version(uint64_t{1} << 61);
   ASSERT_TRUE(membership_->WatchNode(now_, watch, 901).answer.ok());
@@ -368,9 +374,7 @@ TEST_F(OldStoreTest, RepeatedClaimsDoNotUseUpTheNumbers) {
   ASSERT_TRUE(store_.Apply({&raised, 1}).ok());
   Restart();
   v1::WatchRequest watch;
-  *watch.mutable_member() = nodes_[0]->member();
-  v1::Announced* const told = watch.add_announced();
-  told->set_job_id(nodes_[0]->job_id);
+  v1::Announced* const told = Announce(nodes_[0]->member(), nodes_[0]->job_id, &watch);
   for (const uint32_t claimed : {kHighest - 8, kHighest + 8}) {
     told->set_generation(claimed);
     told->set_tensor_id(claimed);
@@ -387,9 +391,7 @@ TEST_F(OldStoreTest, ServerIsBelievedAboutThePresentGenerationOnly) {
   DeclareAll(nodes, {Tensor("w", {100000})});
   const uint64_t version = nodes[0]->plan_version;
   v1::WatchRequest watch;
-  *watch.mutable_member() = server.member();
-  v1::Announced* const told = watch.add_announced();
-  told->set_job_id(nodes[0]->job_id);
+  v1::Announced* const told = Announce(server.member(), nodes[0]->job_id, &watch);
   told->set_plan_version(version + 5);
   told->set_generation(2);
   Restart();
@@ -404,9 +406,7 @@ TEST_F(OldStoreTest, FormingJobTakesNoPlanVersionFromItsNodes) {
   AddNode("a", 0, 2);
   const uint64_t version = Status().jobs(0).plan_version();
   v1::WatchRequest watch;
-  *watch.mutable_member() = nodes_[0]->member();
-  v1::Announced* const told = watch.add_announced();
-  told->set_job_id(nodes_[0]->job_id);
+  v1::Announced* const told = Announce(nodes_[0]->member(), nodes_[0]->job_id, &watch);
   told->set_generation(1);
   for (const uint64_t claimed : {1, 2, 3}) {
     told->set_plan_version(version + claimed);
