@@ -104,10 +104,7 @@ absl::Status NodeGeneration::OnUndeclare(const Trainer& trainer,
         absl::StrFormat("tensor number %d was undeclared while it is in use, or was not declared",
                         undeclare.tensor));
   }
-  if (tensors_.Release(tensor, rank)) {
-    rounds_.source()->Forget(*tensor);
-    tensors_.Remove(tensor);
-  }
+  if (tensors_.Release(tensor, rank)) plan_.Remove(tensor);
   return absl::OkStatus();
 }
 

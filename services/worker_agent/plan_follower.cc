@@ -27,7 +27,7 @@ void PlanFollower::Apply(const v1::NodeUpdate& update) {
                           : absl::StatusCode::kFailedPrecondition;
     rounds_->FailTensor(tensor.get(), HearFailure(absl::Status(code, error.message()),
                                                   {error.kind(), error.exit_code()}));
-    RemoveIfReleased(tensor);
+    if (tensor->AllReleased()) Remove(tensor);
   }
 }
 
@@ -51,12 +51,10 @@ void PlanFollower::ApplyPlan(const v1::TensorPlan& plan) {
   }
   TakeMoves(tensor, plan);
   rounds_->TryStart(tensor);
-  RemoveIfReleased(tensor);
+  if (tensor->AllReleased()) Remove(tensor);  // the ranks did not wait for the plan
 }
 
-// The ranks did not wait for the scheduler's answer.
-void PlanFollower::RemoveIfReleased(const Shared& tensor) {
-  if (!tensor->AllReleased()) return;
+void PlanFollower::Remove(const Shared& tensor) {
   rounds_->source()->Forget(*tensor);
   tensors_->Remove(tensor);
 }

@@ -30,6 +30,8 @@ class PlanFollower {
   // Takes the changed plans, errors and removed tensors of an update. The servers of the plan are
   // known already.
   void Apply(const v1::NodeUpdate& update);
+  // No rank uses the tensor any more, and the scheduler has answered its declaration.
+  void Remove(const Shared& tensor);
   // Tells the scheduler how far this node is with the planned change, if that is news.
   void AckChange();
 
@@ -43,7 +45,6 @@ class PlanFollower {
 
  private:
   void ApplyPlan(const v1::TensorPlan& plan);
-  void RemoveIfReleased(const Shared& tensor);
   absl::StatusOr<std::vector<PartitionOwner>> FirstOwners(const v1::TensorPlan& plan);
   // The tensor has partitions with new owners: reports its newest results to them.
   void FollowPlan(const Shared& tensor, const v1::TensorPlan& plan);
