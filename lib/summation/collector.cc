@@ -93,7 +93,7 @@ void Collector::Open() {
 
 bool Collector::HasPushed(NodeId node) const {
   const State state = states_[node.value()];
-  return state != State::kMissing && state != State::kAbsent;
+  return state != State::kMissing && state != State::kAsked && state != State::kAbsent;
 }
 
 bool Collector::IsOpen() const {

@@ -69,6 +69,7 @@ class Collector {
   // Opens the last sealed round again: its result is lost with the only node that held it.
   void GoBack();
 
+  // False for a contribution that was dropped and has been asked for: the round waits for it.
   bool HasPushed(NodeId node) const;
   bool IsLost(NodeId node) const { return lost_[node.value()]; }
   bool TakesPart(NodeId node) const { return states_[node.value()] != State::kAbsent; }

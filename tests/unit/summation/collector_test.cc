@@ -48,7 +48,9 @@ TEST(CollectorTest, DroppedContributionIsRequestedOnceAtItsTurn) {
   collector.Drop(NodeId(1));
   EXPECT_EQ(collector.Advance(), Next::kWait) << "node 0 is missing";
   collector.Summed();
+  EXPECT_TRUE(collector.HasPushed(NodeId(1)));
   EXPECT_EQ(collector.Advance(), Next::kAsk);
+  EXPECT_FALSE(collector.HasPushed(NodeId(1))) << "the round waits for it";
   EXPECT_EQ(collector.Advance(), Next::kWait) << "it has been asked for";
   EXPECT_EQ(collector.Classify(NodeId(1), Round(1)), Standing::kItsTurn);
 }
