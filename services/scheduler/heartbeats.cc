@@ -13,6 +13,9 @@ namespace {
 constexpr int kMaxIncidents = 100;
 constexpr double kOldestIncidentS = 86'400;
 
+// Of each node, until the first value that is not finite counts as known.
+constexpr int kAwaitedHeartbeats = 2;
+
 // Of a member's activity, and of its links, in a status.
 constexpr size_t kShownBytes = 1000;
 
@@ -41,12 +44,9 @@ void TakeIncidents(const v1::HeartbeatRequest& beat, Job* job, Changes* changes)
     if (!current || incident.kind() != event_kind::kNonfinite) continue;
     FirstNonfinite& first = job->current.nonfinite;
     if (first.text.empty()) {
-      for (const auto& [rank, node] : job->nodes) first.unheard.insert(rank);
+      for (const auto& [rank, node] : job->nodes) first.awaited[rank] = kAwaitedHeartbeats;
     }
-    if (when < first.at) {
-      first.at = when;
-      first.text = text;
-    }
+    first.Take(incident.follows(), when, text);
   }
 }
 

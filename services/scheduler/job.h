@@ -72,12 +72,28 @@ struct JobLoad {
   std::vector<uint64_t> shards;
 };
 
-// The first result with a NaN or an infinity in a generation, as far as nodes have told.
+// The first result with a NaN or an infinity in a generation, as far as nodes have told. A node
+// that had received one before is not its origin, whatever the times say: they are only as exact as
+// heartbeats are fast. If all nodes had, a sum has overflowed or each pushed one to another
+// partition; then the earliest counts.
 struct FirstNonfinite {
+  bool follows = false;
   absl::Time at = absl::InfiniteFuture();
   std::string text;
-  // Nodes that have not been heard since: the first such result may be theirs.
-  std::set<NodeId> unheard;
+  // Nodes of which heartbeats are awaited, and how many: the first such result may be theirs. The
+  // first heartbeat may have been under way before.
+  std::map<NodeId, int> awaited;
+
+  void Take(bool incident_follows, absl::Time when, const std::string& incident) {
+    if (!text.empty() && std::pair(follows, at) <= std::pair(incident_follows, when)) return;
+    follows = incident_follows;
+    at = when;
+    text = incident;
+  }
+  void OnHeartbeat(NodeId node) {
+    const auto found = awaited.find(node);
+    if (found != awaited.end() && --found->second == 0) awaited.erase(found);
+  }
 };
 
 // All that ends with a generation. The next generation is a new value.

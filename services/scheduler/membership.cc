@@ -145,7 +145,7 @@ Outcome<absl::Status> Membership::Heartbeat(absl::Time now, const v1::HeartbeatR
   TakePaces(now, node->rank, request, job);
   TakeIncidents(request, job, &changes);
   JobGeneration& current = job->current;
-  current.nonfinite.unheard.erase(node->rank);
+  current.nonfinite.OnHeartbeat(node->rank);
   const bool is_current =
       current.state == v1::READY && Generation(request.generation()) == current.number;
   if (!is_current || !current.departures.Take(node->rank, request)) {

@@ -156,8 +156,9 @@ void StatusView::AddNodes(const Job& job, absl::Time now, v1::JobStatus* status)
     }
   }
   const FirstNonfinite& nonfinite = job.current.nonfinite;
-  const bool all_heard = std::none_of(nonfinite.unheard.begin(), nonfinite.unheard.end(),
-                                      [&job](NodeId rank) { return job.nodes.contains(rank); });
+  const bool all_heard =
+      std::none_of(nonfinite.awaited.begin(), nonfinite.awaited.end(),
+                   [&job](const auto& entry) { return job.nodes.contains(entry.first); });
   if (all_heard) status->set_first_nonfinite(nonfinite.text);
 }
 

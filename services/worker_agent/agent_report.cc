@@ -137,6 +137,7 @@ void AgentReport::FillBeat(const NodeGeneration& generation, v1::HeartbeatReques
     v1::Incident* const told = beat->add_incidents();
     told->set_kind(incident.kind);
     told->set_text(incident.text);
+    told->set_follows(incident.follows);
     told->set_age_s(static_cast<double>(context_.loop->TraceTime() - incident.at) * 1e-9);
   }
   FillPaces(generation.servers(), beat);

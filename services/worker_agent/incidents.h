@@ -14,12 +14,13 @@ class Incidents {
   struct Incident {
     std::string kind;
     std::string text;
-    int64_t at;  // in nanoseconds of the trace clock
+    int64_t at;            // in nanoseconds of the trace clock
+    bool follows = false;  // as in v1::Incident
   };
 
   // Drops the incident when too many have not been told yet.
-  void Note(const std::string& kind, std::string text, int64_t now) {
-    if (untold_.size() < kMax) untold_.push_back({kind, std::move(text), now});
+  void Note(Incident incident) {
+    if (untold_.size() < kMax) untold_.push_back(std::move(incident));
   }
   // The incidents since the last call.
   std::vector<Incident> Take() { return std::exchange(untold_, {}); }

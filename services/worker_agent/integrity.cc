@@ -66,11 +66,13 @@ void Integrity::OnNonFinite(const NodeTensor& tensor, uint32_t partition,
   ++context_.counters->nonfinite_results;
   const size_t offset = tensor.OffsetOf(partition);
   const size_t size = SizeOf(tensor.shape.dtype);
+  bool own = false;
   for (const uint32_t segment : tensor.SegmentsWithData()) {
     const auto found =
         FirstNonFinite(tensor.shape.dtype, tensor.contributions[segment]->memory().data() + offset,
                        tensor.BytesOf(partition) / size);
     if (!found) continue;
+    own = true;
     const std::vector<uint32_t> ranks = source.RanksIn(tensor, segment);
     for (const uint32_t rank : ranks) ++context_.counters->nonfinite[rank];
     if (std::exchange(nonfinite_told_, true)) continue;
@@ -80,8 +82,10 @@ void Integrity::OnNonFinite(const NodeTensor& tensor, uint32_t partition,
         ranks.size() == 1 ? "rank " + names : "one of ranks " + names, offset / size + *found,
         tensor.shape.name, tensor.rounds.round().value());
     spdlog::warn("{}; further ones are counted", text);
-    context_.incidents->Note("nonfinite", text, context_.loop->TraceTime());
+    context_.incidents->Note(
+        {"nonfinite", text, context_.loop->TraceTime(), /*follows=*/nonfinite_of_others_});
   }
+  if (!own) nonfinite_of_others_ = true;
 }
 
 }  // namespace addend

@@ -200,7 +200,7 @@ bool Servers::FallBackToTcp(ServerLink* link, const absl::Status& why) {
   if (first) {
     const std::string text = absl::StrFormat("%s; trying TCP", Message(why));
     spdlog::warn("{}", text);
-    context_.incidents->Note("rdma_fallback", text, context_.loop->TraceTime());
+    context_.incidents->Note({"rdma_fallback", text, context_.loop->TraceTime()});
   }
   ReconnectLater(*link, /*at_once=*/first);
   return true;

@@ -42,7 +42,7 @@ void StallWatch::Check(const ContributionSource& source) {
       ++tensor->open.warnings;
       const std::string text = Describe(*tensor, source);
       spdlog::warn("{}", text);
-      context_.incidents->Note("stall", text, context_.loop->TraceTime());
+      context_.incidents->Note({"stall", text, context_.loop->TraceTime()});
     }
   }
 }

@@ -323,12 +323,14 @@ TEST_F(StatusViewTest, StatusOfAJobLeavesOtherJobsOut) {
   EXPECT_EQ(part.events(0).text(), "of all");
 }
 
-TEST_F(StatusViewTest, FirstNonfiniteResultIsShownWhenAllNodesWereHeard) {
+TEST_F(StatusViewTest, FirstNonfiniteResultIsShownWhenAllNodesWereHeardTwice) {
   AddNodes(2);
   job_.current.nonfinite.text = "NaN in w";
-  job_.current.nonfinite.unheard = {NodeId(1)};
+  job_.current.nonfinite.awaited = {{NodeId(1), 2}};
   EXPECT_EQ(view().Status(now_).jobs(0).first_nonfinite(), "");
-  job_.current.nonfinite.unheard.clear();
+  job_.current.nonfinite.OnHeartbeat(NodeId(1));
+  EXPECT_EQ(view().Status(now_).jobs(0).first_nonfinite(), "") << "it may have been under way";
+  job_.current.nonfinite.OnHeartbeat(NodeId(1));
   EXPECT_EQ(view().Status(now_).jobs(0).first_nonfinite(), "NaN in w");
 }
 

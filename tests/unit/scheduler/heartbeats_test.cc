@@ -62,7 +62,7 @@ TEST_F(HeartbeatsTest, EarliestNonfiniteResultOfTheGenerationIsKept) {
   incident.set_text("later");
   incident.set_age_s(1);
   TakeIncidents(beat, &job_, &*changes_);
-  EXPECT_EQ(job_.current.nonfinite.unheard.size(), 2u);
+  EXPECT_EQ(job_.current.nonfinite.awaited.size(), 2u);
   incident.set_text("earlier");
   incident.set_age_s(5);
   TakeIncidents(beat, &job_, &*changes_);
@@ -72,6 +72,30 @@ TEST_F(HeartbeatsTest, EarliestNonfiniteResultOfTheGenerationIsKept) {
   TakeIncidents(beat, &job_, &*changes_);
   EXPECT_EQ(job_.current.nonfinite.text, "earlier");
   EXPECT_EQ(changes_->TakeDecision().reasons.size(), 3u);
+}
+
+TEST_F(HeartbeatsTest, NodeThatHadReceivedANonfiniteResultIsNotItsOrigin) {
+  AddNodes(3);
+  FirstNonfinite& first = job_.current.nonfinite;
+  v1::HeartbeatRequest beat;
+  beat.set_generation(1);
+  v1::Incident& incident = *beat.add_incidents();
+  incident.set_kind("nonfinite");
+  incident.set_follows(true);
+  incident.set_text("a consequence, by a clock that is wrong");
+  incident.set_age_s(9);
+  TakeIncidents(beat, &job_, &*changes_);
+  EXPECT_EQ(first.text, incident.text());
+  incident.set_follows(false);
+  incident.set_text("the origin");
+  incident.set_age_s(1);
+  TakeIncidents(beat, &job_, &*changes_);
+  EXPECT_EQ(first.text, "the origin");
+  incident.set_follows(true);
+  incident.set_text("another consequence");
+  incident.set_age_s(20);
+  TakeIncidents(beat, &job_, &*changes_);
+  EXPECT_EQ(first.text, "the origin");
 }
 
 TEST_F(HeartbeatsTest, ShownPartOfAHeartbeatIsShort) {

@@ -113,8 +113,21 @@ TEST_F(IntegrityTest, RankThatPushedAnInfinityIsNamedOnceAndCounted) {
   const auto incidents = node_.incidents.Take();
   ASSERT_EQ(incidents.size(), 1u);
   EXPECT_EQ(incidents[0].kind, "nonfinite");
+  EXPECT_FALSE(incidents[0].follows);
   EXPECT_EQ(incidents[0].text,
             "rank 2 pushed a value that is not finite: element 1 of tensor 't' in round 1");
+}
+
+TEST_F(IntegrityTest, InfinityBehindAnotherNodesIsToldAsItsConsequence) {
+  Plan();
+  const float infinity = std::numeric_limits<float>::infinity();
+  PushAll();
+  Result({1, infinity}, kFlagNonFinite);
+  PushAll({1, infinity});
+  Result({11, infinity}, kFlagNonFinite);
+  const auto incidents = node_.incidents.Take();
+  ASSERT_EQ(incidents.size(), 1u);
+  EXPECT_TRUE(incidents[0].follows);
 }
 
 TEST_F(IntegrityTest, SumThatOverflowsIsNoRanksFault) {

@@ -380,7 +380,7 @@ TEST_F(AgentReportTest, NumbersCountPartitionsAndTheOldestRound) {
 
 TEST_F(AgentReportTest, HeartbeatTellsActivityAndEachIncidentOnce) {
   DeclareAndPlan();
-  node_.incidents.Note("stall", "a round is open", node_.loop.TraceTime());
+  node_.incidents.Note({"stall", "a round is open", node_.loop.TraceTime()});
   node_.loop.Pass(absl::Seconds(3));
   v1::HeartbeatRequest beat;
   report_.FillBeat(*generation_, &beat);
