@@ -15,9 +15,10 @@ namespace {
 
 // The host's server, whose data port is `port`.
 v1::RegisterServerRequest RegistrationOf(const Process& process, uint16_t port,
-                                         uint64_t memory_limit_bytes) {
+                                         double bandwidth_bps, uint64_t memory_limit_bytes) {
   MachineOptions options;
   options.advertise = process.host();
+  options.bandwidth_bps = bandwidth_bps;
   auto request = ServerRegistration(options, {}, /*grpc_port=*/1, port, memory_limit_bytes);
   request.set_hostname(process.host());
   return request;
@@ -123,12 +124,13 @@ CpuServer::CpuServer(Cluster* cluster, std::string name, std::string host)
   engine_ = *Engine::Create({.shards = cluster->plan().shards,
                              .memory_limit_bytes = limit_bytes,
                              .incarnation = Incarnation(cluster->world()->random().Bits() | 1),
-                             .send_limits = {},
+                             .send_limits = SendLimitsFor(cluster->plan().bandwidth_bps),
                              .network = nullptr,
                              .external_slots = nullptr,
                              .machine = &machine_});
   const uint16_t port = *engine_->ListenTcp({.host = process_->host()});
-  auto request = RegistrationOf(*process_, port, cluster->plan().memory_limit_bytes);
+  auto request = RegistrationOf(*process_, port, cluster->plan().bandwidth_bps,
+                                cluster->plan().memory_limit_bytes);
   member_ = std::make_unique<ServerMembership>(
       cluster, process_, engine_.get(), std::move(request),
       [this] { process_->Trace(absl::StrFormat("is summation server %d", member_->id())); },
@@ -220,8 +222,10 @@ AgentHost::AgentHost(Cluster* cluster, const JobPlan* job, uint32_t node)
        .hostname = process_->host(),
        .advertise = process_->host(),
        .socket = "simulated",
+       .bandwidth_bps = cluster->plan().bandwidth_bps,
        .stall_timeout = kStallTimeout,
        .audit_one_in = job->audit_one_in,
+       .encrypt_data = job->encrypts,
        .topology = Topology{}},
       inproc_,
       {.machine = &machine_,
@@ -233,7 +237,7 @@ AgentHost::AgentHost(Cluster* cluster, const JobPlan* job, uint32_t node)
        }});
   Engine::Options options{.shards = cluster->plan().shards,
                           .incarnation = incarnation_,
-                          .send_limits = {},
+                          .send_limits = SendLimitsFor(cluster->plan().bandwidth_bps),
                           .network = inproc_,
                           .external_slots = nullptr,
                           .machine = &machine_};
@@ -244,7 +248,8 @@ AgentHost::AgentHost(Cluster* cluster, const JobPlan* job, uint32_t node)
   engine_ = *Engine::Create(std::move(options));
   const uint16_t port = *engine_->ListenTcp({.host = process_->host()});
   if (!engine_->ListenInproc().ok()) std::abort();
-  auto request = RegistrationOf(*process_, port, /*memory_limit_bytes=*/0);
+  auto request = RegistrationOf(*process_, port, cluster->plan().bandwidth_bps,
+                                /*memory_limit_bytes=*/0);
   request.set_colocated_job(job->name);
   request.set_colocated_node(node);
   server_ = std::make_unique<ServerMembership>(
@@ -279,6 +284,7 @@ absl::StatusOr<v1::MemberId> AgentHost::Register(Scheduler* scheduler, const v1:
   request.set_control_address(process_->host() + ":1");
   request.set_colocated_server_id(server_->id());
   request.set_member_key(key_);
+  request.set_bandwidth_bps(cluster_->plan().bandwidth_bps);
   if (former != nullptr) request.set_former_job_id(former->job_id());
   const auto answer =
       scheduler->Take(scheduler->membership().RegisterNode(scheduler->now(), request));

@@ -15,6 +15,8 @@ namespace {
 // Bytes on their way before the sender's kernel takes no more.
 constexpr uint64_t kKernelBuffer = 256 << 10;
 
+using Key = decltype(LinkKeys::send);
+
 absl::Status Unreachable(std::string_view what) {
   return absl::UnavailableError(absl::StrFormat("the connection is lost: %s", what));
 }
@@ -32,6 +34,8 @@ struct Packet {
   FrameHeader header;
   std::vector<std::byte> payload;
   std::optional<absl::Status> goodbye;
+  // The key that its bytes are encrypted with.
+  std::optional<Key> key = std::nullopt;
   uint64_t number = 0;  // in its direction, from 1
   uint64_t bytes() const { return kFrameHeaderBytes + payload.size(); }
 };
@@ -52,7 +56,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
   bool broken() const { return broken_; }
 
-  bool HasRoom(int side) const { return ways_[side].unread < kKernelBuffer; }
+  // Less than so many bytes are on their way.
+  bool HasRoom(int side, uint64_t bytes) const { return ways_[side].unread < bytes; }
   bool lends() const { return network_->path().lends; }
   // Sends a packet from `side`.
   void Send(int side, Packet packet);
@@ -101,8 +106,11 @@ class SimLink final : public Link {
   void Close(absl::Status why) override { Shut(std::move(why), /*tell=*/true); }
   std::string peer() const override { return peer_; }
   absl::Duration sending_time() const override { return absl::ZeroDuration(); }
-  absl::Status Encrypt(const LinkKeys&) override { return absl::OkStatus(); }
-  void LimitInFlight(size_t) override {}
+  absl::Status Encrypt(const LinkKeys& keys) override {
+    keys_ = keys;
+    return absl::OkStatus();
+  }
+  void LimitInFlight(size_t bytes) override;
   void Share(uint64_t) override {}
 
   // ---- of the connection, on the loop ----
@@ -119,6 +127,7 @@ class SimLink final : public Link {
     FrameHeader header;
     Bytes payload;
     Done done;
+    std::optional<Key> key;
   };
   void Shut(absl::Status why, bool tell);
   void DeferDone(Done done, absl::Status status);
@@ -135,6 +144,8 @@ class SimLink final : public Link {
   std::deque<Done> lent_;  // of frames under way
   std::deque<std::pair<Done, absl::Status>> dones_;
   std::optional<MutableBytes> room_;  // placed, and not filled yet
+  std::optional<LinkKeys> keys_;
+  uint64_t in_flight_ = kKernelBuffer;
   bool closing_ = false;
   absl::Status why_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
@@ -319,18 +330,21 @@ void SimLink::Send(const FrameHeader& header, Bytes payload, Done done) {
   FrameHeader complete = header;
   complete.payload_bytes = static_cast<uint32_t>(payload.size());
   if (closing_) return DeferDone(std::move(done), why_);
-  outgoing_.push_back({complete, payload, std::move(done)});
+  std::optional<Key> key;
+  if (keys_) key = keys_->send;
+  outgoing_.push_back({complete, payload, std::move(done), key});
   Pump();
 }
 
 void SimLink::Pump() {
   TransportStats& stats = transport_->mutable_stats();
-  while (!closing_ && !outgoing_.empty() && connection_->HasRoom(side_)) {
+  while (!closing_ && !outgoing_.empty() && connection_->HasRoom(side_, in_flight_)) {
     Outgoing next = std::move(outgoing_.front());
     outgoing_.pop_front();
     Packet packet{.header = next.header,
                   .payload = {next.payload.begin(), next.payload.end()},
-                  .goodbye = std::nullopt};
+                  .goodbye = std::nullopt,
+                  .key = next.key};
     stats.frames_sent += 1;
     stats.bytes_sent += packet.bytes();
     connection_->Send(side_, std::move(packet));
@@ -340,6 +354,13 @@ void SimLink::Pump() {
       DeferDone(std::move(next.done), absl::OkStatus());
     }
   }
+}
+
+void SimLink::LimitInFlight(size_t bytes) {
+  in_flight_ = std::clamp<uint64_t>(bytes, 1, kKernelBuffer);  // a frame at least
+  transport_->loop()->Defer([this, alive = std::weak_ptr<bool>(alive_)] {
+    if (!alive.expired()) Pump();
+  });
 }
 
 void SimLink::OnAck() {
@@ -386,6 +407,9 @@ void SimLink::OnPacket(Packet packet) {
   if (closing_) return;
   if (packet.goodbye) return Shut(*packet.goodbye, /*tell=*/false);
   if (sink_ == nullptr) return;
+  if (packet.key.has_value() != keys_.has_value() || (keys_ && *packet.key != keys_->receive)) {
+    return Shut(absl::DataLossError("the frame is encrypted by another key"), /*tell=*/true);
+  }
   transport_->mutable_stats().frames_received += 1;
   transport_->mutable_stats().bytes_received += packet.bytes();
   MutableBytes room;

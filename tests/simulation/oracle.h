@@ -43,6 +43,7 @@ struct JobPlan {
   uint32_t pipelined = 1;  // steps that a rank has open
   absl::Duration think;    // of a rank between two steps, at most
   uint32_t audit_one_in = 0;
+  bool encrypts = false;
   uint64_t redeclared_every = 0;  // so many steps a tensor is given up and declared anew; 0: never
   std::vector<TensorSetting> tensors;
   uint32_t ranks() const { return nodes * local_size; }

@@ -6,6 +6,8 @@
 #include <iterator>
 #include <numeric>
 #include <optional>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -57,6 +59,7 @@ class Story final {
         if (world_.Now() < last_ && world_.random().OneIn(4)) FaultInChange(change);
       };
     }
+    CheckWaits();
     const absl::Time calm = last_ + absl::Seconds(1);
     world_.At(calm, [this] { Calm(); });
     while (world_.Step(calm + kCalm) && !Done()) {
@@ -81,6 +84,9 @@ class Story final {
   }
 
  private:
+  // Of a server: the tensor, partition and round.
+  using Wait = std::tuple<std::string, TensorId, uint32_t, Round>;
+
   bool Done() const {
     if (!calm_) return false;
     return std::all_of(const_cast<Cluster&>(cluster_).ranks().begin(),
@@ -94,31 +100,43 @@ class Story final {
       if (!text.empty()) text += "; ";
       text += rank->Describe();
     }
-    for (const auto& server : cluster_.servers()) {
-      TraceRounds(*server->process(), *server->engine());
-    }
+    ForEachEngine(TraceRounds);
+    return text;
+  }
+  template <typename Function>
+  void ForEachEngine(Function function) {
+    for (const auto& server : cluster_.servers()) function(*server->process(), *server->engine());
     for (const JobPlan& job : cluster_.plan().jobs) {
       for (uint32_t node = 0; node < job.nodes; ++node) {
         const auto& agent = cluster_.agent(&job, node);
-        if (agent != nullptr) TraceRounds(*agent->process(), *agent->engine());
+        if (agent != nullptr) function(*agent->process(), *agent->engine());
       }
     }
-    return text;
   }
   // All ranks have left, so no server holds memory for a tensor any more.
   void CheckLeftOver() {
-    const auto check = [this](const Process& process, const Engine& engine) {
+    ForEachEngine([this](const Process& process, const Engine& engine) {
       const uint64_t used = engine.stats().memory_used_bytes;
       if (used == 0) return;
       world_.Violate(absl::StrFormat("%s still uses %d bytes", process.name(), used));
-    };
-    for (const auto& server : cluster_.servers()) check(*server->process(), *server->engine());
-    for (const JobPlan& job : cluster_.plan().jobs) {
-      for (uint32_t node = 0; node < job.nodes; ++node) {
-        const auto& agent = cluster_.agent(&job, node);
-        if (agent != nullptr) check(*agent->process(), *agent->engine());
+    });
+  }
+  // A server that waits names the nodes for which it waits.
+  void CheckWaits() {
+    std::set<Wait> nameless;
+    ForEachEngine([this, &nameless](const Process& process, const Engine& engine) {
+      for (const OpenRoundInfo& round : engine.RollCall(JobId(), 100)) {
+        if (!round.missing.empty()) continue;
+        const Wait wait(process.name(), round.tensor, round.partition, round.round);
+        nameless.insert(wait);
+        if (!nameless_.contains(wait)) continue;
+        world_.Violate(absl::StrFormat("%s waits for nobody in round %d of %s/%d: %s",
+                                       process.name(), round.round.value(), round.name,
+                                       round.partition, round.state));
       }
-    }
+    });
+    nameless_ = std::move(nameless);
+    if (!Done()) world_.After(absl::Seconds(1), [this] { CheckWaits(); });
   }
   // The nodes for which the server waits.
   static void TraceRounds(const Process& process, const Engine& engine) {
@@ -262,10 +280,12 @@ class Story final {
         return StopProcess(fault, agent->process());
       case Fault::Kind::kKillRank: {
         const size_t index = fault.a % cluster_.ranks().size();
-        Rank* const rank = cluster_.ranks()[index].get();
-        if (!MayLose(rank->job(), rank->rank() / rank->job()->local_size)) return;
-        Note(fault, rank->process()->name());
-        return cluster_.KillRank(index);
+        const Rank& rank = *cluster_.ranks()[index];
+        const JobPlan& its = *rank.job();
+        if (its.nodes == 1 || fault.b % 2 == 0) return KillRank(index);
+        const uint64_t distance = 1 + fault.b / 2 % (its.nodes - 1);
+        const uint64_t other = (rank.rank() / its.local_size + distance) % its.nodes;
+        return KillAtResult(index, absl::StrFormat("%s-host%d", its.name, other));
       }
       case Fault::Kind::kStopRank:
         return StopProcess(fault, cluster_.ranks()[fault.a % cluster_.ranks().size()]->process());
@@ -372,6 +392,32 @@ class Story final {
         cluster_.network()->Heal(host, server->host());
       });
     });
+  }
+
+  void KillRank(size_t index) {
+    const Rank& rank = *cluster_.ranks()[index];
+    if (!MayLose(rank.job(), rank.rank() / rank.job()->local_size)) return;
+    ++happened_;
+    world_.Trace("fault", "kill a rank: " + rank.process()->name());
+    cluster_.KillRank(index);
+  }
+  // The next result for the host is cut off, until a rank of another node has died: the job fails
+  // on all nodes behind a round of which this node waits for the result.
+  void KillAtResult(size_t index, const std::string& host) {
+    cluster_.network()->Await(
+        Moment::kLeaves, FrameType::kResult, host,
+        {.takes = [host](const Process& from, const FrameHeader&) { return from.host() != host; },
+         .then =
+             [=, this](const Process& server, const FrameHeader&) {
+               if (world_.Now() >= last_) return;
+               Random& random = world_.random();
+               const std::string other = server.host();
+               const absl::Duration dies = random.Between(absl::ZeroDuration(), 4 * latency());
+               cluster_.network()->Cut(host, other);
+               world_.After(dies, [=, this] { KillRank(index); });
+               world_.After(dies + random.Between(lease() / 8, lease() / 2),
+                            [=, this] { cluster_.network()->Heal(host, other); });
+             }});
   }
 
   // The next CPU server that sends the host a result is taken for lost, while one of its results is
@@ -547,6 +593,7 @@ class Story final {
   absl::Time last_;  // the end of the last fault
   uint64_t happened_ = 0;
   bool calm_ = false;
+  std::set<Wait> nameless_;  // at the last check
 };
 
 TensorSetting DrawTensor(Random* random, size_t number) {
@@ -688,6 +735,10 @@ Schedule Draw(uint64_t seed, bool power_loss) {
   plan.path.latency = std::min(plan.path.latency, plan.lease / 32);
   plan.path.jitter = std::min(plan.path.jitter, plan.lease / 32);
   schedule.faults_in_changes = faults > 0 && random.OneIn(2);
+  // A few frames on their way, or many.
+  if (random.OneIn(3))
+    plan.bandwidth_bps = 1e6 * static_cast<double>(uint64_t{1} << random.Below(8));
+  for (JobPlan& job : plan.jobs) job.encrypts = random.OneIn(4);
   return schedule;
 }
 
@@ -703,10 +754,14 @@ std::string Describe(const Schedule& schedule) {
     text += absl::StrFormat(", at most %d bytes each%s", plan.memory_limit_bytes,
                             plan.promises_too_much ? " or less" : "");
   }
+  if (plan.bandwidth_bps > 0) {
+    text += absl::StrFormat(", sends by %.0f Mbit/s", plan.bandwidth_bps / 1e6);
+  }
   for (const JobPlan& job : plan.jobs) {
-    text += absl::StrFormat("\n  %s: %d nodes of %d ranks, partitions of %d bytes, %d steps open%s",
-                            job.name, job.nodes, job.local_size, job.partition_bytes, job.pipelined,
-                            job.shrink ? ", shrinks" : "");
+    text +=
+        absl::StrFormat("\n  %s: %d nodes of %d ranks, partitions of %d bytes, %d steps open%s%s",
+                        job.name, job.nodes, job.local_size, job.partition_bytes, job.pipelined,
+                        job.shrink ? ", shrinks" : "", job.encrypts ? ", encrypts" : "");
     if (job.redeclared_every != 0) {
       text += absl::StrFormat(", a tensor declared anew every %d steps", job.redeclared_every);
     }
