@@ -210,7 +210,7 @@ class Cluster {
     // CPU servers may have less memory than the limit that they name.
     bool promises_too_much = false;
     double clock_drift = 0;  // at most, of every process
-    // Of every host, for the limits of what is on its way; 0: unknown.
+    // Of every host, from which the limits of the bytes on their way follow; 0: unknown.
     double bandwidth_bps = 0;
   };
   Cluster(World* world, Plan plan);
