@@ -113,6 +113,9 @@ class SimLink final : public Link {
   void LimitInFlight(size_t bytes) override;
   void Share(uint64_t) override {}
 
+  // The key of the next frame.
+  std::optional<Key> key() const { return keys_ ? std::optional<Key>(keys_->send) : std::nullopt; }
+
   // ---- of the connection, on the loop ----
   void OnBegin(const FrameHeader& header);
   void OnPacket(Packet packet);
@@ -330,9 +333,7 @@ void SimLink::Send(const FrameHeader& header, Bytes payload, Done done) {
   FrameHeader complete = header;
   complete.payload_bytes = static_cast<uint32_t>(payload.size());
   if (closing_) return DeferDone(std::move(done), why_);
-  std::optional<Key> key;
-  if (keys_) key = keys_->send;
-  outgoing_.push_back({complete, payload, std::move(done), key});
+  outgoing_.push_back({complete, payload, std::move(done), key()});
   Pump();
 }
 
@@ -650,10 +651,13 @@ bool Network::Forge(const Process& server, const Process& node,
         connection->end(0).process.get() != &node || connection->end(1).process.get() != &server) {
       continue;
     }
+    const SimLink* const link = connection->end(1).link;
+    if (link == nullptr) continue;
     for (const FrameHeader& header : last) {
       Packet packet{.header = header,
                     .payload = std::vector<std::byte>(header.payload_bytes, std::byte{0x5a}),
-                    .goodbye = std::nullopt};
+                    .goodbye = std::nullopt,
+                    .key = link->key()};
       packet.header.round = Round(header.round.value() + 1);
       connection->Enqueue(1, std::move(packet));
     }

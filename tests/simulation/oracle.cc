@@ -272,7 +272,12 @@ void Oracle::OnFailure(const JobPlan& job, uint32_t rank, const client::Error& e
   const bool of_a_peer = error.code == ADDEND_ERROR_PEER_LOST ||
                          error.code == ADDEND_ERROR_STALLED ||
                          error.code == ADDEND_ERROR_UNREACHABLE;
-  const bool excused = job.shrink ? MayBeLost(job, rank) : !lost_[&job].empty();
+  // Without its root a broadcast fails.
+  const bool without_root =
+      std::any_of(job.tensors.begin(), job.tensors.end(), [&](const TensorSetting& tensor) {
+        return tensor.op == ReduceOp::kBroadcast && MayBeLost(job, tensor.root);
+      });
+  const bool excused = job.shrink ? MayBeLost(job, rank) || without_root : !lost_[&job].empty();
   const bool refused = error.text.find(" of the memory limit of ") != std::string::npos;
   if (refused && short_of_memory_) return;
   // With nodes their servers are lost, and perhaps all that had room.

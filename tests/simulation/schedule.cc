@@ -71,11 +71,8 @@ Schedule Draw(uint64_t seed, bool power_loss) {
     if (random.OneIn(3)) job.redeclared_every = random.Between(1, 20);
     const uint64_t tensors = random.Between(1, 5);
     for (uint64_t t = 0; t < tensors; ++t) job.tensors.push_back(DrawTensor(&random, t));
-    // Not where nodes are lost and others go on: updates of a lost node may be lost with an owner,
-    // and without its root a broadcast fails.
     const bool accumulates = random.OneIn(2), broadcasts = random.OneIn(4);
     for (TensorSetting& tensor : job.tensors) {
-      if (job.shrink) break;
       if (accumulates && random.OneIn(2)) {
         tensor.op = ReduceOp::kAccumulate;
       } else if (broadcasts && random.OneIn(2)) {
