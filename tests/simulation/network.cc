@@ -72,6 +72,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void OnFirst(const Packet& packet);
 
   std::optional<std::weak_ptr<std::vector<ShardEnd>>> shards;  // until a shard has accepted
+  const std::optional<FrameHeader>& contributed() const { return contributed_; }
 
  private:
   // A direction.
@@ -92,6 +93,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Network* const network_;
   ConnectionEnd ends_[2];
   Way ways_[2];
+  std::optional<FrameHeader> contributed_;  // the last
   bool broken_ = false;
 };
 
@@ -195,6 +197,7 @@ class SimTransport final : public Transport {
 void Connection::Send(int side, Packet packet) {
   if (broken_ || !ends_[side].process->alive()) return;
   // Nodes connect to servers.
+  if (side == 0 && packet.header.type == FrameType::kContribution) contributed_ = packet.header;
   if (side == 1 && !packet.goodbye) {
     network_->NoteFrame(Network::Moment::kLeaves, *ends_[1].process, *ends_[0].process,
                         packet.header);
@@ -661,6 +664,51 @@ bool Network::Forge(const Process& server, const Process& node,
       packet.header.round = Round(header.round.value() + 1);
       connection->Enqueue(1, std::move(packet));
     }
+    return true;
+  }
+  return false;
+}
+
+bool Network::SendWrong(const Process& node, const Process& server, uint64_t way) {
+  for (const auto& weak : connections_) {
+    const auto connection = weak.lock();
+    if (connection == nullptr || connection->broken() || !connection->contributed() ||
+        connection->end(0).process.get() != &node || connection->end(1).process.get() != &server) {
+      continue;
+    }
+    const SimLink* const link = connection->end(0).link;
+    if (link == nullptr) continue;
+    FrameHeader header = *connection->contributed();
+    switch (way % kWrongHeaders) {
+      case 0:
+        header.dtype = header.dtype == DType::kInt64 ? DType::kFloat32 : DType::kInt64;
+        break;
+      case 1:
+        header.op = header.op == ReduceOp::kMin ? ReduceOp::kMax : ReduceOp::kMin;
+        break;
+      case 2:
+        header.partition = PartitionId(header.partition.tensor(), header.partition.index() + 1000);
+        break;
+      case 3:
+        header.payload_bytes += 4;
+        break;
+      case 4:
+        header.generation = Generation(header.generation.value() + 1);
+        break;
+      case 5:
+        header.round = Round(header.round.value() + 50);
+        break;
+      case 6:
+        header.type = FrameType::kStamp;
+        break;
+      default:
+        header.type = FrameType::kResult;
+        header.round = Round(header.round.value() + 50);
+    }
+    connection->Enqueue(0, {.header = header,
+                            .payload = std::vector<std::byte>(header.payload_bytes),
+                            .goodbye = std::nullopt,
+                            .key = link->key()});
     return true;
   }
   return false;

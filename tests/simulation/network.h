@@ -59,6 +59,10 @@ class Network {
   // The server sends the node wrong results of the rounds behind those of `last`. False: there is
   // no connection.
   bool Forge(const Process& server, const Process& node, const std::vector<FrameHeader>& last);
+  // The node sends the server its last contribution once more, with a header that is wrong in one
+  // of kWrongHeaders ways. False: there is none.
+  bool SendWrong(const Process& node, const Process& server, uint64_t way);
+  static constexpr uint64_t kWrongHeaders = 8;
   // The last result of each partition that was sent to the node.
   std::vector<FrameHeader> LastResults(const Process& node) const;
   // Calls `then` once: when a server's frame of this type leaves for the node's host, or when its

@@ -294,7 +294,8 @@ class Story final {
         return SlowDown(process, world_.Now() + fault.lasts);
       }
       case Fault::Kind::kForgeResult:
-        return ForgeResults(fault, job, agent);
+        return fault.b % 8 == 0 ? SendWrong(fault, job, agent, node)
+                                : ForgeResults(fault, job, agent);
       case Fault::Kind::kEndAtResult: {
         if (agent == nullptr || servers.empty()) return;
         const auto server = servers[fault.a % servers.size()]->process();
@@ -337,6 +338,15 @@ class Story final {
       if (agent != nullptr) forge(agent->server_id(), *agent->process());
     }
     if (forged) Note(fault, node->process()->name());
+  }
+
+  // A node sends a CPU server a frame that is wrong.
+  void SendWrong(const Fault& fault, const JobPlan* job, AgentHost* agent, uint32_t node) {
+    if (agent == nullptr || cluster_.servers().empty() || !MayLose(job, node)) return;
+    const auto& server = cluster_.servers()[fault.a % cluster_.servers().size()]->process();
+    if (!cluster_.network()->SendWrong(*agent->process(), *server, fault.b / 8)) return;
+    cluster_.oracle()->ExcuseAttacked(*job);
+    Note(fault, agent->process()->name());
   }
 
   // Calls `then` at that moment of the next frame of the server for the host, if faults still
