@@ -47,7 +47,8 @@ std::string WaitsFor(const Job& job, const Fleet& fleet) {
     }
   }
   const auto sentence = [n](const NodeList& nodes, std::string_view state) {
-    return absl::StrFormat("waiting for %s of %d (ranks 0..%d): %s", nodes.Text(), n, n - 1, state);
+    return absl::StrFormat("waiting for %s of %d (node ranks 0..%d): %s", nodes.Text(), n, n - 1,
+                           state);
   };
   if (missing.count() > 0) return sentence(missing, "not registered");
   if (unwatched.count() > 0) return sentence(unwatched, "registered, but not connected");

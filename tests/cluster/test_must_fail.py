@@ -148,7 +148,7 @@ def test_trainer_without_agent(tmp_path):
 
 
 def test_a_start_that_takes_too_long_names_the_missing_node(tmp_path):
-    words = "waiting for node 1 of 2 (ranks 0..1): agent connected, trainer not initialised"
+    words = "waiting for node 1 of 2 (node ranks 0..1): agent connected, trainer not initialised"
     with Cluster(tmp_path, nodes=2, agent_flags=["--stall-timeout=3s"]) as cluster:
         early = cluster.start_ranks("attempt.py", ranks=[0])
         eventually(lambda: words in cluster.addendctl("why", "job")["waits_for"], LIMIT, "addendctl why naming node 1")

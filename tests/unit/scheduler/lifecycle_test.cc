@@ -29,13 +29,14 @@ TEST_F(LifecycleTest, JobIsReadyWhenNothingIsMissing) {
 
 TEST_F(LifecycleTest, FormingJobNamesTheNodesThatHoldItUp) {
   node(1).trainers = 0;
-  EXPECT_THAT(WaitsFor(job_, fleet_), HasSubstr("node 1 of 2 (ranks 0..1): agent connected"));
+  EXPECT_THAT(WaitsFor(job_, fleet_), HasSubstr("node 1 of 2 (node ranks 0..1): agent connected"));
   node(0).info.set_colocated_server_id(5);
-  EXPECT_THAT(WaitsFor(job_, fleet_), HasSubstr("node 0 of 2 (ranks 0..1): the colocated"));
+  EXPECT_THAT(WaitsFor(job_, fleet_), HasSubstr("node 0 of 2 (node ranks 0..1): the colocated"));
   node(1).lease.watch = 0;
-  EXPECT_THAT(WaitsFor(job_, fleet_), HasSubstr("node 1 of 2 (ranks 0..1): registered, but"));
+  EXPECT_THAT(WaitsFor(job_, fleet_), HasSubstr("node 1 of 2 (node ranks 0..1): registered, but"));
   job_.settings.set_num_nodes(4);
-  EXPECT_THAT(WaitsFor(job_, fleet_), HasSubstr("nodes 2 and 3 of 4 (ranks 0..3): not registered"));
+  EXPECT_THAT(WaitsFor(job_, fleet_),
+              HasSubstr("nodes 2 and 3 of 4 (node ranks 0..3): not registered"));
   job_.settings.set_num_nodes(1000);
   EXPECT_THAT(WaitsFor(job_, fleet_),
               HasSubstr("nodes 2, 3, 4, 5, 6, 7, 8, 9 and 990 others of 1000"));

@@ -122,11 +122,11 @@ TEST_F(MembershipTest, RankOfAnAgentThatHasNotWatchedYetIsTakenUntilItsLeaseEnds
 TEST_F(MembershipTest, FormingJobNamesTheNodesThatItWaitsFor) {
   FakeNode& node = AddNode("a", 0, 3);
   EXPECT_EQ(node.state, v1::FORMING);
-  EXPECT_EQ(node.reason, "waiting for nodes 1 and 2 of 3 (ranks 0..2): not registered");
+  EXPECT_EQ(node.reason, "waiting for nodes 1 and 2 of 3 (node ranks 0..2): not registered");
   Pass(absl::Seconds(1));
   AddNode("a", 1, 3);
   Pass(absl::Seconds(1));
-  EXPECT_EQ(node.reason, "waiting for node 2 of 3 (ranks 0..2): not registered");
+  EXPECT_EQ(node.reason, "waiting for node 2 of 3 (node ranks 0..2): not registered");
   AddNode("a", 2, 3);
   EXPECT_EQ(node.state, v1::READY);
   EXPECT_EQ(node.reason, "");
@@ -144,7 +144,7 @@ TEST_F(MembershipTest, JobFormsUntilAllTrainersAreInitialised) {
   EXPECT_EQ(node.state, v1::FORMING) << "those of the first generation do not count";
   Pass(absl::Seconds(42));
   EXPECT_EQ(node.reason,
-            "waiting for node 1 of 2 (ranks 0..1): agent connected, trainer not initialised");
+            "waiting for node 1 of 2 (node ranks 0..1): agent connected, trainer not initialised");
   EXPECT_EQ(Status().jobs(0).reason(), node.reason + ", 42 s");
   late.trainers = 1;
   ReportTrainers(late);
@@ -160,9 +160,10 @@ TEST_F(MembershipTest, TrainersOfANodeAreCounted) {
   ASSERT_TRUE(Register(&node).ok());
   Watch(&node);
   ReportTrainers(node);
-  EXPECT_EQ(Status().jobs(0).reason(),
-            "waiting for node 0 of 1 (ranks 0..0): agent connected, 3 of 4 trainers initialised, "
-            "0 s");
+  EXPECT_EQ(
+      Status().jobs(0).reason(),
+      "waiting for node 0 of 1 (node ranks 0..0): agent connected, 3 of 4 trainers initialised, "
+      "0 s");
   node.trainers = 4;
   ReportTrainers(node);
   EXPECT_EQ(Status().jobs(0).state(), v1::READY);
@@ -174,7 +175,8 @@ TEST_F(MembershipTest, AgentThatDoesNotWatchIsWaitedFor) {
   FakeNode other;
   other.info = NodeRequest("a", 1, 2);
   ASSERT_TRUE(Register(&other).ok());
-  EXPECT_THAT(node.reason, HasSubstr("node 1 of 2 (ranks 0..1): registered, but not connected"));
+  EXPECT_THAT(node.reason,
+              HasSubstr("node 1 of 2 (node ranks 0..1): registered, but not connected"));
 }
 
 TEST_F(MembershipTest, UnknownMembersAreTold) {
