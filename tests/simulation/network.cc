@@ -17,6 +17,37 @@ constexpr uint64_t kKernelBuffer = 256 << 10;
 
 using Key = decltype(LinkKeys::send);
 
+// The header of a contribution, wrong in a way that servers refuse or ignore.
+FrameHeader MadeWrong(FrameHeader header, uint64_t way) {
+  switch (way % Network::kWrongHeaders) {
+    case 0:
+      header.dtype = header.dtype == DType::kInt64 ? DType::kFloat32 : DType::kInt64;
+      break;
+    case 1:
+      header.op = header.op == ReduceOp::kMin ? ReduceOp::kMax : ReduceOp::kMin;
+      break;
+    case 2:
+      header.partition = PartitionId(header.partition.tensor(), header.partition.index() + 1000);
+      break;
+    case 3:
+      header.payload_bytes += 4;
+      break;
+    case 4:
+      header.generation = Generation(header.generation.value() + 1);
+      break;
+    case 5:
+      header.round = Round(header.round.value() + 50);
+      break;
+    case 6:
+      header.type = FrameType::kStamp;
+      break;
+    default:
+      header.type = FrameType::kResult;
+      header.round = Round(header.round.value() + 50);
+  }
+  return header;
+}
+
 absl::Status Unreachable(std::string_view what) {
   return absl::UnavailableError(absl::StrFormat("the connection is lost: %s", what));
 }
@@ -646,14 +677,19 @@ void Network::Await(Moment moment, FrameType type, const std::string& host, Awai
   if (of_kind.size() > kAwaited) of_kind.pop_front();
 }
 
+std::vector<std::shared_ptr<Connection>> Network::Between(const Process& node,
+                                                          const Process& server) {
+  std::vector<std::shared_ptr<Connection>> found = Between(Key(node.host(), server.host()));
+  std::erase_if(found, [&](const auto& connection) {
+    return connection->shards || connection->end(0).process.get() != &node ||
+           connection->end(1).process.get() != &server;
+  });
+  return found;
+}
+
 bool Network::Forge(const Process& server, const Process& node,
                     const std::vector<FrameHeader>& last) {
-  for (const auto& weak : connections_) {
-    const auto connection = weak.lock();
-    if (connection == nullptr || connection->broken() || connection->shards ||
-        connection->end(0).process.get() != &node || connection->end(1).process.get() != &server) {
-      continue;
-    }
+  for (const auto& connection : Between(node, server)) {
     const SimLink* const link = connection->end(1).link;
     if (link == nullptr) continue;
     for (const FrameHeader& header : last) {
@@ -670,41 +706,10 @@ bool Network::Forge(const Process& server, const Process& node,
 }
 
 bool Network::SendWrong(const Process& node, const Process& server, uint64_t way) {
-  for (const auto& weak : connections_) {
-    const auto connection = weak.lock();
-    if (connection == nullptr || connection->broken() || !connection->contributed() ||
-        connection->end(0).process.get() != &node || connection->end(1).process.get() != &server) {
-      continue;
-    }
+  for (const auto& connection : Between(node, server)) {
     const SimLink* const link = connection->end(0).link;
-    if (link == nullptr) continue;
-    FrameHeader header = *connection->contributed();
-    switch (way % kWrongHeaders) {
-      case 0:
-        header.dtype = header.dtype == DType::kInt64 ? DType::kFloat32 : DType::kInt64;
-        break;
-      case 1:
-        header.op = header.op == ReduceOp::kMin ? ReduceOp::kMax : ReduceOp::kMin;
-        break;
-      case 2:
-        header.partition = PartitionId(header.partition.tensor(), header.partition.index() + 1000);
-        break;
-      case 3:
-        header.payload_bytes += 4;
-        break;
-      case 4:
-        header.generation = Generation(header.generation.value() + 1);
-        break;
-      case 5:
-        header.round = Round(header.round.value() + 50);
-        break;
-      case 6:
-        header.type = FrameType::kStamp;
-        break;
-      default:
-        header.type = FrameType::kResult;
-        header.round = Round(header.round.value() + 50);
-    }
+    if (link == nullptr || !connection->contributed()) continue;
+    const FrameHeader header = MadeWrong(*connection->contributed(), way);
     connection->Enqueue(0, {.header = header,
                             .payload = std::vector<std::byte>(header.payload_bytes),
                             .goodbye = std::nullopt,

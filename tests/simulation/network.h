@@ -59,8 +59,8 @@ class Network {
   // The server sends the node wrong results of the rounds behind those of `last`. False: there is
   // no connection.
   bool Forge(const Process& server, const Process& node, const std::vector<FrameHeader>& last);
-  // The node sends the server its last contribution once more, with a header that is wrong in one
-  // of kWrongHeaders ways. False: there is none.
+  // The node sends the server its last contribution again, with a header that is wrong in one of
+  // kWrongHeaders ways. False: it has sent the server no contribution.
   bool SendWrong(const Process& node, const Process& server, uint64_t way);
   static constexpr uint64_t kWrongHeaders = 8;
   // The last result of each partition that was sent to the node.
@@ -99,6 +99,8 @@ class Network {
     return a < b ? Hosts(a, b) : Hosts(b, a);
   }
   std::vector<std::shared_ptr<Connection>> Between(const Hosts& hosts);
+  // The accepted connections of a node to a server.
+  std::vector<std::shared_ptr<Connection>> Between(const Process& node, const Process& server);
 
   static constexpr size_t kAwaited = 8;  // of each kind
 

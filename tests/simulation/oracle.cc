@@ -268,7 +268,7 @@ void Oracle::OnLeave(const JobPlan& job, uint32_t rank) {
 }
 
 void Oracle::OnFailure(const JobPlan& job, uint32_t rank, const client::Error& error) {
-  if (left_.contains(&job) || attacked_.contains(&job)) return;
+  if (may_fail_.contains(&job)) return;
   const bool of_a_peer = error.code == ADDEND_ERROR_PEER_LOST ||
                          error.code == ADDEND_ERROR_STALLED ||
                          error.code == ADDEND_ERROR_UNREACHABLE;
@@ -290,8 +290,7 @@ void Oracle::OnFailure(const JobPlan& job, uint32_t rank, const client::Error& e
 // VERDICT of spec/node_loss.pml.
 void Oracle::OnEnd(const JobPlan& job, const GenerationId& generation, uint32_t rank,
                    const std::vector<uint64_t>& rounds) {
-  if (job.shrink || left_.contains(&job) || attacked_.contains(&job)) return;
-  if (!excused_all_.empty()) return;
+  if (job.shrink || may_fail_.contains(&job) || !excused_all_.empty()) return;
   const auto& [first, firsts] = ended_.try_emplace({&job, generation}, rank, rounds).first->second;
   for (size_t i = 0; i < rounds.size(); ++i) {
     if (job.tensors[i].asynchronous() || rounds[i] == firsts[i]) continue;

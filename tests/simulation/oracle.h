@@ -81,10 +81,13 @@ class Oracle {
   // Ranks of the job leave while others go on: from then on it may fail. Their node fails it; a
   // planned change does not wait for a node without ranks, so that an owner may find the rounds out
   // of order; and a node that is lost may have results that others cannot get any more.
-  void ExcuseJob(const JobPlan& job) { left_.insert(&job); }
+  void ExcuseJob(const JobPlan& job) {
+    may_fail_.insert(&job);
+    any_left_ = true;
+  }
   // A node of the job has sent frames that servers refuse: from then on it may fail.
-  void ExcuseAttacked(const JobPlan& job) { attacked_.insert(&job); }
-  bool any_left() const { return !left_.empty(); }
+  void ExcuseAttacked(const JobPlan& job) { may_fail_.insert(&job); }
+  bool any_left() const { return any_left_; }
   // Something has happened from which the node may be lost, now or a while later. If the job goes
   // on without it, then results without the node are right; else the job may fail.
   void MayLose(const JobPlan& job, uint32_t node) { lost_[&job].insert(node); }
@@ -132,7 +135,8 @@ class Oracle {
   using Version = std::tuple<uint64_t, uint32_t, uint32_t, int, uint64_t>;
   std::map<Version, std::pair<uint32_t, uint32_t>> owners_;
   std::map<const JobPlan*, std::set<uint32_t>> lost_;
-  std::set<const JobPlan*> left_, attacked_;  // never walked through
+  std::set<const JobPlan*> may_fail_;  // never walked through
+  bool any_left_ = false;
   std::string excused_all_;
   uint64_t results_ = 0;
 };

@@ -140,13 +140,15 @@ class Story final {
   const JobPlan* JobOf(uint64_t a) const {
     return &cluster_.plan().jobs[a % cluster_.plan().jobs.size()];
   }
-  void Note(const Fault& fault, std::string_view whom) {
+  void Note(const std::string& what) {
     ++happened_;
-    world_.Trace("fault", absl::StrFormat("%s: %s%s%s", NameOf(fault.kind), whom,
-                                          fault.lasts > absl::ZeroDuration()
-                                              ? " for " + absl::FormatDuration(fault.lasts)
-                                              : "",
-                                          fault.silent ? ", silently" : ""));
+    world_.Trace("fault", what);
+  }
+  void Note(const Fault& fault, std::string_view whom) {
+    const bool lasts = fault.lasts > absl::ZeroDuration();
+    Note(absl::StrFormat("%s: %s%s%s", NameOf(fault.kind), whom,
+                         lasts ? " for " + absl::FormatDuration(fault.lasts) : "",
+                         fault.silent ? ", silently" : ""));
   }
   void StopProcess(const Fault& fault, const std::shared_ptr<Process>& process) {
     Note(fault, process->name());
@@ -388,8 +390,7 @@ class Story final {
   void KillRank(size_t index) {
     const Rank& rank = *cluster_.ranks()[index];
     if (!MayLose(rank.job(), rank.rank() / rank.job()->local_size)) return;
-    ++happened_;
-    world_.Trace("fault", "kill a rank: " + rank.process()->name());
+    Note(absl::StrFormat("%s: %s", NameOf(Fault::Kind::kKillRank), rank.process()->name()));
     cluster_.KillRank(index);
   }
   // The next result for the host is cut off, until a rank of another node has died: the job fails
@@ -516,10 +517,7 @@ class Story final {
   void DrainNow(const Process& server) {
     if (const auto index = IndexOf(server)) cluster_.servers()[*index]->Drain();
   }
-  void NoteInChange(const std::string& what) {
-    ++happened_;
-    world_.Trace("fault", "in a change, " + what);
-  }
+  void NoteInChange(const std::string& what) { Note("in a change, " + what); }
 
   void StartSchedulerAfter(absl::Duration pause) {
     world_.After(pause, [this] {
