@@ -73,9 +73,9 @@ struct JobLoad {
 };
 
 // The first result with a NaN or an infinity in a generation, as far as nodes have told. A node
-// that had received one before is not its origin, whatever the times say: they are only as exact as
-// heartbeats are fast. If all nodes had, a sum has overflowed or each pushed one to another
-// partition; then the earliest counts.
+// that had received such a result before is not its origin, whatever the times say: they are only
+// as exact as heartbeats are fast. If all nodes had, a sum has overflowed, or several nodes pushed
+// such values to different partitions at the same time; then the earliest incident counts.
 struct FirstNonfinite {
   bool follows = false;
   absl::Time at = absl::InfiniteFuture();

@@ -39,7 +39,8 @@ class Integrity {
   const NodeCounts* const nodes_;
   Servers* const servers_;
   bool nonfinite_told_ = false;
-  bool nonfinite_of_others_ = false;  // a result was not finite, and no contribution of this node
+  bool nonfinite_of_others_ =
+      false;  // a result was not finite, though this node's contributions were
 };
 
 }  // namespace addend
