@@ -1,7 +1,11 @@
 #include "bench/verbs_settings.h"
 
+#include <optional>
+#include <string>
+
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_format.h"
+#include "lib/base/hex.h"
 #include "lib/base/status_macros.h"
 
 namespace addend::verbs {
@@ -105,7 +109,9 @@ absl::StatusOr<EndAddress> EndAddressFromJson(const Json& json) {
       gid.size() != 32) {
     return NotUnderstood("address", json);
   }
-  address.gid = absl::HexStringToBytes(gid);
+  const std::optional<std::string> bytes = BytesFromHex(gid);
+  if (!bytes) return NotUnderstood("address", json);
+  address.gid = *bytes;
   return address;
 }
 

@@ -201,7 +201,7 @@ absl::StatusOr<Plan> MakePlan(const PlanInput& input) {
   }
   const bool alone = n == 1 && (input.gpu_sums.empty() || input.gpu_sums[0]);
   // A single machine that sums for itself needs no other server, unless its memory is too small.
-  if (alone && vessels[0].limit >= 1) vessels.resize(1);
+  if (alone && vessels[0].limit >= 1) vessels.erase(vessels.begin() + 1, vessels.end());
 
   const auto slowest = std::min_element(bandwidths.begin(), bandwidths.begin() + n);
   const double first = alone && vessels.size() == 1 ? 0 : 1 / *slowest;

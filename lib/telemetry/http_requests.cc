@@ -51,15 +51,22 @@ using Clock = std::chrono::steady_clock;
 thread_local Clock::time_point accepted_at;
 
 // Notes for each connection when it was accepted, before it waits for a thread.
-class Pool final : public httplib::ThreadPool {
+class Pool final : public httplib::TaskQueue {
  public:
-  explicit Pool(int threads) : ThreadPool(static_cast<size_t>(threads)) {}
-  void enqueue(std::function<void()> serve) override {
-    ThreadPool::enqueue([accepted = Clock::now(), serve = std::move(serve)] {
+  // void in httplib 0.11; bool in 0.18
+  using Enqueued = decltype(std::declval<httplib::TaskQueue&>().enqueue(nullptr));
+
+  explicit Pool(int threads) : pool_(static_cast<size_t>(threads)) {}
+  Enqueued enqueue(std::function<void()> serve) override {
+    return pool_.enqueue([accepted = Clock::now(), serve = std::move(serve)] {
       accepted_at = accepted;
       serve();
     });
   }
+  void shutdown() override { pool_.shutdown(); }
+
+ private:
+  httplib::ThreadPool pool_;
 };
 
 // True if a complete request is unread.
@@ -203,7 +210,16 @@ bool HttpRequests::process_and_close_socket(socket_t socket) {
     Answer(&stream, checked);
   } else {
     bool closed = false;
-    served = process_request(stream, /*close_connection=*/true, closed, nullptr);
+    // httplib 0.18, unlike 0.11, also wants the addresses of both ends, which nothing here reads.
+    const auto process = [&](auto* from) {
+      if constexpr (requires { this->process_request(*from, true, closed, nullptr); }) {
+        return this->process_request(*from, /*close_connection=*/true, closed, nullptr);
+      } else {
+        return this->process_request(*from, "", 0, "", 0, /*close_connection=*/true, closed,
+                                     nullptr);
+      }
+    };
+    served = process(&stream);
   }
   Drain(socket);
   ::shutdown(socket, SHUT_RDWR);

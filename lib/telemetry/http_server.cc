@@ -52,6 +52,7 @@ void SetSocketOptions(int socket) {
 
 // Returns the port, or 0 with errno set.
 int Bind(httplib::Server* server, const std::string& host, uint16_t port) {
+  server->stop();  // otherwise httplib 0.18 tries no second address
   errno = 0;
   if (port == 0) {
     const int chosen = server->bind_to_any_port(host);

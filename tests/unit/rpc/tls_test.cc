@@ -161,7 +161,7 @@ TEST_F(TlsTest, TheServerRefusesAClientOfAnotherAuthorityAndTheClientLearnsIt) {
 TEST_F(TlsTest, AnExpiredCertificateIsRefusedAndTheClientLearnsIt) {
   const Authority authority(folder_, "authority");
   const auto server = Identity(authority.Sign("server", kHere));
-  const auto late = Identity(authority.Sign("late", kHere, -1));
+  const auto late = Identity(authority.Sign("late", kHere, 0));
   Serve(server.get());
   EXPECT_TRUE(absl::IsUnavailable(Call(Target(), late.get())));
   EXPECT_THAT(internal::WhyTlsFails(Target(), late.get()), HasSubstr("expired"));
