@@ -19,7 +19,9 @@ sigset_t EndingSignals() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
+  struct sigaction terminate = {};
+  ::sigaction(SIGTERM, nullptr, &terminate);
+  if (terminate.sa_handler != SIG_IGN) sigaddset(&set, SIGTERM);
   return set;
 }
 

@@ -16,6 +16,9 @@ namespace addend {
 // thread, and threads inherit the mask. After a signal has been taken the signals have their usual
 // effect again, so that a second Ctrl-C ends a process whose shutdown hangs. Destroyed by the
 // thread that created it.
+//
+// A SIGTERM that the parent process has made ignored stays ignored: a batch system sends it to all
+// processes of a job, of which some are still needed.
 class StopSignal {
  public:
   StopSignal();

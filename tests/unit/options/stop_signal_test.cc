@@ -17,6 +17,18 @@ TEST(StopSignalTest, TakesASignalAndRemembersIt) {
   EXPECT_TRUE(stop.WaitUntilStopped().ok());
 }
 
+TEST(StopSignalTest, SignalThatTheParentProcessIgnoresStaysIgnored) {
+  ::signal(SIGTERM, SIG_IGN);
+  {
+    StopSignal stop;
+    ::kill(::getpid(), SIGTERM);
+    EXPECT_EQ(stop.Wait(absl::Milliseconds(20)), std::nullopt);
+    ::kill(::getpid(), SIGINT);
+    EXPECT_EQ(stop.Wait(absl::InfiniteDuration()), SIGINT);
+  }
+  ::signal(SIGTERM, SIG_DFL);
+}
+
 TEST(StopSignalTest, WaitsNoLongerThanAsked) {
   StopSignal stop;
   EXPECT_EQ(stop.Wait(absl::Milliseconds(20)), std::nullopt);
