@@ -23,6 +23,8 @@ inline constexpr uint64_t kMaxJobsTensorNameBytes = 32 << 20;
 // Limits of a tensor.
 inline constexpr size_t kMaxNameBytes = 4096;
 inline constexpr size_t kMaxDimensions = 64;
+// The participants of a tensor, as a bitmap: later ranks only take part in tensors of all ranks.
+inline constexpr size_t kMaxParticipantsBytes = 8192;
 // Sums of sizes, and their products with the size of an accumulator, stay inside 64 bits.
 inline constexpr uint64_t kMaxElements = uint64_t{1} << 50;
 // The partitions of all tensors of a job. Processes that hold them all iterate over them now and

@@ -6,6 +6,7 @@
 //         <----------------------- kProgress  the ranks for which the job waits (repeatedly)
 //         <----------------------- kInitReply rank, size; or the reason of refusal
 //   kDeclare -------------------->            name, shape, dtype, op
+//   kDeclareAmong -------------->             the same, for some ranks of the job
 //         <----------------------- kDeclared  tensor number and two descriptors:
 //                                             [0] this rank's contribution segment,
 //                                             [1] the result segment (two slots, mapped read-only)
@@ -52,6 +53,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "lib/base/limits.h"
 #include "lib/base/version.h"
 
 namespace addend::ipc {
@@ -88,6 +90,7 @@ enum class Type : uint16_t {
   kDirect = 21,
   kFetch = 22,
   kFetched = 23,
+  kDeclareAmong = 24,
 };
 
 inline constexpr uint16_t kFlagEmpty = 1;    // kPush: this rank contributes nothing
@@ -101,6 +104,8 @@ inline constexpr size_t kDirectBytesMin = 1 << 20;
 
 // The fixed part of every message; unused fields are 0. messages.h has a struct for each type.
 // kDeclare: followed by `dims` int64 dimensions, then `text_bytes` bytes of name.
+// kDeclareAmong: the same; the last `bytes` bytes of the name are the participants, as a bitmap
+// (lib/base/participants.h).
 // All others: followed by `text_bytes` bytes of text (kInit: the job's name or nothing; replies:
 // the error or progress; kGroup: the members that are roots in turn, a uint32 each).
 struct Message {
@@ -116,7 +121,8 @@ struct Message {
                          // every member of the group that has data
   uint64_t round = 0;    // kPush to kResult: from 1, without gaps
   uint64_t offset = 0;   // kArrived, kFetch, kFetched
-  uint64_t bytes = 0;    // kStaged, kArrived, kFetch, kFetched; kDirect: of the dma-buf
+  uint64_t bytes = 0;    // kStaged, kArrived, kFetch, kFetched; kDirect: of the dma-buf;
+                         // kDeclareAmong: of the participants
   int32_t priority = 0;
   uint32_t code = 0;  // replies: addend_code, 0 is success
   uint32_t dims = 0;

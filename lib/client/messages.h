@@ -6,6 +6,7 @@
 // the receiver does that.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -138,16 +139,23 @@ struct ShutdownMessage {
 
 // ---- tensors and rounds ----
 
-// Trainer: declares a tensor. Its dimensions and its name follow the fixed part.
+// Trainer: declares a tensor. Its dimensions and its name follow the fixed part. With participants
+// it is a kDeclareAmong, and they follow the name.
 struct DeclareMessage {
   uint64_t request = 0;  // any number, repeated in the answer
   DType dtype{};
   ReduceOp op{};
   std::vector<int64_t> shape = {};
-  std::string name = {};
+  std::string text = {};            // the name, then Participants::bits()
+  uint64_t participants_bytes = 0;  // of the text, at most all
+
+  std::string name() const { return text.substr(0, text.size() - participants_bytes); }
+  std::string participants() const { return text.substr(text.size() - participants_bytes); }
 
   Encoded Encode() const {
-    Encoded encoded = EncodedAs(Type::kDeclare, name);
+    Encoded encoded =
+        EncodedAs(participants_bytes == 0 ? Type::kDeclare : Type::kDeclareAmong, text);
+    encoded.fixed.bytes = participants_bytes;
     encoded.fixed.request = request;
     encoded.fixed.dtype = static_cast<uint8_t>(dtype);
     encoded.fixed.op = static_cast<uint8_t>(op);
@@ -156,11 +164,14 @@ struct DeclareMessage {
   }
   static DeclareMessage Decode(const Encoded& encoded) {
     const Message& m = encoded.fixed;
+    const bool some = m.type == Type::kDeclareAmong;
+    const uint64_t among = some ? std::min<uint64_t>(m.bytes, encoded.text.size()) : 0;
     return {m.request,
             static_cast<DType>(m.dtype),
             static_cast<ReduceOp>(m.op),
             {encoded.dims.begin(), encoded.dims.end()},
-            std::string(encoded.text)};
+            std::string(encoded.text),
+            among};
   }
 };
 

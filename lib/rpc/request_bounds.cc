@@ -25,6 +25,10 @@ constexpr Bound kTexts[] = {
     {"TensorDescriptor.name", kMaxNameBytes},
     {"UndeclareRequest.names", kMaxNameBytes},
     {"AwaitedRound.name", kMaxNameBytes},
+    {"AwaitedRound.participants", kMaxParticipantsBytes},
+    {"TensorDescriptor.participants", kMaxParticipantsBytes},
+    {"StalledRound.name", kMaxNameBytes},
+    {"StalledRound.participants", kMaxParticipantsBytes},
     {"HeartbeatRequest.activity", kSentenceBytes},
     {"HeartbeatRequest.links", kSentenceBytes},
     {"Incident.text", kSentenceBytes},
@@ -38,6 +42,7 @@ constexpr Bound kLists[] = {
     {"AckReservationRequest.refused", kMaxTensors},
     {"HeartbeatRequest.paces", kMemberItems},
     {"HeartbeatRequest.incidents", 100},
+    {"StalledRound.missing", kMaxLocalSize},
     {"WatchRequest.announced", kMemberItems},
 };
 

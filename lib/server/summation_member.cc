@@ -1,6 +1,7 @@
 #include "lib/server/summation_member.h"
 
 #include <map>
+#include <memory>
 #include <set>
 #include <utility>
 
@@ -27,7 +28,7 @@ JobSpec ToJobSpec(const v1::JobReservation& job) {
   return spec;
 }
 
-absl::StatusOr<TensorSpec> ToTensorSpec(const v1::TensorReservation& tensor) {
+absl::StatusOr<TensorSpec> ToTensorSpec(const JobSpec& job, const v1::TensorReservation& tensor) {
   const v1::TensorDescriptor& descriptor = tensor.tensor();
   if (descriptor.reduction_tree() != "flat" && !descriptor.reduction_tree().empty()) {
     return absl::UnimplementedError(
@@ -44,6 +45,13 @@ absl::StatusOr<TensorSpec> ToTensorSpec(const v1::TensorReservation& tensor) {
   }
   spec.dtype = static_cast<DType>(descriptor.dtype());
   spec.op = static_cast<ReduceOp>(descriptor.op());
+  const auto participants = Participants::FromBits(descriptor.participants(), job.ranks());
+  if (!participants) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the participants of tensor '%s' are not ranks of its job, which has %d",
+                        descriptor.name(), job.ranks()));
+  }
+  if (!participants->all()) spec.participants = std::make_shared<Participants>(*participants);
   spec.elements = 1;
   for (const int64_t dimension : descriptor.shape()) {
     if (dimension < 0 ||
@@ -70,9 +78,9 @@ std::set<uint32_t> IndicesOf(const v1::PartitionSet& set) {
   return {set.partitions().begin(), set.partitions().end()};
 }
 
-absl::Status Reserve(Engine* engine, JobId job, const v1::TensorReservation& tensor) {
-  ADDEND_ASSIGN_OR_RETURN(const TensorSpec spec, ToTensorSpec(tensor));
-  return engine->Reserve(job, spec);
+absl::Status Reserve(Engine* engine, const JobSpec& job, const v1::TensorReservation& tensor) {
+  ADDEND_ASSIGN_OR_RETURN(const TensorSpec spec, ToTensorSpec(job, tensor));
+  return engine->Reserve(job.id, spec);
 }
 
 }  // namespace
@@ -108,7 +116,7 @@ v1::AckReservationRequest CarryOut(const v1::ServerUpdate& update, Engine* engin
     for (const v1::TensorReservation& tensor : job.reserve()) {
       tensors[TensorId(tensor.tensor_id())].insert(tensor.partitions().begin(),
                                                    tensor.partitions().end());
-      const absl::Status status = fits.ok() ? Reserve(engine, id, tensor) : fits;
+      const absl::Status status = fits.ok() ? Reserve(engine, spec, tensor) : fits;
       if (status.ok()) continue;
       spdlog::warn("refused: {}", Message(status));
       v1::RefusedTensor* refused = ack.add_refused();

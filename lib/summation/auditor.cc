@@ -14,20 +14,19 @@ namespace addend {
 namespace {
 
 // The same sum as the owner's: in node order, in a single pass.
-std::vector<std::byte> SumOf(const FrameHeader& header,
-                             const std::vector<std::unique_ptr<EarlyContribution>>& contributions,
-                             uint32_t ranks) {
+std::vector<std::byte> SumOf(
+    const FrameHeader& header,
+    const std::map<NodeId, std::unique_ptr<EarlyContribution>>& contributions, uint64_t ranks) {
   size_t bytes = 0;
   std::vector<const void*> inputs;
-  for (const auto& contribution : contributions) {
+  for (const auto& [node, contribution] : contributions) {
     if (contribution->empty()) continue;
     bytes = contribution->bytes().size();
     inputs.push_back(contribution->bytes().data());
   }
   std::vector<std::byte> sum(bytes);
   if (inputs.empty()) return sum;
-  const uint64_t nodes = contributions.size();
-  Reduce(header.dtype, header.op, sum.data(), inputs, bytes / SizeOf(header.dtype), nodes * ranks);
+  Reduce(header.dtype, header.op, sum.data(), inputs, bytes / SizeOf(header.dtype), ranks);
   return sum;
 }
 
@@ -46,40 +45,41 @@ Auditor::Key Auditor::FirstToGiveWay() const {
       ->first;
 }
 
-Auditor::Audit* Auditor::Find(const FrameHeader& header, uint32_t nodes, uint32_t ranks,
-                              absl::Time now) {
+Auditor::Audit* Auditor::Find(const FrameHeader& header, absl::Time now) {
   const Key key(header.job, header.generation, header.partition, header.round);
   if (const auto found = open_.find(key); found != open_.end()) return &found->second;
   if (open_.size() >= kOpenMax) Abandon(FirstToGiveWay());
   Audit& audit = open_[key];
   audit.header = header;
-  audit.ranks = ranks;
-  audit.contributions.resize(nodes);
-  audit.digests.resize(nodes);
   audit.since = now;
   return &audit;
 }
 
-void Auditor::OnContribution(const FrameHeader& header, uint32_t nodes, uint32_t ranks,
+void Auditor::OnContribution(const FrameHeader& header, uint32_t nodes, uint64_t ranks,
                              std::unique_ptr<EarlyContribution> contribution, absl::Time now) {
-  Audit* const audit = Find(header, nodes, ranks, now);
+  Audit* const audit = Find(header, now);
+  if (audit->nodes == 0) {
+    audit->nodes = nodes;
+    audit->ranks = ranks;
+  }
   // The contributions that are not empty have the same size.
   const bool fits =
-      contribution != nullptr &&
-      std::all_of(audit->contributions.begin(), audit->contributions.end(), [&](const auto& other) {
-        return other == nullptr || other->empty() || contribution->empty() ||
-               other->bytes().size() == contribution->bytes().size();
+      contribution != nullptr && audit->nodes == nodes && audit->ranks == ranks &&
+      std::all_of(audit->contributions.begin(), audit->contributions.end(), [&](const auto& entry) {
+        const EarlyContribution& other = *entry.second;
+        return other.empty() || contribution->empty() ||
+               other.bytes().size() == contribution->bytes().size();
       });
   if (!fits || audit->header.dtype != header.dtype || audit->header.op != header.op) {
     return Abandon({header.job, header.generation, header.partition, header.round});
   }
-  audit->contributions[header.sender] = std::move(contribution);
+  audit->contributions[NodeId(header.sender)] = std::move(contribution);
   FinishIfComplete(header);
 }
 
-void Auditor::OnDigest(const FrameHeader& header, uint32_t nodes, uint32_t ranks, absl::Time now) {
-  Audit* const audit = Find(header, nodes, ranks, now);
-  audit->digests[header.sender] = header.detail;
+void Auditor::OnDigest(const FrameHeader& header, absl::Time now) {
+  Audit* const audit = Find(header, now);
+  audit->digests[NodeId(header.sender)] = header.detail;
   audit->owner = header.contributors;
   FinishIfComplete(header);
 }
@@ -87,12 +87,10 @@ void Auditor::OnDigest(const FrameHeader& header, uint32_t nodes, uint32_t ranks
 void Auditor::FinishIfComplete(const FrameHeader& header) {
   const auto it = open_.find({header.job, header.generation, header.partition, header.round});
   const Audit& audit = it->second;
-  const bool complete =
-      std::all_of(audit.contributions.begin(), audit.contributions.end(),
-                  [](const auto& contribution) { return contribution != nullptr; }) &&
-      std::all_of(audit.digests.begin(), audit.digests.end(),
-                  [](const auto& digest) { return digest.has_value(); });
-  if (!complete) return;
+  if (audit.nodes == 0 || audit.contributions.size() < audit.nodes ||
+      audit.digests.size() < audit.nodes) {
+    return;
+  }
   const Finding finding = Compare(audit);
   open_.erase(it);
   on_finding_(finding);
@@ -100,14 +98,13 @@ void Auditor::FinishIfComplete(const FrameHeader& header) {
 
 Auditor::Finding Auditor::Compare(const Audit& audit) const {
   Finding finding{.result = Result::kMatch, .job = audit.header.job, .text = {}};
-  const bool all_empty =
-      std::all_of(audit.contributions.begin(), audit.contributions.end(),
-                  [](const auto& contribution) { return contribution->empty(); });
+  const bool all_empty = std::all_of(audit.contributions.begin(), audit.contributions.end(),
+                                     [](const auto& entry) { return entry.second->empty(); });
   if (all_empty) return finding;  // nothing was summed, and the size is not known
   const uint32_t expected = Crc32c(SumOf(audit.header, audit.contributions, audit.ranks));
   std::vector<uint32_t> differ;
-  for (uint32_t node = 0; node < audit.digests.size(); ++node) {
-    if (*audit.digests[node] != expected) differ.push_back(node);
+  for (const auto& [node, digest] : audit.digests) {
+    if (digest != expected) differ.push_back(node.value());
   }
   if (differ.empty()) return finding;
   finding.result = Result::kMismatch;
@@ -140,8 +137,9 @@ void Auditor::AbandonOlderThan(absl::Time before) {
 void Auditor::ForgetNode(JobId job, NodeId node) {
   std::vector<Key> refer;
   for (const auto& [key, audit] : open_) {
-    if (std::get<JobId>(key) == job && audit.contributions[node.value()] != nullptr &&
-        audit.contributions[node.value()]->by_reference()) {
+    if (std::get<JobId>(key) != job) continue;
+    const auto contribution = audit.contributions.find(node);
+    if (contribution != audit.contributions.end() && contribution->second->by_reference()) {
       refer.push_back(key);
     }
   }

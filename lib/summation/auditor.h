@@ -11,10 +11,8 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <tuple>
-#include <vector>
 
 #include "absl/time/time.h"
 #include "lib/base/ids.h"
@@ -39,14 +37,13 @@ class Auditor {
 
   explicit Auditor(FindingFn on_finding) : on_finding_(std::move(on_finding)) {}
 
-  // `nodes` nodes with `ranks` ranks each take part in the round.
-  //
-  // A node's contribution. Null if there was no memory for it: the audit is abandoned.
-  void OnContribution(const FrameHeader& header, uint32_t nodes, uint32_t ranks,
+  // A node's contribution. Null if there was no memory for it: the audit is abandoned. `nodes`
+  // nodes with `ranks` ranks together take part in the round.
+  void OnContribution(const FrameHeader& header, uint32_t nodes, uint64_t ranks,
                       std::unique_ptr<EarlyContribution> contribution, absl::Time now);
   // The digest of a node's result: header.detail is the CRC-32C, header.contributors the owner's
   // server id.
-  void OnDigest(const FrameHeader& header, uint32_t nodes, uint32_t ranks, absl::Time now);
+  void OnDigest(const FrameHeader& header, absl::Time now);
   // Abandons the audits that began before `before`.
   void AbandonOlderThan(absl::Time before);
   // The node's link has closed: abandons the audits that refer to the memory of its process.
@@ -56,15 +53,16 @@ class Auditor {
  private:
   struct Audit {
     FrameHeader header;  // of the first frame: partition, round, dtype, operation
-    uint32_t ranks = 1;
-    std::vector<std::unique_ptr<EarlyContribution>> contributions;  // by node
-    std::vector<std::optional<uint32_t>> digests;                   // by node
+    uint32_t nodes = 0;  // 0: no contribution has arrived
+    uint64_t ranks = 0;
+    std::map<NodeId, std::unique_ptr<EarlyContribution>> contributions;
+    std::map<NodeId, uint32_t> digests;
     uint32_t owner = 0;
     absl::Time since;
   };
   using Key = std::tuple<JobId, Generation, PartitionId, Round>;
 
-  Audit* Find(const FrameHeader& header, uint32_t nodes, uint32_t ranks, absl::Time now);
+  Audit* Find(const FrameHeader& header, absl::Time now);
   Key FirstToGiveWay() const;
   void FinishIfComplete(const FrameHeader& header);
   Finding Compare(const Audit& audit) const;

@@ -199,10 +199,7 @@ absl::Status JobShard::OnFrame(NodePort* node, const FrameHeader& header, Payloa
     case FrameType::kAudit:
       return OnAudit(node, header, std::move(payload));
     case FrameType::kAuditDigest:
-      if (CanAudit()) {
-        context_->auditor.OnDigest(header, state_.spec.num_nodes, state_.spec.local_size,
-                                   context_->now());
-      }
+      if (CanAudit()) context_->auditor.OnDigest(header, context_->now());
       return absl::OkStatus();
     default:
       return absl::UnimplementedError(absl::StrFormat(
@@ -227,8 +224,17 @@ absl::Status JobShard::OnAudit(NodePort* node, const FrameHeader& header, Payloa
     placed.early = std::make_unique<EarlyContribution>(std::move(payload), empty);
   }
   if (!CanAudit()) return absl::OkStatus();
-  context_->auditor.OnContribution(header, state_.spec.num_nodes, state_.spec.local_size,
-                                   std::move(placed.early), context_->now());
+  const JobSpec& spec = state_.spec;
+  if (header.contributors > spec.num_nodes || header.detail > spec.ranks() ||
+      (header.contributors == 0) != (header.detail == 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("an audit of %d nodes with %d ranks, in a job of %d nodes with %d ranks",
+                        header.contributors, header.detail, spec.num_nodes, spec.ranks()));
+  }
+  const bool of_all = header.contributors == 0;
+  context_->auditor.OnContribution(header, of_all ? spec.num_nodes : header.contributors,
+                                   of_all ? spec.ranks() : header.detail, std::move(placed.early),
+                                   context_->now());
   return absl::OkStatus();
 }
 

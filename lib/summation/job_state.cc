@@ -6,6 +6,11 @@
 namespace addend {
 
 absl::Status CheckFit(const FrameHeader& header, const PartitionSpec& spec) {
+  if (!spec.HasNode(NodeId(header.sender))) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "a %s of node %d, which has no rank that takes part in '%s' (%s)", Name(header.type),
+        header.sender, spec.name.str(), spec.participants->Text()));
+  }
   if (header.type != FrameType::kContribution && header.type != FrameType::kResult) {
     return absl::OkStatus();
   }

@@ -46,6 +46,14 @@ struct JobState {
   JobNodes nodes;
   size_t partitions = 0;  // on this shard, of both kinds
 
+  // Calls `visit` with each connected node of the partition's participants, and its port.
+  template <typename Visit>
+  void ForEachNodeOf(const PartitionSpec& partition, const Visit& visit) const {
+    for (const auto& [id, node] : nodes) {
+      if (partition.HasNode(NodeId(id))) visit(NodeId(id), node);
+    }
+  }
+
   // The header of a frame about a partition, to one of the job's nodes. `version`: the plan version
   // that made this server the owner.
   FrameHeader HeaderFor(FrameType type, const PartitionSpec& partition, PlanVersion version) const {
@@ -62,8 +70,8 @@ struct JobState {
   }
 };
 
-// Of a contribution or result. INVALID_ARGUMENT: type, operation or size differ from the
-// partition's.
+// INVALID_ARGUMENT: the sender has no rank that takes part in the tensor; or type, operation or
+// size of a contribution or result differ from the partition's.
 absl::Status CheckFit(const FrameHeader& header, const PartitionSpec& spec);
 
 }  // namespace addend

@@ -25,7 +25,7 @@ LatestPartition::LatestPartition(PartitionSpec spec, std::shared_ptr<JobMemory> 
       stamp_{.updates = 0, .applied = std::vector<uint64_t>(spec_.nodes, 0)},
       reports_(spec_.nodes),
       lost_(spec_.nodes, false) {
-  for (const NodeId node : spec_.lost) lost_[node.value()] = true;
+  for (uint32_t node = 0; node < spec_.nodes; ++node) lost_[node] = !spec_.TakesPart(NodeId(node));
   if (version_ != PlanVersion()) AwaitReports();
 }
 

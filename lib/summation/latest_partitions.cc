@@ -289,10 +289,10 @@ void LatestPartitions::Restore(LatestPartition* partition) {
   }
   // A node reports again when its link is back.
   if (partition->state() == LatestPartition::State::kRecovering) {
-    for (const auto& [id, node] : job_->nodes) {
-      if (partition->HasReported(NodeId(id))) continue;
+    job_->ForEachNodeOf(partition->spec(), [&](NodeId id, NodePort* node) {
+      if (partition->HasReported(id)) return;
       node->Close(absl::UnavailableError("a partition needs the node's report again"));
-    }
+    });
     return;
   }
   NodePort* const holder = job_->nodes.Find(*partition->Holder());
@@ -303,12 +303,12 @@ void LatestPartitions::Restore(LatestPartition* partition) {
 // that it lacks. The nodes send the other updates again.
 void LatestPartitions::Open(LatestPartition* partition) {
   waiting_.erase(partition->spec().id);
-  for (const auto& [id, node] : job_->nodes) {
+  job_->ForEachNodeOf(partition->spec(), [&](NodeId id, NodePort* node) {
     frames_.SendRecovered(node, *partition);
-    if (partition->Applied(node->node()) <= partition->Held(node->node())) continue;
+    if (partition->Applied(id) <= partition->Held(id)) return;
     const absl::Status sent = SendLatest(node, partition, INT32_MAX);
     if (!sent.ok()) node->Close(sent);  // the node reports again
-  }
+  });
   CloseIfDue(partition);
 }
 
@@ -330,7 +330,8 @@ void LatestPartitions::NoteRestored(const LatestPartition& restored) {
 
 void LatestPartitions::CloseIfDue(LatestPartition* partition) {
   if (job_->spec.failed || !partition->CloseIfDue()) return;
-  for (const auto& [id, node] : job_->nodes) frames_.SendMoved(node, *partition);
+  job_->ForEachNodeOf(partition->spec(),
+                      [&](NodeId, NodePort* node) { frames_.SendMoved(node, *partition); });
 }
 
 void LatestPartitions::TrimCopies() {
@@ -364,7 +365,7 @@ OpenRoundInfo LatestPartitions::Describe(const LatestPartition& partition) const
   info.open_s = absl::ToDoubleSeconds(context_->now() - partition.waiting_since());
   for (uint32_t i = 0; i < job_->spec.num_nodes; ++i) {
     const NodeId node(i);
-    if (job_->spec.lost.contains(node)) continue;
+    if (!partition.spec().HasNode(node) || job_->spec.lost.contains(node)) continue;
     const bool there = recovering ? partition.HasReported(node) : node != partition.Holder();
     (there ? info.pushed : info.missing).push_back(node);
   }

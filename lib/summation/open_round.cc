@@ -16,7 +16,11 @@ OpenRound::OpenRound(const PartitionSpec* spec, const PartitionMemory* memory)
       collector_(spec->nodes),
       sum_(spec->dtype, spec->op, spec->elements),
       kept_(spec->nodes) {
-  for (const NodeId node : spec->lost) collector_.Lose(node);
+  for (uint32_t node = 0; node < spec->nodes; ++node) {
+    const NodeId id(node);
+    if (!spec->TakesPart(id)) collector_.Lose(id);
+    if (spec->HasNode(id)) ++nodes_;
+  }
 }
 
 MutableBytes OpenRound::DirectRoom() const {
@@ -76,7 +80,16 @@ absl::Status OpenRound::CheckRoot() const {
 }
 
 bool OpenRound::RootIsLost() const {
-  return is_broadcast() && !has_data_ && collector_.contributors() < spec_->nodes;
+  return is_broadcast() && !has_data_ && collector_.contributors() < nodes_;
+}
+
+uint64_t OpenRound::Ranks() const {
+  if (spec_->participants == nullptr) return uint64_t{spec_->ranks} * collector_.contributors();
+  uint64_t ranks = 0;
+  for (uint32_t node = 0; node < spec_->nodes; ++node) {
+    if (collector_.TakesPart(NodeId(node))) ranks += spec_->RanksOf(NodeId(node));
+  }
+  return ranks;
 }
 
 std::optional<OpenRound::Outcome> OpenRound::Settle() {
@@ -86,7 +99,7 @@ std::optional<OpenRound::Outcome> OpenRound::Settle() {
   }
   Outcome outcome{.contributors = collector_.contributors()};
   if (!is_broadcast()) {
-    sum_.Finish(Slot(), uint64_t{spec_->ranks} * outcome.contributors);
+    sum_.Finish(Slot(), Ranks());
     // Here, while the result is in the cache.
     outcome.nonfinite = FirstNonFinite(spec_->dtype, Slot().result, spec_->elements).has_value();
   }

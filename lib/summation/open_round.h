@@ -103,11 +103,14 @@ class OpenRound {
   absl::Status Take(Bytes data, bool empty, std::unique_ptr<EarlyContribution> owner);
   absl::Status TakeBroadcast(Bytes data, bool empty);
   void Forget();
+  // The ranks of the nodes that take part in this round.
+  uint64_t Ranks() const;
 
   const PartitionSpec* const spec_;
   const PartitionMemory* const memory_;
   Collector collector_;
   bool has_data_ = false;  // a contribution was not empty
+  uint32_t nodes_ = 0;     // that have participants, lost nodes included
   RoundSum sum_;
   std::vector<std::unique_ptr<EarlyContribution>> kept_;  // by node
   Gathering gathering_;

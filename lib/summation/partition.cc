@@ -13,7 +13,9 @@ Partition::Partition(PartitionSpec spec, PartitionMemory memory)
       ownership_(spec_.nodes, spec_.version, spec_.handed_over),
       aborted_(spec_.aborted),
       fresh_(spec_.handed_over) {
-  for (const NodeId node : spec_.lost) ownership_.Lose(node);
+  for (uint32_t node = 0; node < spec_.nodes; ++node) {
+    if (!spec_.TakesPart(NodeId(node))) ownership_.Lose(NodeId(node));
+  }
 }
 
 void Partition::Settle(Round* sealed) {

@@ -29,6 +29,7 @@ PartitionSpec SpecOf(const JobSpec& job, const TensorSpec& tensor, const SharedT
           .nodes = job.num_nodes,
           .ranks = job.local_size,
           .lost = job.lost,
+          .participants = tensor.participants,
           .aborted = job.failed,
           .version = tensor.versions[i],
           .handed_over = tensor.handed_over[i]};

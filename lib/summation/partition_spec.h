@@ -8,6 +8,7 @@
 #include <set>
 
 #include "lib/base/ids.h"
+#include "lib/base/participants.h"
 #include "lib/base/shared_text.h"
 #include "lib/base/types.h"
 
@@ -20,12 +21,22 @@ struct PartitionSpec {
   ReduceOp op = ReduceOp::kSum;
   uint64_t elements = 0;
   uint32_t nodes = 1;
-  uint32_t ranks = 1;          // of a node: Average divides by those that take part
+  uint32_t ranks = 1;          // of a node
   std::set<NodeId> lost = {};  // nodes that take part in no round
-  bool aborted = false;        // no round is summed or sealed: the generation has failed
-  PlanVersion version = {};    // 0: the owner from the first round on
-  bool handed_over = false;    // by the former owner: the first contribution names the round
+  // The ranks that take part in the tensor, of which Average counts those of the round's nodes.
+  // Other nodes take part in no round.
+  std::shared_ptr<const Participants> participants = nullptr;  // null: all
+  bool aborted = false;      // no round is summed or sealed: the generation has failed
+  PlanVersion version = {};  // 0: the owner from the first round on
+  bool handed_over = false;  // by the former owner: the first contribution names the round
 
+  bool HasNode(NodeId node) const {
+    return participants == nullptr || participants->HasNode(node, ranks);
+  }
+  uint32_t RanksOf(NodeId node) const {
+    return participants == nullptr ? ranks : participants->RanksOf(node, ranks);
+  }
+  bool TakesPart(NodeId node) const { return HasNode(node) && !lost.contains(node); }
   size_t payload_bytes() const { return elements * SizeOf(dtype); }
 };
 

@@ -14,6 +14,7 @@
 
 #include "lib/base/bytes.h"
 #include "lib/base/ids.h"
+#include "lib/base/participants.h"
 #include "lib/base/types.h"
 
 namespace addend {
@@ -25,9 +26,11 @@ struct JobSpec {
   PlanVersion plan_version;
   std::string key;  // from which its nodes' tokens are made (lib/auth/token.h)
   uint32_t num_nodes = 1;
-  uint32_t local_size = 1;     // Average divides by the nodes of the round times local_size
+  uint32_t local_size = 1;     // ranks of a node
   std::set<NodeId> lost = {};  // nodes that take part in no round any more
   bool failed = false;         // the generation has failed: no round is sealed any more
+
+  uint64_t ranks() const { return uint64_t{num_nodes} * local_size; }
 };
 
 struct TensorSpec {
@@ -35,8 +38,9 @@ struct TensorSpec {
   std::string name;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
-  uint64_t elements = 0;              // of the whole tensor
-  uint64_t partition_elements = 1;    // of every partition but the last
+  std::shared_ptr<const Participants> participants = nullptr;  // null: all ranks
+  uint64_t elements = 0;                                       // of the whole tensor
+  uint64_t partition_elements = 1;                             // of every partition but the last
   std::vector<uint32_t> partitions;   // the indices of the partitions that this server owns
   std::vector<uint32_t> shards;       // the shard of each
   std::vector<PlanVersion> versions;  // of each; 0: this server is its first owner

@@ -94,7 +94,8 @@ void SummedPartitions::Abort(Partition* partition) {
   partition->open_round().DropKept();
   waiting_.erase(partition->spec().id);
   if (!partition->ownership().Sums()) return;  // the open round is not known yet
-  for (const auto& [id, node] : job_->nodes) frames_.SendAborted(node, *partition);
+  job_->ForEachNodeOf(partition->spec(),
+                      [&](NodeId, NodePort* node) { frames_.SendAborted(node, *partition); });
 }
 
 void SummedPartitions::Lose(PartitionId id, NodeId node) {
@@ -127,7 +128,7 @@ void SummedPartitions::ReplaceHolder(Partition* partition) {
     return;
   }
   partition->GoBack();
-  for (uint32_t i = 0; i < job_->spec.num_nodes; ++i) RequestAgain(NodeId(i), *partition);
+  job_->ForEachNodeOf(partition->spec(), [&](NodeId id, auto) { RequestAgain(id, *partition); });
 }
 
 std::vector<PartitionId> SummedPartitions::Ids() const {
@@ -334,7 +335,8 @@ void SummedPartitions::SendResults(Partition* partition) {
                            partition->open_round().gathering(), &job_->totals);
   partition->open_round().gathering() = {};
   if (!partition->ownership().AnyLacks()) waiting_.erase(partition->spec().id);
-  for (const auto& [id, node] : job_->nodes) frames_.SendResult(node, *partition);
+  job_->ForEachNodeOf(partition->spec(),
+                      [&](NodeId, NodePort* node) { frames_.SendResult(node, *partition); });
 }
 
 // A node that is not connected sends all that it retains when it connects.
@@ -391,7 +393,8 @@ absl::Status SummedPartitions::OnSupplied(NodePort* node, const FrameHeader& hea
 // All reports have arrived: every node learns the newest round, and gets its result.
 void SummedPartitions::EndRecovery(Partition* partition) {
   const Ownership& ownership = partition->ownership();
-  for (const auto& [id, node] : job_->nodes) frames_.SendRecovered(node, *partition);
+  job_->ForEachNodeOf(partition->spec(),
+                      [&](NodeId, NodePort* node) { frames_.SendRecovered(node, *partition); });
   if (!ownership.AnyLacks()) return CloseIfDue(partition);
   if (partition->Holds(ownership.newest())) return Relay(partition);
   // A holder whose link is broken says where it stands when it is back (OnSync).
@@ -414,7 +417,8 @@ void SummedPartitions::CloseIfDue(Partition* partition) {
   if (partition->ownership().state() != Ownership::State::kClosing) return;
   if (job_->spec.failed) return;
   if (!partition->CloseIfDue(IsReceiving(*partition))) return;
-  for (const auto& [id, node] : job_->nodes) frames_.SendMoved(node, *partition);
+  job_->ForEachNodeOf(partition->spec(),
+                      [&](NodeId, NodePort* node) { frames_.SendMoved(node, *partition); });
 }
 
 bool SummedPartitions::IsReceiving(const Partition& partition) const {

@@ -43,7 +43,9 @@ enum class FrameType : uint8_t {
   // detail = the number of frames in the bundle; the payload is their headers, then their payloads.
   kBundle = 11,
   kStamp = 12,  // owner -> node, asynchronous mode: the contributions in the kResult that follows
-  kAudit = 13,  // node -> another server: the same as its kContribution to the owner
+  // node -> another server: the same as its kContribution to the owner. Of a tensor of some ranks:
+  // contributors = the nodes that take part, detail = their ranks that do.
+  kAudit = 13,
   // node -> the server of kAudit: detail = CRC-32C of the result, contributors = the owner's server
   // id.
   kAuditDigest = 14,

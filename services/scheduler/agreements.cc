@@ -13,6 +13,10 @@ namespace {
 
 using Stages = v1::AgreementRecord;
 
+uint64_t TextBytes(const v1::TensorDescriptor& descriptor) {
+  return descriptor.name().size() + descriptor.participants().size();
+}
+
 }  // namespace
 
 v1::TensorError TensorErrorOf(const std::string& name, FailureKind kind, std::string message) {
@@ -30,11 +34,13 @@ bool Agree(const v1::TensorDescriptor& a, const v1::TensorDescriptor& b) {
     return d.reduction_tree().empty() ? std::string_view("flat") : d.reduction_tree();
   };
   return a.dtype() == b.dtype() && a.op() == b.op() && tree(a) == tree(b) &&
+         a.participants() == b.participants() &&
          std::equal(a.shape().begin(), a.shape().end(), b.shape().begin(), b.shape().end());
 }
 
 Agreements::Declared Agreements::Declare(const std::string& job, NodeId node,
                                          const v1::TensorDescriptor& descriptor,
+                                         const Participants& participants,
                                          uint64_t* next_agreement) {
   std::deque<uint64_t>& queue = by_name_[descriptor.name()];
   // The node's position in the queue: behind the last agreement in which it has taken part.
@@ -51,7 +57,7 @@ Agreements::Declared Agreements::Declare(const std::string& job, NodeId node,
     }
   }
   if (position == queue.size()) {
-    result.why = CheckRoom(job, descriptor.name());
+    result.why = CheckRoom(job, descriptor);
     if (!result.why.ok()) {
       if (queue.empty()) by_name_.erase(descriptor.name());
       result.kind = Declared::Kind::kNoRoom;
@@ -60,16 +66,25 @@ Agreements::Declared Agreements::Declare(const std::string& job, NodeId node,
     DeclaredTensor tensor;
     tensor.agreement = (*next_agreement)++;
     tensor.descriptor = descriptor;
+    tensor.participants = participants;
     tensor.first_node = node;
     queue.push_back(tensor.agreement);
-    name_bytes_ += descriptor.name().size();
+    name_bytes_ += TextBytes(descriptor);
     tensors_.emplace(tensor.agreement, std::move(tensor));
     result.created = true;
   }
   DeclaredTensor& tensor = tensors_.at(queue[position]);
+  const bool agreed = tensor.stage == Stages::RESERVING || tensor.stage == Stages::PLANNED;
+  if (agreed && !Agree(tensor.descriptor, descriptor)) {
+    result.kind = Declared::Kind::kLate;
+    result.tensor = &tensor;
+    return result;
+  }
   tensor.declared.Insert(node);
   if (!tensor.differing && !Agree(tensor.descriptor, descriptor)) {
     tensor.differing = descriptor;
+    tensor.participants = tensor.participants.UnitedWith(participants);
+    tensor.nodes = 0;
     tensor.differing_node = node;
   }
   result.tensor = &tensor;
@@ -77,17 +92,20 @@ Agreements::Declared Agreements::Declare(const std::string& job, NodeId node,
   return result;
 }
 
-absl::Status Agreements::CheckRoom(const std::string& job, const std::string& name) const {
+absl::Status Agreements::CheckRoom(const std::string& job,
+                                   const v1::TensorDescriptor& descriptor) const {
+  const std::string& name = descriptor.name();
   if (tensors_.size() >= kMaxTensors) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("tensor '%s' cannot be declared: job '%s' has %d tensors, and may have no "
                         "more; undeclare those that are not needed",
                         name, job, tensors_.size()));
   }
-  if (name.size() > kMaxJobsTensorNameBytes - std::min(kMaxJobsTensorNameBytes, name_bytes_)) {
+  if (TextBytes(descriptor) >
+      kMaxJobsTensorNameBytes - std::min(kMaxJobsTensorNameBytes, name_bytes_)) {
     return absl::ResourceExhaustedError(absl::StrFormat(
-        "tensor '%s' cannot be declared: the names of job '%s''s tensors have %d bytes together, "
-        "and may have at most %d; give its tensors shorter names",
+        "tensor '%s' cannot be declared: the names of job '%s''s tensors, and the lists of their "
+        "ranks, have %d bytes together, and may have at most %d; give its tensors shorter names",
         name, job, name_bytes_, kMaxJobsTensorNameBytes));
   }
   return absl::OkStatus();
@@ -105,8 +123,8 @@ DeclaredTensor* Agreements::Undeclare(NodeId node, const std::string& name) {
 
 DeclaredTensor* Agreements::Remove(uint64_t agreement) {
   const std::string name = tensors_.at(agreement).descriptor.name();
+  name_bytes_ -= TextBytes(tensors_.at(agreement).descriptor);
   tensors_.erase(agreement);
-  name_bytes_ -= name.size();
   const auto queue = by_name_.find(name);
   queue->second.pop_front();
   if (!queue->second.empty()) return &tensors_.at(queue->second.front());
@@ -122,7 +140,7 @@ Agreements::Verdict Agreements::Judge(const DeclaredTensor& tensor, bool all_dec
 
 void Agreements::Restore(DeclaredTensor tensor) {
   by_name_[tensor.descriptor.name()].push_back(tensor.agreement);
-  name_bytes_ += tensor.descriptor.name().size();
+  name_bytes_ += TextBytes(tensor.descriptor);
   tensors_.emplace(tensor.agreement, std::move(tensor));
 }
 

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "lib/base/failure.h"
 #include "lib/base/ids.h"
+#include "lib/base/participants.h"
 #include "proto/addend/v1/scheduler.pb.h"
 #include "proto/addend/v1/scheduler_store.pb.h"
 #include "services/scheduler/node_set.h"
@@ -33,14 +34,18 @@ struct Owned {
 
 // A tensor of a generation, from the first node's declaration to the last node's undeclaration.
 //
-// Stages: COLLECTING until all nodes have declared it, RESERVING until the servers of its plan have
-// answered, then PLANNED; or REFUSED, with an error for every node.
+// Stages: COLLECTING until all nodes that take part have declared it, RESERVING until the servers
+// of its plan have answered, then PLANNED; or REFUSED, with an error for every node.
 struct DeclaredTensor {
   using Stage = v1::AgreementRecord::Stage;
 
   uint64_t agreement = 0;  // its number in the job
   Stage stage = v1::AgreementRecord::COLLECTING;
   v1::TensorDescriptor descriptor;  // of the first declaration: the others must agree with it
+  // Of the first declaration, and of the first that differs. And the number of nodes that have any
+  // of them, whatever has become of these nodes.
+  Participants participants;
+  uint32_t nodes = 0;
   NodeId first_node;
   NodeSet declared;
   NodeSet undeclared;
@@ -73,6 +78,7 @@ class Agreements {
     enum class Kind : uint8_t {
       kTaken,     // the node now takes part in `tensor`
       kRepeated,  // the node took part in `tensor` before, and has not undeclared it
+      kLate,      // it differs from `tensor`, on which others have agreed without this node
       kNoRoom,    // refused with `why`
     };
     Kind kind = Kind::kTaken;
@@ -84,15 +90,16 @@ class Agreements {
   enum class Verdict : uint8_t { kWaits, kDiffers, kAgreed };
 
   // `job`: its name, for messages. `next_agreement`: the number of a new agreement; counted up.
+  // `participants`: of the descriptor, a rank of the node among them.
   Declared Declare(const std::string& job, NodeId node, const v1::TensorDescriptor& descriptor,
-                   uint64_t* next_agreement);
+                   const Participants& participants, uint64_t* next_agreement);
   // The tensor that the node undeclares by this: the oldest of that name in which it takes part.
   // Null if there is no such tensor.
   DeclaredTensor* Undeclare(NodeId node, const std::string& name);
   // Removes the front agreement on its name, which all nodes have undeclared. Returns the next
   // agreement on that name, null if the name is free.
   DeclaredTensor* Remove(uint64_t agreement);
-  // `all_declared`: every node of the generation has declared the tensor.
+  // `all_declared`: every node of the generation that takes part has declared the tensor.
   static Verdict Judge(const DeclaredTensor& tensor, bool all_declared);
 
   // A stored agreement; to be called in ascending order of their numbers.
@@ -121,12 +128,12 @@ class Agreements {
   bool empty() const { return tensors_.empty(); }
 
  private:
-  absl::Status CheckRoom(const std::string& job, const std::string& name) const;
+  absl::Status CheckRoom(const std::string& job, const v1::TensorDescriptor& descriptor) const;
 
   Map tensors_;
   absl::flat_hash_map<std::string, std::deque<uint64_t>> by_name_;
   absl::flat_hash_map<uint32_t, uint64_t> by_id_;
-  uint64_t name_bytes_ = 0;  // of the names of all tensors
+  uint64_t name_bytes_ = 0;  // of the names and participants of all tensors
 };
 
 }  // namespace addend

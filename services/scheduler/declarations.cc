@@ -2,9 +2,11 @@
 #include "services/scheduler/declarations.h"
 
 #include <algorithm>
+#include <string>
 
 #include "absl/strings/str_format.h"
 #include "lib/base/failure.h"
+#include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "services/scheduler/updates.h"
 
@@ -13,24 +15,39 @@ namespace {
 
 using Stages = v1::AgreementRecord;
 
+std::string Differs(const DeclaredTensor& tensor, const v1::TensorDescriptor& other, NodeId node) {
+  return absl::StrFormat(
+      "tensor '%s' is declared as %s by node %d but as %s by node %d: all ranks must declare the "
+      "same",
+      tensor.descriptor.name(), Describe(tensor.descriptor), tensor.first_node.value(),
+      Describe(other), node.value());
+}
+
 }  // namespace
 
 void Declarations::Declare(NodeId node, const v1::TensorDescriptor& descriptor,
                            const PartitionSize& size) {
-  const absl::Status valid = CheckDescriptor(descriptor, size);
-  if (!valid.ok()) {
-    return SendError(node,
-                     TensorErrorOf(descriptor.name(), FailureKind::kMismatch, Message(valid)));
+  const absl::StatusOr<Participants> participants = Check(node, descriptor, size);
+  if (!participants.ok()) {
+    return SendError(node, TensorErrorOf(descriptor.name(), FailureKind::kMismatch,
+                                         Message(participants.status())));
   }
   using Kind = Agreements::Declared::Kind;
-  const Agreements::Declared declared =
-      job_.current.tensors.Declare(job_.name, node, descriptor, &job_.next_agreement);
-  if (declared.kind == Kind::kRepeated) return Repeat(node, *declared.tensor, descriptor);
+  const Agreements::Declared declared = job_.current.tensors.Declare(
+      job_.name, node, descriptor, *participants, &job_.next_agreement);
+  if (declared.kind == Kind::kRepeated) {
+    return Repeat(node, declared.tensor, descriptor, *participants);
+  }
   if (declared.kind == Kind::kNoRoom) {
     return SendError(
         node, TensorErrorOf(descriptor.name(), FailureKind::kResources, Message(declared.why)));
   }
+  if (declared.kind == Kind::kLate) {
+    return SendError(node, TensorErrorOf(descriptor.name(), FailureKind::kMismatch,
+                                         Differs(*declared.tensor, descriptor, node)));
+  }
   if (declared.created) scope_.changes.Store(job_.id);  // the next agreement's number
+  job_.CountNodes(declared.tensor);
   scope_.changes.StoreAgreement(job_.id, declared.tensor->agreement);
   if (declared.tensor->stage == Stages::REFUSED) {
     SendError(node, declared.tensor->error);
@@ -39,28 +56,59 @@ void Declarations::Declare(NodeId node, const v1::TensorDescriptor& descriptor,
   }
 }
 
-// Answers a declaration that was taken before, for the node that has repeated it.
-void Declarations::Repeat(NodeId node, const DeclaredTensor& tensor,
-                          const v1::TensorDescriptor& descriptor) {
-  if (tensor.stage == Stages::REFUSED) {
-    SendError(node, tensor.error);
-  } else if (!Agree(tensor.descriptor, descriptor)) {
-    SendError(node, TensorErrorOf(
-                        tensor.descriptor.name(), FailureKind::kMismatch,
-                        absl::StrFormat("tensor '%s' is declared as %s by node %d, but node %d "
-                                        "has declared it as %s before: undeclare it first",
-                                        tensor.descriptor.name(), Describe(descriptor),
-                                        node.value(), node.value(), Describe(tensor.descriptor))));
-  } else if (tensor.stage == Stages::PLANNED && tensor.recovering.empty()) {
+absl::StatusOr<Participants> Declarations::Check(NodeId node,
+                                                 const v1::TensorDescriptor& descriptor,
+                                                 const PartitionSize& size) const {
+  ADDEND_RETURN_IF_ERROR(CheckDescriptor(descriptor, size));
+  ADDEND_ASSIGN_OR_RETURN(Participants participants, job_.ParticipantsOf(descriptor));
+  if (!job_.IsAmong(node, participants) || participants.bits() != descriptor.participants()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("tensor '%s' of %s cannot be declared by node %d, which has none of them",
+                        descriptor.name(), participants.Text(), node.value()));
+  }
+  return participants;
+}
+
+// Answers a declaration that was taken before, for the node that has repeated it. A node whose
+// ranks differ declares both, so that all nodes hear of it.
+void Declarations::Repeat(NodeId node, DeclaredTensor* tensor,
+                          const v1::TensorDescriptor& descriptor,
+                          const Participants& participants) {
+  if (tensor->stage == Stages::REFUSED) {
+    SendError(node, tensor->error);
+  } else if (!Agree(tensor->descriptor, descriptor)) {
+    Fail(tensor, absl::StrFormat("tensor '%s' is declared as %s and as %s by ranks of node %d: all "
+                                 "ranks must declare the same",
+                                 tensor->descriptor.name(), Describe(tensor->descriptor),
+                                 Describe(descriptor), node.value()));
+    if (tensor->stage != Stages::REFUSED) return;
+    tensor->differing = descriptor;
+    tensor->differing_node = node;
+    tensor->participants = tensor->participants.UnitedWith(participants);
+    job_.CountNodes(tensor);
+  } else if (tensor->stage == Stages::PLANNED && tensor->recovering.empty()) {
     v1::NodeUpdate& update = scope_.changes.Single(job_.id, node);
     FillServers(job_, scope_.fleet, &update);
-    *update.add_tensors() = PlanForNodes(job_, tensor);
+    *update.add_tensors() = PlanForNodes(job_, *tensor);
   }
+}
+
+// A mismatch, also of a tensor that is in use. A plan that the nodes do not know yet is given up:
+// it would follow the refusal, and be taken for the next tensor of the name.
+void Declarations::Fail(DeclaredTensor* tensor, const std::string& message) {
+  if (tensor->stage == Stages::PLANNED) {
+    *scope_.changes.Broadcast(job_.id).add_errors() =
+        TensorErrorOf(tensor->descriptor.name(), FailureKind::kMismatch, message);
+    return;
+  }
+  std::erase(ready_, tensor->agreement);
+  if (tensor->stage == Stages::RESERVING) ledger_.Remove(tensor, {});
+  placement_.Refuse(tensor, FailureKind::kMismatch, message);
 }
 
 // Takes the front agreement on a name a step further, if it can go.
 void Declarations::Evaluate(DeclaredTensor* tensor) {
-  switch (Agreements::Judge(*tensor, job_.AllIn(tensor->declared))) {
+  switch (Agreements::Judge(*tensor, job_.AllIn(tensor->declared, *tensor))) {
     case Agreements::Verdict::kWaits:
       return;
     case Agreements::Verdict::kAgreed:
@@ -68,20 +116,15 @@ void Declarations::Evaluate(DeclaredTensor* tensor) {
     case Agreements::Verdict::kDiffers:
       break;
   }
-  placement_.Refuse(
-      tensor, FailureKind::kMismatch,
-      absl::StrFormat("tensor '%s' is declared as %s by node %d but as %s by node %d: all "
-                      "ranks must declare the same",
-                      tensor->descriptor.name(), Describe(tensor->descriptor),
-                      tensor->first_node.value(), Describe(*tensor->differing),
-                      tensor->differing_node.value()));
+  placement_.Refuse(tensor, FailureKind::kMismatch,
+                    Differs(*tensor, *tensor->differing, tensor->differing_node));
 }
 
 void Declarations::Undeclare(NodeId node, const std::string& name) {
   DeclaredTensor* const tensor = job_.current.tensors.Undeclare(node, name);
   if (tensor == nullptr) return;
   scope_.changes.StoreAgreement(job_.id, tensor->agreement);
-  if (job_.AllIn(tensor->undeclared)) Remove(tensor->agreement);
+  if (job_.AllIn(tensor->undeclared, *tensor)) Remove(tensor->agreement);
 }
 
 // All nodes have undeclared the tensor, so it is the front agreement on its name: the next follows.
@@ -100,10 +143,18 @@ void Declarations::Remove(uint64_t agreement) {
   if (next != nullptr) Evaluate(next);
 }
 
+void Declarations::RefuseClash(const Standstill::Clash& clash) {
+  for (const std::string& name : {clash.first, clash.second}) {
+    const DeclaredTensor* const front = job_.current.tensors.Front(name);
+    if (front == nullptr) continue;
+    Fail(&job_.current.tensors.at(front->agreement), clash.message);
+  }
+}
+
 void Declarations::GoOnWithout() {
   std::vector<uint64_t> undeclared;
   for (const auto& [agreement, tensor] : job_.current.tensors) {
-    if (job_.AllIn(tensor.undeclared)) undeclared.push_back(agreement);
+    if (job_.AllIn(tensor.undeclared, tensor)) undeclared.push_back(agreement);
   }
   for (const uint64_t agreement : undeclared) Remove(agreement);
   for (auto& [agreement, tensor] : job_.current.tensors) {

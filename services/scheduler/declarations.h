@@ -22,13 +22,20 @@ class Declarations {
   // A node that takes part in a READY generation declares the tensor.
   void Declare(NodeId node, const v1::TensorDescriptor& descriptor, const PartitionSize& size);
   void Undeclare(NodeId node, const std::string& name);
+  // Two tensors that ranks push instead of each other: both fail on all ranks.
+  void RefuseClash(const Standstill::Clash& clash);
   // A node is gone: tensors that waited only for that node go on, or end.
   void GoOnWithout();
   // Plans the tensors that have become ready, together.
   void Plan();
 
  private:
-  void Repeat(NodeId node, const DeclaredTensor& tensor, const v1::TensorDescriptor& descriptor);
+  // The participants of a declaration that can be taken. INVALID_ARGUMENT says why it cannot.
+  absl::StatusOr<Participants> Check(NodeId node, const v1::TensorDescriptor& descriptor,
+                                     const PartitionSize& size) const;
+  void Repeat(NodeId node, DeclaredTensor* tensor, const v1::TensorDescriptor& descriptor,
+              const Participants& participants);
+  void Fail(DeclaredTensor* tensor, const std::string& message);
   void Evaluate(DeclaredTensor* tensor);
   void Remove(uint64_t agreement);
   void SendError(NodeId node, const v1::TensorError& error) {

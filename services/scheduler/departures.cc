@@ -31,7 +31,8 @@ bool JobDepartures::TakeAwaited(const v1::HeartbeatRequest& beat) {
   for (int i = 0; i < taken && awaited_.size() < kMostAwaitedOfJob; ++i) {
     const v1::AwaitedRound& round = beat.awaited(i);
     if (round.name().size() > kMaxNameBytes) continue;
-    awaited_.emplace(round.tensor_id(), round.name(), round.round());
+    if (round.participants().size() > kMaxParticipantsBytes) continue;
+    awaited_.emplace(round.tensor_id(), round.name(), round.participants(), round.round());
   }
   return awaited_.size() > before;
 }
@@ -40,11 +41,12 @@ void JobDepartures::Fill(const Agreements& tensors, v1::NodeUpdate* update) cons
   update->clear_awaited();
   if (nodes_.empty()) return;
   update->set_departed(true);
-  for (const auto& [id, name, round] : awaited_) {
+  for (const auto& [id, name, participants, round] : awaited_) {
     if (id == 0 && IsPlanned(tensors, name)) continue;
     v1::AwaitedRound* const awaited = update->add_awaited();
     awaited->set_tensor_id(id);
     awaited->set_name(name);
+    awaited->set_participants(participants);
     awaited->set_round(round);
   }
 }

@@ -30,8 +30,8 @@ class JobDepartures {
   bool TakeAwaited(const v1::HeartbeatRequest& beat);
 
   std::set<NodeId> nodes_;  // that have departed ranks
-  // Rounds that other nodes wait for: tensor (number and name) and round.
-  std::set<std::tuple<uint32_t, std::string, uint64_t>> awaited_;
+  // Rounds that other nodes wait for: tensor (number, name and participants) and round.
+  std::set<std::tuple<uint32_t, std::string, std::string, uint64_t>> awaited_;
 };
 
 }  // namespace addend

@@ -55,28 +55,35 @@ void Handover::Plan() {
     if (!tensor.recovering.empty()) return;  // the nodes have yet to be told of that
   }
   const PlanReason reason = *std::exchange(current.rebalance, std::nullopt);
-  const auto [partitions, agreements] = PublishedPartitionsOf(job_);
-  const auto moves = PlanMoves(partitions, ViewOf(job_, scope_.fleet, scope_.jobs));
-  if (!moves.ok()) {
-    return scope_.changes.Say(
-        absl::StrFormat("job '%s': all stays where it is: %s", job_.name, Message(moves.status())));
-  }
-  if (moves->empty()) return;
-  ledger_.NextPlanVersion(reason);
-  current.change.version = job_.plan_version;
   std::set<uint64_t> changed;
-  for (const PlannedMove& move : *moves) {
-    const uint64_t agreement = agreements[move.partition];
-    ledger_.PlanMove(&current.tensors.at(agreement), partitions[move.partition], move.to);
-    changed.insert(agreement);
+  size_t moved = 0;
+  size_t all = 0;
+  for (const Participants& set : SetsOf(job_)) {
+    const auto [partitions, agreements] = PublishedPartitionsOf(job_, set);
+    const auto moves = PlanMoves(partitions, ViewOf(job_, scope_.fleet, scope_.jobs, set));
+    if (!moves.ok()) {
+      scope_.changes.Say(absl::StrFormat("job '%s': the tensors of %s stay where they are: %s",
+                                         job_.name, set.Text(), Message(moves.status())));
+      continue;
+    }
+    all += partitions.size();
+    if (moves->empty()) continue;
+    if (moved == 0) ledger_.NextPlanVersion(reason);
+    current.change.version = job_.plan_version;
+    moved += moves->size();
+    for (const PlannedMove& move : *moves) {
+      const uint64_t agreement = agreements[move.partition];
+      ledger_.PlanMove(&current.tensors.at(agreement), partitions[move.partition], move.to);
+      changed.insert(agreement);
+    }
   }
+  if (moved == 0) return;
   for (const uint64_t agreement : changed) AskOwnersToBe(current.tensors.at(agreement));
   scope_.changes.Note(
       event_kind::kPlanned, job_.name,
       absl::StrFormat("job '%s': %d of %d partitions change their server, because %s (plan "
                       "version %d)",
-                      job_.name, moves->size(), partitions.size(), Explain(reason),
-                      job_.plan_version.value()));
+                      job_.name, moved, all, Explain(reason), job_.plan_version.value()));
 }
 
 void Handover::AskOwnersToBe(const DeclaredTensor& tensor) {

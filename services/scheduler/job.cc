@@ -26,11 +26,26 @@ std::string NameOf(const Job& job, const Node& node) {
   return absl::StrFormat("node %d (on %s, %s)", node.rank.value(), node.info.hostname(), ranks);
 }
 
-bool Job::AllIn(const NodeSet& set) const {
+bool Job::AllIn(const NodeSet& set, const DeclaredTensor& tensor) const {
   const auto missing =
-      std::count_if(current.gone.begin(), current.gone.end(),
-                    [&set](const auto& node) { return !set.Contains(node.first); });
-  return set.size() + static_cast<uint32_t>(missing) == settings.num_nodes();
+      std::count_if(current.gone.begin(), current.gone.end(), [&](const auto& node) {
+        return !set.Contains(node.first) && IsAmong(node.first, tensor.participants);
+      });
+  return set.size() + static_cast<uint32_t>(missing) == tensor.nodes;
+}
+
+absl::StatusOr<Participants> Job::ParticipantsOf(const v1::TensorDescriptor& tensor) const {
+  const auto participants = Participants::FromBits(tensor.participants(), ranks());
+  if (participants) return *participants;
+  return absl::InvalidArgumentError(
+      absl::StrFormat("tensor '%s' cannot be summed: it names ranks that job '%s' does not have, "
+                      "which has ranks 0..%d",
+                      tensor.name().substr(0, 200), name, ranks() - 1));
+}
+
+void Job::CountNodes(DeclaredTensor* tensor) const {
+  if (tensor->nodes != 0) return;
+  tensor->nodes = tensor->participants.CountNodes(settings.num_nodes(), settings.local_size());
 }
 
 bool Job::AllTakingPartIn(const std::set<NodeId>& set) const {

@@ -12,9 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "lib/base/failure.h"
 #include "lib/base/ids.h"
+#include "lib/base/participants.h"
 #include "proto/addend/v1/scheduler.pb.h"
 #include "services/scheduler/agreements.h"
 #include "services/scheduler/departures.h"
@@ -22,6 +24,7 @@
 #include "services/scheduler/history.h"
 #include "services/scheduler/lease.h"
 #include "services/scheduler/pace.h"
+#include "services/scheduler/standstill.h"
 
 namespace addend {
 
@@ -113,13 +116,15 @@ struct JobGeneration {
 
   Agreements tensors;
   uint64_t partitions = 0;  // of all plans
-  std::map<ServerId, JobLoad> loads;
+  // For each set of ranks that tensors have, the load of the servers by these tensors.
+  std::map<Participants, std::map<ServerId, JobLoad>> loads;
   std::set<ServerId> plan_servers;  // own, or have owned, a published partition
   std::set<ServerId> told_servers;  // those that all nodes have been told of
   Change change;
   std::optional<PlanReason> rebalance;  // a change is due, for this reason
   Pace pace;
   JobDepartures departures;
+  Standstill standstill;
   FirstNonfinite nonfinite;
 };
 
@@ -170,12 +175,21 @@ struct Job {
   }
   // The node has trainers in this generation.
   bool TakesPart(const Node& node) const { return !node.idle && !current.gone.contains(node.rank); }
-  // `set` has all nodes of the generation but those that are gone.
-  bool AllIn(const NodeSet& set) const;
+  // `set` has all nodes of the generation that take part in the tensor, but those that are gone.
+  bool AllIn(const NodeSet& set, const DeclaredTensor& tensor) const;
   // `set` has all nodes that take part. Other nodes push nothing any more.
   bool AllTakingPartIn(const std::set<NodeId>& set) const;
   // Every node that takes part has opened a watch since this scheduler began, or is lost.
   bool AllHeard() const;
+  uint64_t ranks() const { return uint64_t{settings.num_nodes()} * settings.local_size(); }
+  // The ranks of the descriptor. INVALID_ARGUMENT: the job has no such ranks.
+  absl::StatusOr<Participants> ParticipantsOf(const v1::TensorDescriptor& tensor) const;
+  // Fills in `nodes` of a tensor that is new, or whose participants have changed.
+  void CountNodes(DeclaredTensor* tensor) const;
+  // A rank of the node is among them.
+  bool IsAmong(NodeId node, const Participants& participants) const {
+    return participants.HasNode(node, settings.local_size());
+  }
   bool Shrinks() const { return settings.on_node_loss() == "shrink"; }
   double SpeedOf(ServerId server) const;
   Node* Find(NodeId rank);

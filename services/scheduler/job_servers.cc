@@ -22,7 +22,69 @@ ServerRoom RoomFor(const Job& job, const Server& server) {
   return {left, /*of_job_limit=*/true};
 }
 
+// A shard serves all sets.
+void AddShardLoads(const Job& job, ServerId server, std::vector<uint64_t>* shards) {
+  for (const auto& [set, loads] : job.current.loads) {
+    const auto load = loads.find(server);
+    if (load == loads.end()) continue;
+    const std::vector<uint64_t>& of_set = load->second.shards;
+    for (size_t i = 0; i < std::min(shards->size(), of_set.size()); ++i) (*shards)[i] += of_set[i];
+  }
+}
+
+// The bytes of the tensors that each set of ranks has.
+std::map<Participants, double> BytesOfSets(const Job& job) {
+  std::map<Participants, double> bytes;
+  for (const auto& [set, loads] : job.current.loads) {
+    for (const auto& [server, load] : loads) bytes[set] += static_cast<double>(load.bytes);
+  }
+  return bytes;
+}
+
+// The parts of the machines' bandwidths that count for the tensors of a set.
+class Parts {
+ public:
+  Parts(const Job& job, const Participants& set, double coming)
+      : job_(job), set_(set), bytes_(BytesOfSets(job)) {
+    bytes_[set] += coming;
+  }
+
+  // A CPU server carries the set's bytes to and from each of its nodes.
+  double OfCpuServers() const {
+    return Part([this](const Participants& set) {
+      return set.CountNodes(job_.settings.num_nodes(), job_.settings.local_size());
+    });
+  }
+  double OfNode(NodeId node) const {
+    return Part(
+        [this, node](const Participants& set) { return job_.IsAmong(node, set) ? 1u : 0u; });
+  }
+
+ private:
+  // A set without bytes counts as if it were alone.
+  template <typename Times>
+  double Part(const Times& times) const {
+    const double own = bytes_.at(set_) * times(set_);
+    if (bytes_.size() == 1 || own == 0) return 1;
+    double all = 0;
+    for (const auto& [set, bytes] : bytes_) all += bytes * times(set);
+    return own / all;
+  }
+
+  const Job& job_;
+  const Participants& set_;
+  std::map<Participants, double> bytes_;
+};
+
 }  // namespace
+
+std::vector<Participants> SetsOf(const Job& job) {
+  std::vector<Participants> sets;
+  for (const auto& [set, bytes] : BytesOfSets(job)) {
+    if (bytes > 0) sets.push_back(set);
+  }
+  return sets;
+}
 
 bool MayUse(const Job& job, const Server& server) {
   if (!job.frames.AllSpeakWith(server.info.protocols())) return false;
@@ -59,17 +121,22 @@ PartitionSize PartitionSizeOf(const Job& job, const Fleet& fleet) {
   return PartitionSize::Auto(slowest, EligibleServers(job, fleet).size());
 }
 
-PlannerJob ViewOf(const Job& job, const Fleet& fleet, size_t jobs) {
+PlannerJob ViewOf(const Job& job, const Fleet& fleet, size_t jobs, const Participants& set,
+                  double coming) {
   PlannerJob view;
+  const Parts parts(job, set, coming);
+  const double part_of_cpu_servers = parts.OfCpuServers();
+  const auto loads_of_set = job.current.loads.find(set);
   view.nodes = job.settings.num_nodes();
   // The nodes of the generation, numbered without gaps.
   std::map<NodeId, NodeId> number;
   for (uint32_t i = 0; i < job.settings.num_nodes(); ++i) {
     const NodeId rank(i);
-    if (job.current.gone.contains(rank)) continue;
+    if (job.current.gone.contains(rank) || !job.IsAmong(rank, set)) continue;
     number[rank] = NodeId(static_cast<uint32_t>(view.node_bps.size()));
     const auto node = job.nodes.find(rank);
-    view.node_bps.push_back(node == job.nodes.end() ? 0 : node->second.info.bandwidth_bps());
+    const double bps = node == job.nodes.end() ? 0 : node->second.info.bandwidth_bps();
+    view.node_bps.push_back(bps * parts.OfNode(rank));
   }
   for (const Server* server : EligibleServers(job, fleet)) {
     const NodeId rank(server->info.colocated_node());
@@ -80,26 +147,26 @@ PlannerJob ViewOf(const Job& job, const Fleet& fleet, size_t jobs) {
     if (server->colocated()) seen.node = number.at(rank);
     seen.bandwidth_bps = server->info.bandwidth_bps();
     seen.speed = job.SpeedOf(server->id);
+    if (!server->colocated()) seen.speed *= part_of_cpu_servers;
     seen.jobs = server->colocated() ? 1 : static_cast<uint32_t>(jobs);
     const ServerRoom room = RoomFor(job, *server);
     seen.load.free_bytes = room.bytes;
     seen.job_limited = room.of_job_limit;
     seen.load.shard_loads.assign(server->info.shards(), 0);
-    const auto load = job.current.loads.find(server->id);
-    if (load != job.current.loads.end()) {
-      seen.load.load_bytes = load->second.bytes;
-      seen.load.shard_loads = load->second.shards;
-      seen.load.shard_loads.resize(server->info.shards(), 0);
+    if (loads_of_set != job.current.loads.end()) {
+      const auto load = loads_of_set->second.find(server->id);
+      if (load != loads_of_set->second.end()) seen.load.load_bytes = load->second.bytes;
     }
+    AddShardLoads(job, server->id, &seen.load.shard_loads);
     view.servers.push_back(std::move(seen));
   }
   return view;
 }
 
-PublishedPartitions PublishedPartitionsOf(const Job& job) {
+PublishedPartitions PublishedPartitionsOf(const Job& job, const Participants& set) {
   PublishedPartitions published;
   for (const auto& [agreement, tensor] : job.current.tensors) {
-    if (tensor.stage != v1::AgreementRecord::PLANNED) continue;
+    if (tensor.stage != v1::AgreementRecord::PLANNED || tensor.participants != set) continue;
     ForEachPartition(tensor.plan, job.settings.num_nodes(),
                      [&, number = agreement](const PlannedPartition& partition) {
                        published.partitions.push_back(partition);

@@ -21,14 +21,23 @@ std::vector<const Server*> EligibleServers(const Job& job, const Fleet& fleet);
 
 // The partition size that was set, or that fits the slowest node's link.
 PartitionSize PartitionSizeOf(const Job& job, const Fleet& fleet);
-// `jobs`: that share the machines of the CPU servers, this job included.
-PlannerJob ViewOf(const Job& job, const Fleet& fleet, size_t jobs);
+// The sets of ranks for which the job has planned tensors.
+std::vector<Participants> SetsOf(const Job& job);
+// The job as the planner of the tensors of `set` sees it: the nodes of these ranks, their colocated
+// servers and the CPU servers, with the loads by these tensors. `jobs`: that share the machines of
+// the CPU servers, this job included.
+//
+// A machine that serves several sets counts for each with the part of its bandwidth that is the
+// set's part of the bytes that it carries for the job. `coming`: bytes of the set that are about to
+// be planned.
+PlannerJob ViewOf(const Job& job, const Fleet& fleet, size_t jobs, const Participants& set = {},
+                  double coming = 0);
 
-// A published partition and the agreement on its tensor.
+// The published partitions of a set of ranks, and the agreements on their tensors.
 struct PublishedPartitions {
   std::vector<PlannedPartition> partitions;
   std::vector<uint64_t> agreements;  // by partition
 };
-PublishedPartitions PublishedPartitionsOf(const Job& job);
+PublishedPartitions PublishedPartitionsOf(const Job& job, const Participants& set);
 
 }  // namespace addend

@@ -148,10 +148,13 @@ Outcome<absl::Status> Membership::Heartbeat(absl::Time now, const v1::HeartbeatR
   current.nonfinite.OnHeartbeat(node->rank);
   const bool is_current =
       current.state == v1::READY && Generation(request.generation()) == current.number;
-  if (!is_current || !current.departures.Take(node->rank, request)) {
-    return {absl::OkStatus(), changes.TakeDecision()};
-  }
+  if (!is_current) return {absl::OkStatus(), changes.TakeDecision()};
+  const bool departed = current.departures.Take(node->rank, request);
+  const Standstill::News news =
+      current.standstill.Take(*job, node->rank, request, now, [&] { return changes.NextNumber(); });
+  if (!departed && !news.told && !news.clash) return {absl::OkStatus(), changes.TakeDecision()};
   changes.Broadcast(job->id);
+  if (news.clash) Declarations(ScopeOf(*job, changes)).RefuseClash(*news.clash);
   return {absl::OkStatus(), Finish(&changes)};
 }
 

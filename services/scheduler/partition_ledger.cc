@@ -15,10 +15,10 @@ void PartitionLedger::Enter(Job* job, DeclaredTensor* tensor, Fleet* fleet) {
   ForEachPartition(tensor->plan, job->settings.num_nodes(), [&](const PlannedPartition& partition) {
     Hold(tensor, partition, fleet);
     const auto move = moves.find(partition.index);
-    if (move == moves.end()) return AddLoad(job, partition);
+    if (move == moves.end()) return AddLoad(job, *tensor, partition);
     const PlannedPartition moved = MovedTo(partition, PlaceOf(move->second));
     Hold(tensor, moved, fleet);
-    AddLoad(job, moved);
+    AddLoad(job, *tensor, moved);
   });
 }
 
@@ -31,16 +31,18 @@ void PartitionLedger::Hold(DeclaredTensor* tensor, const PlannedPartition& parti
   fleet->Reserve(partition.server, partition.accumulator_bytes);
 }
 
-void PartitionLedger::AddLoad(Job* job, const PlannedPartition& partition) {
-  JobLoad& load = job->current.loads[partition.server];
+void PartitionLedger::AddLoad(Job* job, const DeclaredTensor& tensor,
+                              const PlannedPartition& partition) {
+  JobLoad& load = job->current.loads[tensor.participants][partition.server];
   load.bytes += partition.payload_bytes;
   if (load.shards.size() <= partition.shard) load.shards.resize(partition.shard + 1, 0);
   load.shards[partition.shard] += partition.payload_bytes;
 }
 
-void PartitionLedger::DropLoad(const PlannedPartition& partition) {
-  const auto load = job_.current.loads.find(partition.server);
-  if (load == job_.current.loads.end()) return;  // the server is lost, and its load with it
+void PartitionLedger::DropLoad(const DeclaredTensor& tensor, const PlannedPartition& partition) {
+  std::map<ServerId, JobLoad>& loads = job_.current.loads[tensor.participants];
+  const auto load = loads.find(partition.server);
+  if (load == loads.end()) return;  // the server is lost, and its load with it
   load->second.bytes -= partition.payload_bytes;
   load->second.shards[partition.shard] -= partition.payload_bytes;
 }
@@ -50,7 +52,7 @@ void PartitionLedger::Remove(DeclaredTensor* tensor, const std::set<ServerId>& t
   const std::map<uint32_t, v1::PartitionMove> moves = MovesOf(*tensor);
   ForEachPartition(tensor->plan, job_.settings.num_nodes(), [&](const PlannedPartition& partition) {
     const auto move = moves.find(partition.index);
-    DropLoad(move == moves.end() ? partition : MovedTo(partition, PlaceOf(move->second)));
+    DropLoad(*tensor, move == moves.end() ? partition : MovedTo(partition, PlaceOf(move->second)));
   });
   for (const auto& [id, owned] : tensor->owned) {
     if (scope_.fleet.Find(id) == nullptr || told.contains(id)) continue;
@@ -78,10 +80,10 @@ void PartitionLedger::Ask(const DeclaredTensor& tensor, ServerId server, const O
 void PartitionLedger::Move(DeclaredTensor* tensor, const PlannedPartition& partition,
                            const PartitionPlace& to) {
   SetOwner(&tensor->plan, partition.index, to, job_.plan_version.value());
-  DropLoad(partition);
+  DropLoad(*tensor, partition);
   const PlannedPartition moved = MovedTo(partition, to);
   Hold(tensor, moved, &scope_.fleet);
-  AddLoad(&job_, moved);
+  AddLoad(&job_, *tensor, moved);
   job_.current.plan_servers.insert(to.server);
 }
 
@@ -92,10 +94,10 @@ void PartitionLedger::PlanMove(DeclaredTensor* tensor, const PlannedPartition& p
   move->set_server(to.server.value());
   move->set_shard(to.shard);
   move->set_version(job_.current.change.version.value());
-  DropLoad(partition);
+  DropLoad(*tensor, partition);
   const PlannedPartition moved = MovedTo(partition, to);
   Hold(tensor, moved, &scope_.fleet);
-  AddLoad(&job_, moved);
+  AddLoad(&job_, *tensor, moved);
   job_.current.plan_servers.insert(to.server);
   scope_.changes.StorePlan(job_.id, tensor->agreement);
 }
@@ -124,8 +126,8 @@ void PartitionLedger::CancelMoves(DeclaredTensor* tensor, ServerId to) {
   }
   ForEachPartition(tensor->plan, job_.settings.num_nodes(), [&](const PlannedPartition& partition) {
     if (!cancelled.contains(partition.index)) return;
-    DropLoad(MovedTo(partition, PlaceOf(moves.at(partition.index))));
-    AddLoad(&job_, partition);
+    DropLoad(*tensor, MovedTo(partition, PlaceOf(moves.at(partition.index))));
+    AddLoad(&job_, *tensor, partition);
   });
   LetGo(tensor, to, cancelled);
   scope_.changes.StorePlan(job_.id, tensor->agreement);
@@ -141,7 +143,7 @@ void PartitionLedger::KeepAtSurvivors(DeclaredTensor* tensor, const std::set<uin
     if (partition.server == lost) {
       survivor = PlaceOf(moves.at(partition.index));
     } else {
-      AddLoad(&job_, partition);
+      AddLoad(&job_, *tensor, partition);
     }
     SetOwner(&plan, partition.index, survivor, job_.plan_version.value());
     moves.erase(partition.index);

@@ -45,8 +45,8 @@ class PartitionLedger {
 
  private:
   static void Hold(DeclaredTensor* tensor, const PlannedPartition& partition, Fleet* fleet);
-  static void AddLoad(Job* job, const PlannedPartition& partition);
-  void DropLoad(const PlannedPartition& partition);
+  static void AddLoad(Job* job, const DeclaredTensor& tensor, const PlannedPartition& partition);
+  void DropLoad(const DeclaredTensor& tensor, const PlannedPartition& partition);
   void LetGo(DeclaredTensor* tensor, ServerId from, const std::set<uint32_t>& partitions);
 
   Job& job_;

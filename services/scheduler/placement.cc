@@ -2,6 +2,7 @@
 #include "services/scheduler/placement.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -30,12 +31,23 @@ void Placement::Refuse(DeclaredTensor* tensor, FailureKind kind, std::string mes
 
 void Placement::PlanAll(const std::vector<uint64_t>& agreed) {
   if (agreed.empty() || job_.current.state != v1::READY) return;
-  const std::vector<uint64_t> ready = WithinPartitions(agreed);
-  if (ready.empty()) return;
+  std::map<Participants, std::vector<uint64_t>> sets;
+  for (const uint64_t agreement : WithinPartitions(agreed)) {
+    sets[job_.current.tensors.at(agreement).participants].push_back(agreement);
+  }
+  for (const auto& [set, ready] : sets) PlanSet(set, ready);
+}
+
+// Tensors of the same ranks.
+void Placement::PlanSet(const Participants& set, const std::vector<uint64_t>& ready) {
   Agreements& tensors = job_.current.tensors;
-  PlannerJob view = ViewOf(job_, scope_.fleet, scope_.jobs);
+  double bytes = 0;
   std::vector<const v1::TensorDescriptor*> descriptors;
-  for (const uint64_t agreement : ready) descriptors.push_back(&tensors.at(agreement).descriptor);
+  for (const uint64_t agreement : ready) {
+    descriptors.push_back(&tensors.at(agreement).descriptor);
+    bytes += static_cast<double>(BytesOf(*descriptors.back()));
+  }
+  PlannerJob view = ViewOf(job_, scope_.fleet, scope_.jobs, set, bytes);
   auto plans = PlanTensors(descriptors, PartitionSizeOf(job_, scope_.fleet), &view);
   if (!plans.ok()) {
     // Planned alone, each tensor shows whether it is at fault.
@@ -43,6 +55,10 @@ void Placement::PlanAll(const std::vector<uint64_t>& agreed) {
     return;
   }
   ledger_.NextPlanVersion(PlanReason::kDeclare);
+  // The machines that the set shares with others have less left for these.
+  const auto loads = job_.current.loads.find(set);
+  const bool is_new = loads == job_.current.loads.end() || loads->second.empty();
+  if (is_new && !job_.current.loads.empty()) job_.current.rebalance = PlanReason::kDeclare;
   for (size_t i = 0; i < ready.size(); ++i) {
     Reserve(&tensors.at(ready[i]), std::move((*plans)[i]));
   }
@@ -51,7 +67,8 @@ void Placement::PlanAll(const std::vector<uint64_t>& agreed) {
 void Placement::PlanAlone(DeclaredTensor* tensor) {
   if (job_.current.state != v1::READY) return;
   if (WithinPartitions({tensor->agreement}).empty()) return;
-  PlannerJob view = ViewOf(job_, scope_.fleet, scope_.jobs);
+  PlannerJob view = ViewOf(job_, scope_.fleet, scope_.jobs, tensor->participants,
+                           static_cast<double>(BytesOf(tensor->descriptor)));
   if (view.servers.empty()) {
     return Refuse(tensor, FailureKind::kResources,
                   absl::StrFormat("tensor '%s' cannot be summed because there is no summation "

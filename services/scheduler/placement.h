@@ -38,6 +38,7 @@ class Placement {
   void TakeAsPublished(DeclaredTensor* tensor);
 
  private:
+  void PlanSet(const Participants& set, const std::vector<uint64_t>& ready);
   void PlanAlone(DeclaredTensor* tensor);
   std::vector<uint64_t> WithinPartitions(const std::vector<uint64_t>& agreements);
   void Reserve(DeclaredTensor* tensor, v1::TensorPlan plan);

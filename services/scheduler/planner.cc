@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/limits.h"
+#include "lib/base/participants.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/units.h"
 #include "lib/plan/rebalance.h"
@@ -285,7 +286,10 @@ std::string Describe(const v1::TensorDescriptor& tensor) {
   if (!tensor.reduction_tree().empty() && tensor.reduction_tree() != "flat") {
     text += absl::StrFormat(" (tree %s)", tensor.reduction_tree());
   }
-  return text;
+  if (tensor.participants().empty()) return text;
+  const auto participants =
+      Participants::FromBits(tensor.participants(), std::numeric_limits<uint64_t>::max());
+  return text + " of " + (participants ? participants->Text() : "unknown ranks");
 }
 
 void ForEachPartition(const v1::TensorPlan& plan, uint32_t nodes,

@@ -221,6 +221,12 @@ absl::StatusOr<Node> From(const v1::NodeRecord& record, const Job& job) {
 absl::StatusOr<DeclaredTensor> From(const v1::AgreementRecord& record, const Job& job) {
   ADDEND_RETURN_IF_ERROR(Check(record, job));
   DeclaredTensor tensor;
+  ADDEND_ASSIGN_OR_RETURN(tensor.participants, job.ParticipantsOf(record.tensor()));
+  if (record.has_differing()) {
+    ADDEND_ASSIGN_OR_RETURN(const Participants others, job.ParticipantsOf(record.differing()));
+    tensor.participants = tensor.participants.UnitedWith(others);
+  }
+  job.CountNodes(&tensor);
   tensor.agreement = record.agreement();
   tensor.stage = record.stage();
   tensor.descriptor = record.tensor();

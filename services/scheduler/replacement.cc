@@ -60,7 +60,7 @@ void Replacement::LeaveServer(Server* server, const std::string& why) {
       absl::StrFormat("job '%s' does without %s: %s", job_.name, NameOf(*server), why));
   LoseServer(id, why);
   job_.current.plan_servers.erase(id);
-  job_.current.loads.erase(id);
+  for (auto& [set, loads] : job_.current.loads) loads.erase(id);
   job_.current.change.awaited.erase(id);
 }
 
@@ -77,8 +77,10 @@ Replacement::Lost Replacement::PartitionsOf(ServerId lost,
         result.moving[agreement].insert(partition.index);
         ++result.moving_count;
       } else if (partition.server == lost) {
-        result.whole.push_back(partition);
-        result.tensors.push_back(&tensor);
+        Lost::Whole& whole = result.whole[tensor.participants];
+        whole.partitions.push_back(partition);
+        whole.tensors.push_back(&tensor);
+        ++result.whole_count;
       }
     };
     ForEachPartition(tensor.plan, job_.settings.num_nodes(), visit);
@@ -91,14 +93,7 @@ void Replacement::Recover(ServerId lost, const std::vector<uint64_t>& agreements
   JobGeneration& current = job_.current;
   // A failed generation recovers too: the nodes wait for the owners' word on open rounds.
   if (current.state == v1::FORMING) return;
-  PlannerJob view = ViewOf(job_, scope_.fleet, scope_.jobs);
   const Lost partitions = PartitionsOf(lost, agreements);
-  const auto owners = ReassignPartitions(partitions.whole, &view);
-  if (!owners.ok()) {
-    return lifecycle_.Fail(absl::StrFormat("%s, and nobody else can sum its %d partitions: %s", why,
-                                           partitions.whole.size(), Message(owners.status())),
-                           FailureKind::kShortage);
-  }
   ledger_.NextPlanVersion(PlanReason::kLoss);
   for (const uint64_t agreement : agreements) {
     DeclaredTensor& tensor = current.tensors.at(agreement);
@@ -106,13 +101,23 @@ void Replacement::Recover(ServerId lost, const std::vector<uint64_t>& agreements
     tensor.recovering.erase(lost);
     scope_.changes.StorePlan(job_.id, agreement);
   }
-  for (size_t i = 0; i < partitions.whole.size(); ++i) {
-    ledger_.Move(partitions.tensors[i], partitions.whole[i], (*owners)[i]);
+  for (const auto& [set, whole] : partitions.whole) {
+    PlannerJob view = ViewOf(job_, scope_.fleet, scope_.jobs, set);
+    const auto owners = ReassignPartitions(whole.partitions, &view);
+    if (!owners.ok()) {
+      return lifecycle_.Fail(
+          absl::StrFormat("%s, and nobody else can sum its %d partitions: %s", why,
+                          whole.partitions.size(), Message(owners.status())),
+          FailureKind::kShortage);
+    }
+    for (size_t i = 0; i < whole.partitions.size(); ++i) {
+      ledger_.Move(whole.tensors[i], whole.partitions[i], (*owners)[i]);
+    }
   }
   for (const auto& [agreement, moving] : partitions.moving) {
     ledger_.KeepAtSurvivors(&current.tensors.at(agreement), moving, lost);
   }
-  current.loads.erase(lost);
+  for (auto& [set, loads] : current.loads) loads.erase(lost);
   current.change.awaited.erase(lost);
   current.pace.StartOver(scope_.changes.now());
   // The change that is cut short, for a server that drains or has joined, may be due again.
@@ -122,7 +127,7 @@ void Replacement::Recover(ServerId lost, const std::vector<uint64_t>& agreements
       event_kind::kPlanned, job_.name,
       absl::StrFormat("job '%s': %d partitions of %d tensors have new owners, because %s (plan "
                       "version %d)",
-                      job_.name, partitions.whole.size() + partitions.moving_count,
+                      job_.name, partitions.whole_count + partitions.moving_count,
                       agreements.size(), why, job_.plan_version.value()));
 }
 

@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,8 +38,12 @@ class Replacement {
  private:
   // The partitions of a lost server, those with a move under way apart.
   struct Lost {
-    std::vector<PlannedPartition> whole;
-    std::vector<DeclaredTensor*> tensors;           // of `whole`
+    struct Whole {
+      std::vector<PlannedPartition> partitions;
+      std::vector<DeclaredTensor*> tensors;  // of each
+    };
+    std::map<Participants, Whole> whole;
+    size_t whole_count = 0;
     std::map<uint64_t, std::set<uint32_t>> moving;  // by agreement
     size_t moving_count = 0;
   };

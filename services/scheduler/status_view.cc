@@ -163,21 +163,44 @@ void StatusView::AddNodes(const Job& job, absl::Time now, v1::JobStatus* status)
 }
 
 void StatusView::AddShares(const Job& job, v1::JobStatus* status) const {
-  const PlannerJob view = ViewOf(job, fleet_, jobs_.size());
-  // Shares do not depend on M; a job without tensors is shown the shares of a byte.
+  std::vector<Participants> sets = SetsOf(job);
+  if (sets.empty()) sets.emplace_back();
   const auto bytes = static_cast<double>(status->tensor_bytes());
-  const auto targets = TargetShares(view, bytes == 0 ? 1.0 : bytes);
-  if (!targets.ok()) return;  // nobody sums for it
-  if (bytes > 0) status->set_t_opt_s(targets->t_opt_s.value_or(0));
-  uint64_t assigned = 0;
-  for (const PlannerServer& server : view.servers) assigned += server.load.load_bytes;
-  for (size_t i = 0; i < view.servers.size(); ++i) {
+  double assigned = 0;
+  double t_opt_s = 0;
+  struct Bytes {
+    double target = 0;
+    double assigned = 0;
+  };
+  std::map<ServerId, Bytes> servers;
+  for (const Participants& set : sets) {
+    const PlannerJob view = ViewOf(job, fleet_, jobs_.size(), set);
+    double of_set = 0;
+    for (const PlannerServer& server : view.servers) {
+      of_set += static_cast<double>(server.load.load_bytes);
+    }
+    // Shares do not depend on M; a job without tensors is shown the shares of a byte.
+    const double shared = sets.size() == 1 && bytes > 0 ? bytes : std::max(of_set, 1.0);
+    const auto targets = TargetShares(view, shared);
+    if (!targets.ok()) return;  // nobody sums for it
+    t_opt_s = std::max(t_opt_s, targets->t_opt_s.value_or(0));
+    assigned += of_set;
+    for (size_t i = 0; i < view.servers.size(); ++i) {
+      Bytes& server = servers[view.servers[i].id];
+      server.target += targets->shares[i] * std::max(of_set, 1.0);
+      server.assigned += static_cast<double>(view.servers[i].load.load_bytes);
+    }
+  }
+  if (bytes > 0) status->set_t_opt_s(t_opt_s);
+  double all_targets = 0;
+  for (const auto& [id, server] : servers) all_targets += server.target;
+  for (const Server* server : EligibleServers(job, fleet_)) {
+    const auto of_server = servers.find(server->id);
+    if (of_server == servers.end()) continue;
     v1::ServerShare* share = status->add_shares();
-    share->set_server_id(view.servers[i].id.value());
-    share->set_share(targets->shares[i]);
-    if (assigned == 0) continue;
-    share->set_assigned(static_cast<double>(view.servers[i].load.load_bytes) /
-                        static_cast<double>(assigned));
+    share->set_server_id(server->id.value());
+    share->set_share(of_server->second.target / all_targets);
+    if (assigned > 0) share->set_assigned(of_server->second.assigned / assigned);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "services/scheduler/job_servers.h"
@@ -168,9 +169,13 @@ bool Stragglers::SetSpeed(ServerId server, double speed, const std::set<ServerId
   job_.speeds[server] = std::max(speed, kLeastSpeed);
   CountFastestInFull(job_, servers);
   std::erase_if(job_.speeds, [](const auto& other) { return other.second >= 1; });
-  const auto planned =
-      PlanMoves(PublishedPartitionsOf(job_).partitions, ViewOf(job_, scope_.fleet, scope_.jobs));
-  if (!planned.ok() || planned->empty()) {
+  const std::vector<Participants> sets = SetsOf(job_);
+  const bool moves = std::any_of(sets.begin(), sets.end(), [this](const Participants& set) {
+    const auto planned = PlanMoves(PublishedPartitionsOf(job_, set).partitions,
+                                   ViewOf(job_, scope_.fleet, scope_.jobs, set));
+    return planned.ok() && !planned->empty();
+  });
+  if (!moves) {
     job_.speeds = former;
     return false;
   }

@@ -18,6 +18,13 @@ uint64_t OwnerVersionOf(const v1::TensorPlan& plan, uint32_t index) {
   return plan.versions().empty() ? 0 : plan.versions(static_cast<int>(index));
 }
 
+// A node that has no participant of a tensor hears nothing of it.
+bool Concerns(const Job& job, const v1::TensorPlan& plan, NodeId node) {
+  if (plan.tensor().participants().empty()) return true;
+  const auto participants = job.ParticipantsOf(plan.tensor());
+  return participants.ok() && job.IsAmong(node, *participants);
+}
+
 std::string WaitsForIdle(const Job& job) {
   NodeList active;
   for (const auto& [rank, node] : job.nodes) {
@@ -171,6 +178,7 @@ void FillState(const Job& job, v1::NodeUpdate* update) {
   });
   update->set_waiting_nodes(static_cast<uint32_t>(waiting));
   current.departures.Fill(current.tensors, update);
+  current.standstill.Fill(update);
 }
 
 v1::NodeUpdate FullNodeUpdate(const Job& job, const Fleet& fleet) {
@@ -189,8 +197,19 @@ v1::NodeUpdate FullNodeUpdate(const Job& job, const Fleet& fleet) {
 }
 
 SharedUpdate AsSeenBy(const Job& job, const Node& node, const SharedUpdate& update) {
-  if (job.current.state == v1::FORMING || job.TakesPart(node)) return update;
+  const bool all_concern =
+      std::all_of(update->tensors().begin(), update->tensors().end(),
+                  [&](const v1::TensorPlan& plan) { return Concerns(job, plan, node.rank); });
+  const bool takes_part = job.current.state == v1::FORMING || job.TakesPart(node);
+  if (all_concern && takes_part) return update;
   auto own = std::make_shared<v1::NodeUpdate>(*update);
+  if (!all_concern) {
+    own->clear_tensors();
+    for (const v1::TensorPlan& plan : update->tensors()) {
+      if (Concerns(job, plan, node.rank)) *own->add_tensors() = plan;
+    }
+  }
+  if (takes_part) return own;
   own->clear_errors();
   const auto gone = job.current.gone.find(node.rank);
   if (gone != job.current.gone.end()) {

@@ -133,6 +133,7 @@ void AgentReport::FillBeat(const NodeGeneration& generation, v1::HeartbeatReques
   beat->set_generation(context_.identity->generation.value());
   FillRounds(context_.journal->times(), beat->mutable_rounds());
   generation.departures().FillBeat(beat);
+  generation.stall_report().FillBeat(beat);
   for (const Incidents::Incident& incident : context_.incidents->Take()) {
     v1::Incident* const told = beat->add_incidents();
     told->set_kind(incident.kind);
@@ -162,7 +163,9 @@ void AgentReport::DescribeMemory(const TensorTable& tensors, v1::GetAgentRespons
   uint64_t bytes = 0;
   for (const auto& [number, tensor] : tensors.by_number()) {
     bytes += tensor->results->memory().size();
-    for (const auto& segment : tensor->contributions) bytes += segment->memory().size();
+    for (const auto& segment : tensor->contributions) {
+      if (segment != nullptr) bytes += segment->memory().size();
+    }
   }
   response->set_shared_memory_bytes(bytes);
 }

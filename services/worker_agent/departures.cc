@@ -14,7 +14,8 @@ constexpr size_t kAwaitedMax = 16;  // named in a heartbeat: the oldest
 
 bool HasContributed(const NodeTensor& tensor, uint32_t local_rank, Round round) {
   const Round open = tensor.rounds.round();
-  return round < open || (round == open && tensor.rounds.HasPushed(local_rank));
+  return !tensor.rounds.TakesPart(local_rank) || round < open ||
+         (round == open && tensor.rounds.HasPushed(local_rank));
 }
 
 }  // namespace
@@ -40,7 +41,7 @@ void Departures::CheckAll() {
 void Departures::Check(const NodeTensor& tensor) {
   if (departed_.empty() || !tensor.error.ok() || !tensor.rounds.AnyPushed()) return;
   for (const auto& [local_rank, description] : departed_) {
-    if (!tensor.rounds.HasPushed(local_rank)) {
+    if (!HasContributed(tensor, local_rank, tensor.rounds.round())) {
       return Fail(local_rank, tensor.shape.name, tensor.rounds.round());
     }
   }
@@ -57,7 +58,10 @@ void Departures::CheckAwaited(const v1::AwaitedRound& awaited) {
     tensor = tensors_->ByName(awaited.name());
   }
   if (tensor != nullptr && !tensor->error.ok()) return;
+  const auto participants =
+      Participants::FromBits(awaited.participants(), context_.options->job_size());
   for (const auto& [local_rank, description] : departed_) {
+    if (participants && !participants->Contains(ranks_->RankOf(local_rank))) continue;
     if (tensor == nullptr || !HasContributed(*tensor, local_rank, round)) {
       return Fail(local_rank, awaited.name(), round);
     }
@@ -83,9 +87,8 @@ std::vector<const NodeTensor*> Departures::LongAwaited() const {
     }
   }
   const size_t named = std::min(awaited.size(), kAwaitedMax);
-  std::partial_sort(
-      awaited.begin(), awaited.begin() + static_cast<ptrdiff_t>(named), awaited.end(),
-      [](const NodeTensor* a, const NodeTensor* b) { return a->open.since < b->open.since; });
+  std::partial_sort(awaited.begin(), awaited.begin() + static_cast<ptrdiff_t>(named), awaited.end(),
+                    IsOpenLonger);
   awaited.resize(named);
   return awaited;
 }
@@ -108,6 +111,7 @@ void Departures::FillBeat(v1::HeartbeatRequest* beat) const {
     v1::AwaitedRound* const awaited = beat->add_awaited();
     awaited->set_tensor_id(tensor->planned() ? tensor->id.value() : 0);
     awaited->set_name(tensor->shape.name);
+    awaited->set_participants(tensor->shape.participants.bits());
     awaited->set_round(tensor->rounds.round().value());
   }
 }

@@ -74,7 +74,7 @@ void DeviceRanks::DecideDirect(const Topology& machine, Layout* layout) {
     return spdlog::warn("--gpudirect has no effect: {}", Message(rank.status()));
   }
   direct_rank_ = *rank;
-  if (!layout->roots.empty()) layout->roots = {*rank};
+  if (!layout->roots.empty()) layout->roots.assign(1, *rank);
   layout->why.push_back(absl::StrFormat(
       "a NIC reads contributions from the GPU of local rank %d (--gpudirect)", *rank));
 }
@@ -105,9 +105,9 @@ absl::Status DeviceRanks::OnAttach(Trainer* trainer, const ipc::AttachMessage& a
   if (!state_->running()) return absl::OkStatus();
   const auto rank = static_cast<uint32_t>(trainer->local_rank);
   const auto tensor = tensors_->Attached(attach.tensor, rank);
-  if (tensor == nullptr || !groups_.decided()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("tensor number %d cannot be attached: it was not declared", attach.tensor));
+  if (tensor == nullptr || !tensor->shape.participants.all() || !groups_.decided()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "tensor number %d cannot be attached: it was not declared by all ranks", attach.tensor));
   }
   trainer->Send(ipc::AttachedMessage{attach.tensor}, {tensor->contributions[groups_.LeadOf(rank)]});
   return absl::OkStatus();

@@ -18,8 +18,10 @@ ServerLink* Integrity::AuditorOf(const NodeTensor& tensor, uint32_t partition, R
   const PartitionId id(tensor.id, partition);
   if (!IsAudited(id, round, context_.options->audit_one_in)) return nullptr;
   if (tensor.asynchronous() || tensor.shape.op == ReduceOp::kBroadcast) return nullptr;
-  const uint32_t nodes = nodes_->taking_part;
-  if (nodes < context_.options->num_nodes || nodes < 2 || !state_->running()) return nullptr;
+  const uint32_t nodes = context_.options->num_nodes;
+  const uint32_t local_size = context_.options->local_size;
+  if (nodes_->taking_part < nodes || !state_->running()) return nullptr;
+  if (tensor.shape.participants.CountNodes(nodes, local_size) < 2) return nullptr;
   std::vector<ServerId> servers;
   for (const auto& [server, info] : context_.directory->servers) {
     servers.push_back(ServerId(server));
@@ -44,6 +46,12 @@ void Integrity::OnPushed(const PartitionPush& push, ContributionSource* source) 
   FrameHeader header =
       HeaderFor(*context_.identity, *push.tensor, push.partition, FrameType::kAudit);
   header.flags = push.tensor->contribution_is_empty ? kFlagEmpty : 0;
+  const Participants& participants = push.tensor->shape.participants;
+  if (!participants.all()) {
+    const NodeOptions& job = *context_.options;
+    header.contributors = participants.CountNodes(job.num_nodes, job.local_size);
+    header.detail = participants.CountIn(0, job.job_size());
+  }
   header.round = push.round;
   header.priority = INT32_MIN;
   header.uncompressed_bytes = static_cast<uint32_t>(copy->size());

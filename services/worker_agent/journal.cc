@@ -52,7 +52,8 @@ void Journal::RoundStarts(const NodeTensor& tensor) {
     counts_ = true;
   }
   bytes_ += tensor.bytes;
-  counts_ = counts_ && !tensor.asynchronous() && tensor.shape.op != ReduceOp::kBroadcast;
+  counts_ = counts_ && !tensor.asynchronous() && tensor.shape.op != ReduceOp::kBroadcast &&
+            tensor.shape.participants.all();
 }
 
 void Journal::RoundEnds(NodeTensor* tensor, int64_t now) {

@@ -35,7 +35,8 @@ NodeGeneration::NodeGeneration(const NodeContext& context)
       device_source_(context_, &ranks_, &tensors_, &state_, &devices_, &host_source_, &rounds_),
       plan_(context_, &tensors_, &state_, &servers_, &rounds_),
       departures_(context_, &ranks_, &tensors_, &state_),
-      stalls_(context_, &ranks_, &tensors_, &state_) {
+      stalls_(context_, &ranks_, &tensors_, &state_),
+      stall_report_(context_, &ranks_, &tensors_, &state_) {
   rounds_.Use(&host_source_);
 }
 
@@ -44,6 +45,7 @@ absl::Status NodeGeneration::OnMessage(Trainer* trainer, const ipc::Encoded& mes
     case ipc::Type::kPush:
       return OnPush(trainer, ipc::PushMessage::Decode(message));
     case ipc::Type::kDeclare:
+    case ipc::Type::kDeclareAmong:
       return OnDeclare(trainer, ipc::DeclareMessage::Decode(message));
     case ipc::Type::kUndeclare:
       return OnUndeclare(*trainer, ipc::UndeclareMessage::Decode(message));
@@ -63,7 +65,15 @@ absl::Status NodeGeneration::OnPush(Trainer* trainer, const ipc::PushMessage& pu
     return absl::InvalidArgumentError(
         absl::StrFormat("a push of tensor number %d, which was not declared", push.tensor));
   }
-  if (push.on_device) rounds_.Use(&device_source_);
+  if (push.on_device) {
+    if (!tensor->shape.participants.all()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("tensor '%s' of %s was pushed from a GPU, where only tensors of all "
+                          "ranks can be summed",
+                          tensor->shape.name, tensor->shape.participants.Text()));
+    }
+    rounds_.Use(&device_source_);
+  }
   ADDEND_RETURN_IF_ERROR(rounds_.OnPush(tensor, trainer, push));
   departures_.Check(*tensor);
   return absl::OkStatus();
@@ -73,19 +83,17 @@ absl::Status NodeGeneration::OnDeclare(Trainer* trainer, ipc::DeclareMessage dec
   if (!state_.running()) return absl::OkStatus();  // the rank is told why, or was told
   ipc::DeclaredMessage reply{.request = declare.request};
   const auto rank = static_cast<uint32_t>(trainer->local_rank);
-  auto shape = ReadShape(std::move(declare));
+  auto shape = ReadShape(std::move(declare), context_.options->job_size());
   TensorTable::Shared conflicting;
   const absl::StatusOr<TensorTable::Shared> tensor =
       shape.ok() ? tensors_.Attach(rank, *std::move(shape), &conflicting) : shape.status();
   if (!tensor.ok()) {
-    if (conflicting != nullptr) rounds_.FailTensor(conflicting.get(), tensor.status());
+    if (conflicting != nullptr) {
+      rounds_.FailTensor(conflicting.get(), WithKind(tensor.status(), FailureKind::kMismatch));
+    }
     reply.code = TraitsOf(KindOf(tensor.status())).addend_code;
     reply.reason = Message(tensor.status());
     trainer->Send(reply);
-    // The other nodes wait for a tensor that this node can never declare: they must hear why.
-    if (absl::IsFailedPrecondition(tensor.status())) {
-      state_.Fail(WithKind(tensor.status(), FailureKind::kMismatch));
-    }
     return absl::OkStatus();
   }
   reply.tensor = (*tensor)->number;
@@ -168,6 +176,8 @@ bool NodeGeneration::Apply(const v1::NodeUpdate& update) {
   plan_.Apply(update);
   TakeMembers(update);
   departures_.Apply(update);
+  stalls_.Apply(update);
+  stall_report_.Apply(update);
   const bool forms = update.state() == v1::FORMING && context_.job->state != v1::FORMING;
   TakeState(update);
   plan_.AckChange();
@@ -222,6 +232,7 @@ void NodeGeneration::ReportAgain() const {
 void NodeGeneration::CheckTimeouts() {
   devices_.CheckMissing();
   departures_.TellAwaited();
+  stall_report_.Check();
   stalls_.Check(*rounds_.source());
 }
 

@@ -12,7 +12,7 @@
 //   RoundRunner     pushes, results, completion
 //   HostSource, DeviceRanks, DeviceSource   the contributions
 //   PlanFollower    owners and moves
-//   Departures, StallWatch   rounds that cannot end
+//   Departures, StallWatch, StallReport   rounds that cannot end, or stay open
 #pragma once
 
 #include <memory>
@@ -29,6 +29,7 @@
 #include "services/worker_agent/plan_follower.h"
 #include "services/worker_agent/round_runner.h"
 #include "services/worker_agent/servers.h"
+#include "services/worker_agent/stall_report.h"
 #include "services/worker_agent/stall_watch.h"
 #include "services/worker_agent/tensor_table.h"
 
@@ -69,6 +70,7 @@ class NodeGeneration final : private ServerEvents, private GenerationState::List
   const GenerationState& state() const { return state_; }
   const Servers& servers() const { return servers_; }
   const Departures& departures() const { return departures_; }
+  const StallReport& stall_report() const { return stall_report_; }
 
  private:
   // ServerEvents
@@ -109,6 +111,7 @@ class NodeGeneration final : private ServerEvents, private GenerationState::List
   PlanFollower plan_;
   Departures departures_;
   StallWatch stalls_;
+  StallReport stall_report_;
 };
 
 }  // namespace addend

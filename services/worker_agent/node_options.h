@@ -19,6 +19,8 @@ struct NodeOptions {
   NodeId node;
   uint32_t num_nodes = 1;
   uint32_t local_size = 1;
+  // The ranks of the job.
+  uint64_t job_size() const { return uint64_t{num_nodes} * local_size; }
   Incarnation incarnation;
   std::string hostname;
   std::string advertise;  // this machine's address for other machines

@@ -23,37 +23,44 @@ std::string TensorShape::ToString() const {
   std::string text = absl::StrFormat("%s [", Name(dtype));
   for (size_t i = 0; i < dims.size(); ++i)
     absl::StrAppendFormat(&text, "%s%d", i == 0 ? "" : ",", dims[i]);
-  return text + absl::StrFormat("] %s", Name(op));
+  text += absl::StrFormat("] %s", Name(op));
+  return participants.all() ? text : text + " of " + participants.Text();
 }
 
-NodeTensor::NodeTensor(uint32_t number_in, TensorShape shape_in, uint32_t local_ranks)
+NodeTensor::NodeTensor(uint32_t number_in, TensorShape shape_in,
+                       const std::vector<bool>& taking_part)
     : number(number_in),
       shape(std::move(shape_in)),
       bytes(shape.elements() * SizeOf(shape.dtype)),
-      rounds(local_ranks),
-      uses(local_ranks, Use::kNever) {
-  device.pushes.resize(local_ranks);
+      rounds(taking_part),
+      uses(taking_part.size(), Use::kNever) {
+  for (size_t rank = 0; rank < uses.size(); ++rank) {
+    if (!taking_part[rank]) uses[rank] = Use::kOutside;
+  }
+  device.pushes.resize(uses.size());
 }
 
-absl::StatusOr<std::shared_ptr<NodeTensor>> NodeTensor::Create(uint32_t number, TensorShape shape,
-                                                               uint32_t local_ranks) {
-  std::shared_ptr<NodeTensor> tensor(new NodeTensor(number, std::move(shape), local_ranks));
+absl::StatusOr<std::shared_ptr<NodeTensor>> NodeTensor::Create(
+    uint32_t number, TensorShape shape, const std::vector<bool>& taking_part) {
+  std::shared_ptr<NodeTensor> tensor(new NodeTensor(number, std::move(shape), taking_part));
   const size_t slot = ipc::SlotBytes(tensor->bytes);
-  for (uint32_t rank = 0; rank < local_ranks; ++rank) {
-    ADDEND_ASSIGN_OR_RETURN(auto segment,
+  for (const bool takes_part : taking_part) {
+    std::shared_ptr<Segment>& segment = tensor->contributions.emplace_back();
+    if (!takes_part) continue;
+    ADDEND_ASSIGN_OR_RETURN(segment,
                             Segment::Create("addend-contribution", slot, Segment::Peer::kMayWrite));
-    tensor->contributions.push_back(std::move(segment));
   }
   ADDEND_ASSIGN_OR_RETURN(tensor->results,
                           Segment::Create("addend-results", 2 * slot, Segment::Peer::kReadOnly));
-  if (local_ranks > 1) {
+  if (std::count(taking_part.begin(), taking_part.end(), true) > 1) {
     ADDEND_ASSIGN_OR_RETURN(tensor->node_sum_, Arena::Create(tensor->bytes));
   }
   return tensor;
 }
 
 bool NodeTensor::AllReleased() const {
-  return std::all_of(uses.begin(), uses.end(), [](Use use) { return use == Use::kReleased; });
+  return std::all_of(uses.begin(), uses.end(),
+                     [](Use use) { return use == Use::kReleased || use == Use::kOutside; });
 }
 
 MutableBytes NodeTensor::ResultSlot(Round round) const {

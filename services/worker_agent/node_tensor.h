@@ -8,11 +8,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "lib/base/participants.h"
 #include "lib/base/types.h"
 #include "lib/memory/arena.h"
 #include "lib/memory/device_range.h"
@@ -28,10 +30,11 @@ struct TensorShape {
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   std::vector<int64_t> dims;
+  Participants participants;  // the ranks that take part in it
 
   bool operator==(const TensorShape&) const = default;
   uint64_t elements() const;
-  // "float32 [3,4] average".
+  // "float32 [3,4] average", "float32 [3,4] average of ranks 0, 2".
   std::string ToString() const;
 };
 
@@ -51,6 +54,9 @@ struct PartitionOwner {
 // This node's push of a partition in the running round.
 struct PushedPartition {
   bool awaits_result = false;
+  // A result of an asynchronous tensor is in its slot, and the contribution is still being copied.
+  // Meanwhile no other result is taken: it may be of a later value.
+  bool result_waits = false;
   int32_t priority = 0;
   uint64_t place = 0;  // in the convoy of this node's contributions
 };
@@ -98,9 +104,10 @@ struct DevicePart {
 
 class NodeTensor {
  public:
-  // Makes the segments. RESOURCE_EXHAUSTED when there is no memory for them.
+  // Makes the segments. RESOURCE_EXHAUSTED when there is no memory for them. `taking_part`: by
+  // local rank, at least one.
   static absl::StatusOr<std::shared_ptr<NodeTensor>> Create(uint32_t number, TensorShape shape,
-                                                            uint32_t local_ranks);
+                                                            const std::vector<bool>& taking_part);
 
   const uint32_t number;  // in the trainers' protocol
   const TensorShape shape;
@@ -108,13 +115,19 @@ class NodeTensor {
   TensorRounds rounds;
 
   // ---- the local ranks' use of it ----
-  enum class Use : uint8_t { kNever, kAttached, kReleased };
+  enum class Use : uint8_t { kNever, kAttached, kReleased, kOutside };
   std::vector<Use> uses;  // by local rank
   bool AllReleased() const;
-  bool declared_to_scheduler = false;
+
+  // ---- the agreement with the other nodes ----
+  struct {
+    bool declared = false;                 // to the scheduler
+    std::optional<TensorShape> differing;  // what another local rank has declared it as
+    bool refused = false;                  // by the scheduler
+  } agreement;
 
   // ---- memory ----
-  std::vector<std::shared_ptr<Segment>> contributions;  // by local rank
+  std::vector<std::shared_ptr<Segment>> contributions;  // by local rank; null: it takes no part
   std::shared_ptr<Segment> results;
   MutableBytes ResultSlot(Round round) const;
   // The partition's part of the round's slot.
@@ -155,6 +168,8 @@ class NodeTensor {
     int warnings = 0;                           // stall warnings logged so far
     bool aborted = false;                       // by the owners, since the generation fails
   } open;
+  // A local rank has pushed the running round.
+  bool IsOpen() const { return open.since != absl::InfiniteFuture(); }
   // Decided by PrepareContribution: the node has no data, or sums several ranks' data.
   bool contribution_is_empty = false;
   bool must_reduce = false;
@@ -175,10 +190,15 @@ class NodeTensor {
   uint32_t error_code = 0;  // addend_code
 
  private:
-  NodeTensor(uint32_t number_in, TensorShape shape_in, uint32_t local_ranks);
+  NodeTensor(uint32_t number_in, TensorShape shape_in, const std::vector<bool>& taking_part);
   const std::byte* source_ = nullptr;  // start of the node's contribution
   std::vector<uint32_t> segments_;     // the inputs of the node's sum
   std::shared_ptr<Arena> node_sum_;    // only with several local ranks
 };
+
+// Sorts the longest open round first.
+inline bool IsOpenLonger(const NodeTensor* a, const NodeTensor* b) {
+  return a->open.since < b->open.since;
+}
 
 }  // namespace addend

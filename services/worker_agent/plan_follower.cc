@@ -22,12 +22,13 @@ void PlanFollower::Apply(const v1::NodeUpdate& update) {
   for (const v1::TensorError& error : update.errors()) {
     const Shared tensor = tensors_->ByName(error.name());
     if (tensor == nullptr) continue;
+    tensor->agreement.refused = true;
     const auto code = error.kind() == TraitsOf(FailureKind::kResources).name
                           ? absl::StatusCode::kResourceExhausted
                           : absl::StatusCode::kFailedPrecondition;
     rounds_->FailTensor(tensor.get(), HearFailure(absl::Status(code, error.message()),
                                                   {error.kind(), error.exit_code()}));
-    if (tensor->AllReleased()) Remove(tensor);
+    if (TensorTable::IsDone(*tensor)) Remove(tensor);
   }
 }
 
@@ -37,7 +38,7 @@ void PlanFollower::ApplyPlan(const v1::TensorPlan& plan) {
   }
   if (!state_->running()) return;
   const Shared tensor = tensors_->ByName(plan.tensor().name());
-  if (tensor == nullptr || tensor->planned() || !tensor->declared_to_scheduler) return;
+  if (tensor == nullptr || tensor->planned() || !tensor->agreement.declared) return;
   auto owners = FirstOwners(plan);
   if (!owners.ok()) return state_->Fail(owners.status());
   tensor->SetPlan(TensorId(plan.tensor_id()), std::max<uint64_t>(plan.partition_elements(), 1),
@@ -51,7 +52,7 @@ void PlanFollower::ApplyPlan(const v1::TensorPlan& plan) {
   }
   TakeMoves(tensor, plan);
   rounds_->TryStart(tensor);
-  if (tensor->AllReleased()) Remove(tensor);  // the ranks did not wait for the plan
+  if (TensorTable::IsDone(*tensor)) Remove(tensor);  // the ranks did not wait for the plan
 }
 
 void PlanFollower::Remove(const Shared& tensor) {

@@ -123,8 +123,9 @@ void RoundRunner::Resend(const Shared& tensor, uint32_t partition, Round held) {
 RoundRunner::Shared RoundRunner::Expecting(const ServerLink* link,
                                            const FrameHeader& header) const {
   Shared tensor = FindOwned(*context_.identity, *tensors_, link, header);
-  const bool wanted =
-      tensor != nullptr && tensor->rounds.Wants(header.partition.index(), header.round);
+  const uint32_t partition = header.partition.index();
+  const bool wanted = tensor != nullptr && tensor->rounds.Wants(partition, header.round) &&
+                      !tensor->pushed[partition].result_waits;
   return wanted ? tensor : nullptr;
 }
 
@@ -146,7 +147,6 @@ void RoundRunner::OnResult(const ServerLink* link, const FrameHeader& header, By
     std::memcpy(room.data(), result.data(), result.size());
     context_.counters->copied_bytes += result.size();
   }
-  if (tensor->asynchronous()) tensor->stamps[partition].Take();
   tensor->times[partition].last_in = context_.loop->TraceTime();  // the copy included
   integrity_->OnResult(*tensor, partition, header.round);
   DeliverWhenCopied(link, header, tensor);
@@ -161,13 +161,15 @@ void RoundRunner::DeliverWhenCopied(const ServerLink* link, const FrameHeader& h
     Deliver(tensor, partition);
   };
   if (source_->MayEnd(*tensor, partition, /*on_host=*/!finite)) return deliver(true);
+  tensor->pushed[partition].result_waits = tensor->asynchronous();
   // By then this node may have told a new owner that it does not hold the result, which comes
   // again.
-  source_->Bring(tensor, partition, [this, link, header, deliver](bool there) {
+  source_->Bring(tensor, partition, [this, link, header, tensor, deliver](bool there) {
+    const uint32_t index = header.partition.index();
+    const bool refused = std::exchange(tensor->pushed[index].result_waits, false);
     const Shared expecting = Expecting(link, header);
-    if (expecting != nullptr && !expecting->owners[header.partition.index()].reported) {
-      deliver(there);
-    }
+    if (expecting != nullptr && !expecting->owners[index].reported) return deliver(there);
+    if (refused) Resend(tensor, index);  // the new owner's answer may have been refused meanwhile
   });
 }
 
@@ -210,6 +212,8 @@ void RoundRunner::OnSendAgain(const ServerLink* link, const FrameHeader& header)
 void RoundRunner::Deliver(const Shared& tensor, uint32_t partition) {
   PushedPartition& pushed = tensor->pushed[partition];
   if (state_->failed() || !std::exchange(pushed.awaits_result, false)) return;
+  // Not before: a report must not give the stamp of a result that this node does not hold.
+  if (tensor->asynchronous()) tensor->stamps[partition].Take();
   tensor->owners[partition].link->Arrived(PartitionId(tensor->id, partition));
   source_->OnDelivered(*tensor, partition);
   if (tensor->rounds.OnResult(partition)) Complete(tensor.get());
@@ -221,7 +225,9 @@ void RoundRunner::Complete(NodeTensor* tensor) {
   context_.journal->RoundEnds(tensor, context_.loop->TraceTime());
   tensor->EndRound();
   ++context_.counters->rounds;
-  ranks_->TellAll(message);
+  for (uint32_t rank = 0; rank < ranks_->size(); ++rank) {
+    if (tensor->rounds.TakesPart(rank)) ranks_->Tell(rank, message);
+  }
   state_->EndIfDecided();
 }
 

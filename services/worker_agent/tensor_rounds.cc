@@ -8,6 +8,12 @@
 
 namespace addend {
 
+TensorRounds::TensorRounds(const std::vector<bool>& taking_part) {
+  for (const bool takes_part : taking_part) {
+    pushed_.push_back(takes_part ? Push::kMissing : Push::kOutside);
+  }
+}
+
 absl::Status TensorRounds::OnPush(uint32_t local_rank, Round round, bool empty) {
   if (round != round_ || HasPushed(local_rank)) {
     return absl::InvalidArgumentError(
@@ -25,13 +31,13 @@ bool TensorRounds::AllPushed() const {
 
 bool TensorRounds::AnyPushed() const {
   return std::any_of(pushed_.begin(), pushed_.end(),
-                     [](Push push) { return push != Push::kMissing; });
+                     [](Push push) { return push == Push::kEmpty || push == Push::kData; });
 }
 
 std::vector<uint32_t> TensorRounds::Missing() const {
   std::vector<uint32_t> missing;
   for (uint32_t rank = 0; rank < pushed_.size(); ++rank) {
-    if (!HasPushed(rank)) missing.push_back(rank);
+    if (pushed_[rank] == Push::kMissing) missing.push_back(rank);
   }
   return missing;
 }
@@ -66,7 +72,9 @@ bool TensorRounds::OnResult(uint32_t partition) {
 void TensorRounds::Finish() {
   round_ = Next(round_);
   running_ = false;
-  std::fill(pushed_.begin(), pushed_.end(), Push::kMissing);
+  for (Push& push : pushed_) {
+    if (push != Push::kOutside) push = Push::kMissing;
+  }
 }
 
 }  // namespace addend

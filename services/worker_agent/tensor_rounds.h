@@ -1,5 +1,5 @@
-// The rounds of a tensor on this node: the local ranks that have pushed, and the partitions that
-// have their result. Pure: no bytes, socket, thread or clock.
+// The rounds of a tensor on this node: the local ranks that take part and have pushed, and the
+// partitions that have their result. Pure: no bytes, socket, thread or clock.
 //
 // Invariants
 //  1. A round starts when all local ranks have pushed it, and after the end of the former round.
@@ -17,14 +17,18 @@ namespace addend {
 
 class TensorRounds {
  public:
-  explicit TensorRounds(uint32_t local_ranks) : pushed_(local_ranks, Push::kMissing) {}
+  // `taking_part`: by local rank.
+  explicit TensorRounds(const std::vector<bool>& taking_part);
 
   // The round that is running, or the next to run. From 1.
   Round round() const { return round_; }
 
   // INVALID_ARGUMENT: not the next round of this rank.
   absl::Status OnPush(uint32_t local_rank, Round round, bool empty);
-  bool HasPushed(uint32_t local_rank) const { return pushed_[local_rank] != Push::kMissing; }
+  bool TakesPart(uint32_t local_rank) const { return pushed_[local_rank] != Push::kOutside; }
+  bool HasPushed(uint32_t local_rank) const {
+    return TakesPart(local_rank) && pushed_[local_rank] != Push::kMissing;
+  }
   bool HasData(uint32_t local_rank) const { return pushed_[local_rank] == Push::kData; }
   bool AllPushed() const;
   bool AnyPushed() const;
@@ -43,7 +47,7 @@ class TensorRounds {
   void Finish();
 
  private:
-  enum class Push : uint8_t { kMissing, kEmpty, kData };
+  enum class Push : uint8_t { kOutside, kMissing, kEmpty, kData };
 
   Round round_{1};
   bool running_ = false;

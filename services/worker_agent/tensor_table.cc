@@ -22,17 +22,19 @@ v1::TensorDescriptor DescriptorOf(const TensorShape& shape) {
   descriptor.set_op(static_cast<v1::ReduceOp>(shape.op));
   for (const int64_t dim : shape.dims) descriptor.add_shape(dim);
   descriptor.set_reduction_tree("flat");
+  descriptor.set_participants(shape.participants.bits());
   return descriptor;
 }
 
 }  // namespace
 
-absl::StatusOr<TensorShape> ReadShape(ipc::DeclareMessage declare) {
-  TensorShape shape{.name = std::move(declare.name),
+absl::StatusOr<TensorShape> ReadShape(ipc::DeclareMessage declare, uint64_t job_size) {
+  TensorShape shape{.name = declare.name(),
                     .dtype = declare.dtype,
                     .op = declare.op,
-                    .dims = std::move(declare.shape)};
-  if (shape.name.empty() || !IsUtf8(shape.name)) {
+                    .dims = std::move(declare.shape),
+                    .participants = {}};
+  if (shape.name.empty() || shape.name.size() > kMaxNameBytes || !IsUtf8(shape.name)) {
     return absl::InvalidArgumentError("a tensor's name must be UTF-8 and not empty");
   }
   if (static_cast<uint8_t>(shape.dtype) >= kDTypes ||
@@ -40,6 +42,13 @@ absl::StatusOr<TensorShape> ReadShape(ipc::DeclareMessage declare) {
     return absl::InvalidArgumentError(
         absl::StrFormat("tensor '%s' has an unknown dtype or operation", shape.name));
   }
+  const auto participants = Participants::FromBits(declare.participants(), job_size);
+  if (!participants) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the participants of tensor '%s' are not ranks of this job, which has ranks 0..%d",
+        shape.name, job_size - 1));
+  }
+  shape.participants = *participants;
   uint64_t elements = 1;
   for (const int64_t dim : shape.dims) {
     if (dim < 0 || (dim > 0 && elements > kMaxTensorBytes / static_cast<uint64_t>(dim))) {
@@ -53,12 +62,24 @@ absl::StatusOr<TensorShape> ReadShape(ipc::DeclareMessage declare) {
 
 absl::StatusOr<TensorTable::Shared> TensorTable::Attach(uint32_t local_rank, TensorShape shape,
                                                         Shared* conflicting) {
+  if (!shape.participants.Contains(ranks_->RankOf(local_rank))) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("rank %d has declared tensor '%s' of %s, to which it does not belong",
+                        ranks_->RankOf(local_rank), shape.name, shape.participants.Text()));
+  }
   std::deque<Shared>& instances = by_name_[shape.name];
   for (const Shared& tensor : instances) {
-    if (tensor->uses[local_rank] != NodeTensor::Use::kNever) continue;
+    const NodeTensor::Use use = tensor->uses[local_rank];
+    if (use != NodeTensor::Use::kNever && use != NodeTensor::Use::kOutside) continue;
     if (tensor->shape != shape) {
+      absl::Status mismatch = Mismatch(*tensor, shape, local_rank);
       *conflicting = tensor;
-      return Mismatch(*tensor, shape, local_rank);
+      tensor->uses[local_rank] = NodeTensor::Use::kReleased;
+      if (!tensor->agreement.differing) {
+        tensor->agreement.differing = std::move(shape);
+        if (tensor->agreement.declared) DeclareDiffering(*tensor);
+      }
+      return mismatch;
     }
     tensor->uses[local_rank] = NodeTensor::Use::kAttached;
     return tensor;
@@ -67,8 +88,12 @@ absl::StatusOr<TensorTable::Shared> TensorTable::Attach(uint32_t local_rank, Ten
     return absl::ResourceExhaustedError(absl::StrFormat(
         "tensor '%s' is one too many: a job has at most %d tensors", shape.name, kMaxTensors));
   }
+  std::vector<bool> taking_part;
+  for (uint32_t rank = 0; rank < ranks_->size(); ++rank) {
+    taking_part.push_back(shape.participants.Contains(ranks_->RankOf(rank)));
+  }
   ADDEND_ASSIGN_OR_RETURN(const auto tensor,
-                          NodeTensor::Create(next_number_++, std::move(shape), ranks_->size()));
+                          NodeTensor::Create(next_number_++, std::move(shape), taking_part));
   by_number_[tensor->number] = tensor;
   instances.push_back(tensor);
   tensor->uses[local_rank] = NodeTensor::Use::kAttached;
@@ -78,7 +103,7 @@ absl::StatusOr<TensorTable::Shared> TensorTable::Attach(uint32_t local_rank, Ten
 absl::Status TensorTable::Mismatch(const NodeTensor& tensor, const TensorShape& shape,
                                    uint32_t local_rank) const {
   const auto other = std::find_if(tensor.uses.begin(), tensor.uses.end(), [](NodeTensor::Use use) {
-    return use != NodeTensor::Use::kNever;
+    return use == NodeTensor::Use::kAttached || use == NodeTensor::Use::kReleased;
   });
   const auto other_rank = static_cast<uint32_t>(other - tensor.uses.begin());
   return absl::FailedPreconditionError(
@@ -90,10 +115,15 @@ absl::Status TensorTable::Mismatch(const NodeTensor& tensor, const TensorShape& 
 
 void TensorTable::DeclareFront(const std::string& name) {
   NodeTensor& front = *by_name_.at(name).front();
-  if (front.declared_to_scheduler || !front.error.ok()) return;
-  front.declared_to_scheduler = true;
+  if (front.agreement.declared) return;
+  front.agreement.declared = true;
   slots_->Enter(generation_, front);
   reports_->Send(report::Declare(generation_, DescriptorOf(front.shape)));
+  if (front.agreement.differing) DeclareDiffering(front);
+}
+
+void TensorTable::DeclareDiffering(const NodeTensor& tensor) {
+  reports_->Send(report::Declare(generation_, DescriptorOf(*tensor.agreement.differing)));
 }
 
 TensorTable::Shared TensorTable::Attached(uint32_t number, uint32_t local_rank) const {
@@ -105,8 +135,13 @@ TensorTable::Shared TensorTable::Attached(uint32_t number, uint32_t local_rank) 
 
 bool TensorTable::Release(const Shared& tensor, uint32_t local_rank) {
   tensor->uses[local_rank] = NodeTensor::Use::kReleased;
-  const bool answered = tensor->planned() || !tensor->error.ok();
-  return tensor->AllReleased() && (answered || !tensor->declared_to_scheduler);
+  return IsDone(*tensor);
+}
+
+bool TensorTable::IsDone(const NodeTensor& tensor) {
+  if (!tensor.AllReleased()) return false;
+  if (!tensor.agreement.declared) return !tensor.agreement.differing;
+  return tensor.agreement.refused || (tensor.planned() && !tensor.agreement.differing);
 }
 
 void TensorTable::Remove(const Shared& tensor) {
@@ -114,7 +149,7 @@ void TensorTable::Remove(const Shared& tensor) {
   const std::string& name = tensor->shape.name;
   std::deque<Shared>& instances = by_name_[name];
   std::erase(instances, tensor);
-  if (tensor->declared_to_scheduler) {
+  if (tensor->agreement.declared) {
     slots_->Remove(generation_, *tensor);
     reports_->Send(report::Undeclare(generation_, name));
   }
@@ -129,7 +164,7 @@ void TensorTable::DeclareAgain() const {
   for (const auto& [name, instances] : by_name_) {
     if (instances.empty()) continue;
     const NodeTensor& front = *instances.front();
-    if (!front.declared_to_scheduler || front.planned() || !front.error.ok()) continue;
+    if (!front.agreement.declared || front.planned() || !front.error.ok()) continue;
     reports_->Send(report::Declare(generation_, DescriptorOf(front.shape)));
   }
 }

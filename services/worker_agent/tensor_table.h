@@ -19,8 +19,8 @@
 
 namespace addend {
 
-// INVALID_ARGUMENT: a trainer's declaration that no tensor can have.
-absl::StatusOr<TensorShape> ReadShape(ipc::DeclareMessage declare);
+// INVALID_ARGUMENT: a trainer's declaration that no tensor can have, in a job of `job_size` ranks.
+absl::StatusOr<TensorShape> ReadShape(ipc::DeclareMessage declare, uint64_t job_size);
 
 class TensorTable {
  public:
@@ -35,16 +35,21 @@ class TensorTable {
   // Attaches the rank to the tensor, which is made at the first declaration. A rank that has
   // released a tensor may declare the name again before the other ranks have released it: then a
   // second instance waits behind the first. FAILED_PRECONDITION: another rank has declared the name
-  // differently; `*conflicting` is its tensor. RESOURCE_EXHAUSTED: too many tensors, or no memory.
+  // differently; `*conflicting` is its tensor, which the caller fails. The scheduler tells the
+  // other nodes. RESOURCE_EXHAUSTED: too many tensors, or no memory.
+  // INVALID_ARGUMENT: the rank is not one of the participants.
   absl::StatusOr<Shared> Attach(uint32_t local_rank, TensorShape shape, Shared* conflicting);
-  // Declares the first instance of the name to the scheduler, unless that was done.
+  // Declares the first instance of the name to the scheduler, unless that was done; as every rank
+  // has declared it, if ranks differ.
   void DeclareFront(const std::string& name);
   // The tensor that the rank has attached, or null.
   Shared Attached(uint32_t number, uint32_t local_rank) const;
-  // True: all ranks have released it, and it can be removed. While its plan or its error is on the
-  // way it cannot: the scheduler matches the nodes' declarations of a name in turn, so what arrives
-  // next for that name is meant for this tensor.
+  // Returns IsDone().
   bool Release(const Shared& tensor, uint32_t local_rank);
+  // All ranks have released it, and it can be removed. While its plan or its refusal is on the way
+  // it cannot: the scheduler matches the nodes' declarations of a name in turn, so what arrives
+  // next for that name is meant for this tensor.
+  static bool IsDone(const NodeTensor& tensor);
   // Undeclares the released tensor, and declares the next instance of its name. Only its id is
   // known any more, until ForgetPlan(): other nodes may still need a result that this node holds.
   void Remove(const Shared& tensor);
@@ -73,6 +78,7 @@ class TensorTable {
  private:
   absl::Status Mismatch(const NodeTensor& tensor, const TensorShape& shape,
                         uint32_t local_rank) const;
+  void DeclareDiffering(const NodeTensor& tensor);
 
   const Generation generation_;
   const LocalRanks* const ranks_;

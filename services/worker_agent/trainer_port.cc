@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "lib/base/limits.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
@@ -188,7 +189,9 @@ absl::Status TrainerLink::Parse(std::span<const std::byte> packet, UniqueFd fd) 
         "a message of version %d on a connection of version %d", fixed.version, version_));
   }
   const size_t dims_bytes = size_t{fixed.dims} * sizeof(int64_t);
-  if (fixed.dims > ipc::kMaxDims || fixed.text_bytes > ipc::kMaxNameBytes ||
+  size_t text_bytes_max = ipc::kMaxNameBytes;
+  if (fixed.type == ipc::Type::kDeclareAmong) text_bytes_max += kMaxParticipantsBytes;
+  if (fixed.dims > ipc::kMaxDims || fixed.text_bytes > text_bytes_max ||
       packet.size() != sizeof(fixed) + dims_bytes + fixed.text_bytes) {
     return absl::InvalidArgumentError("a message's lengths do not add up");
   }

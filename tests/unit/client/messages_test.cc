@@ -101,7 +101,20 @@ TEST(MessagesTest, DeclareHasTheShapeBehindTheFixedPart) {
   EXPECT_EQ(copy.dtype, DType::kFloat64);
   EXPECT_EQ(copy.op, ReduceOp::kMax);
   EXPECT_EQ(copy.shape, message.shape);
-  EXPECT_EQ(copy.name, "t");
+  EXPECT_EQ(copy.name(), "t");
+  EXPECT_EQ(copy.participants(), "");
+}
+
+TEST(MessagesTest, DeclarationOfSomeRanksHasThemBehindTheName) {
+  const DeclareMessage message{.shape = {2}, .text = "t\x05", .participants_bytes = 1};
+  const Encoded encoded = message.Encode();
+  EXPECT_EQ(encoded.fixed.type, Type::kDeclareAmong);
+  const auto copy = DeclareMessage::Decode(encoded);
+  EXPECT_EQ(copy.name(), "t");
+  EXPECT_EQ(copy.participants(), "\x05");
+  Encoded wrong = encoded;
+  wrong.fixed.bytes = 7;
+  EXPECT_EQ(DeclareMessage::Decode(wrong).name(), "") << "which no tensor has";
 }
 
 TEST(MessagesTest, DeclaredRepeatsTheRequest) {

@@ -22,8 +22,10 @@ v1::TensorDescriptor Descriptor(const std::string& name, int64_t elements = 8) {
 
 class AgreementsTest : public testing::Test {
  protected:
+  // Of one rank on each of eight nodes.
   Agreements::Declared Declare(uint32_t node, const v1::TensorDescriptor& descriptor) {
-    return tensors_.Declare("a", NodeId(node), descriptor, &next_);
+    return tensors_.Declare("a", NodeId(node), descriptor,
+                            Participants::FromBits(descriptor.participants(), 8).value(), &next_);
   }
   Agreements tensors_;
   uint64_t next_ = 1;
@@ -57,6 +59,18 @@ TEST_F(AgreementsTest, FirstDifferingDeclarationIsKept) {
   EXPECT_EQ(third.tensor->differing->shape(0), 9);
   EXPECT_EQ(third.tensor->differing_node, NodeId(1));
   EXPECT_EQ(Agreements::Judge(*third.tensor, /*all_declared=*/false), Verdict::kDiffers);
+}
+
+TEST_F(AgreementsTest, DifferenceFromATensorOnWhichOthersHaveAgreedChangesNothing) {
+  const auto first = Declare(0, Descriptor("w", 8));
+  for (const auto stage : {v1::AgreementRecord::RESERVING, v1::AgreementRecord::PLANNED}) {
+    first.tensor->stage = stage;
+    const auto late = Declare(1, Descriptor("w", 9));
+    EXPECT_EQ(late.kind, Kind::kLate);
+    EXPECT_EQ(late.tensor, first.tensor);
+    EXPECT_FALSE(first.tensor->differing.has_value());
+    EXPECT_EQ(first.tensor->declared.size(), 1u);
+  }
 }
 
 TEST_F(AgreementsTest, FlatTreeIsTheDefaultOfADeclaration) {
@@ -139,6 +153,18 @@ TEST_F(AgreementsTest, RestoredAgreementsKeepTheirOrderOnAName) {
   }
   EXPECT_EQ(tensors_.Front("w")->agreement, 3u);
   EXPECT_EQ(tensors_.Last("w")->agreement, 5u);
+}
+
+TEST_F(AgreementsTest, DifferentParticipantsAreADifferenceThatConcernsBothSets) {
+  v1::TensorDescriptor first = Descriptor("w");
+  first.set_participants("\x03");
+  v1::TensorDescriptor other = Descriptor("w");
+  other.set_participants("\x06");
+  Declare(0, first);
+  const auto declared = Declare(1, other);
+  EXPECT_EQ(Agreements::Judge(*declared.tensor, false), Agreements::Verdict::kDiffers);
+  EXPECT_EQ(declared.tensor->participants.Text(), "ranks 0, 1, 2");
+  EXPECT_FALSE(Declare(2, other).created) << "rank 2 hears of it too";
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ TEST_F(JobDeparturesTest, PlannedTensorIsAwaitedByItsNumberOnly) {
   uint64_t next = 1;
   v1::TensorDescriptor descriptor;
   descriptor.set_name("w");
-  DeclaredTensor* const tensor = tensors_.Declare("a", NodeId(0), descriptor, &next).tensor;
+  DeclaredTensor* const tensor = tensors_.Declare("a", NodeId(0), descriptor, {}, &next).tensor;
   EXPECT_EQ(Awaited(), 1);
   tensor->stage = v1::AgreementRecord::PLANNED;
   EXPECT_EQ(Awaited(), 0);

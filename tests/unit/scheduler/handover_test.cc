@@ -106,12 +106,12 @@ TEST_F(HandoverTest, MovesThatARestoredChangeGivesUpAreTakenBackFromTheNodes) {
 }
 
 TEST_F(HandoverTest, CancelledMovesGiveTheirLoadAndMemoryBack) {
-  const uint64_t load = job_.current.loads.at(first_).bytes;
+  const uint64_t load = job_.current.loads[{}].at(first_).bytes;
   Plan();
-  EXPECT_LT(job_.current.loads.at(first_).bytes, load);
+  EXPECT_LT(job_.current.loads[{}].at(first_).bytes, load);
   PartitionLedger(scope()).CancelMoves(tensor_, joined_);
-  EXPECT_EQ(job_.current.loads.at(first_).bytes, load);
-  EXPECT_EQ(job_.current.loads.at(joined_).bytes, 0u);
+  EXPECT_EQ(job_.current.loads[{}].at(first_).bytes, load);
+  EXPECT_EQ(job_.current.loads[{}].at(joined_).bytes, 0u);
   EXPECT_FALSE(tensor_->owned.contains(joined_));
 }
 

@@ -78,9 +78,10 @@ class JobScopeTest : public testing::Test {
     DeclaredTensor* tensor = nullptr;
     for (const auto& [rank, node] : job_.nodes) {
       tensor = job_.current.tensors
-                   .Declare(job_.name, rank, Descriptor(name, elements), &job_.next_agreement)
+                   .Declare(job_.name, rank, Descriptor(name, elements), {}, &job_.next_agreement)
                    .tensor;
     }
+    job_.CountNodes(tensor);
     return *tensor;
   }
   // All servers of the plan have answered, too.

@@ -58,7 +58,7 @@ TEST_F(JobServersTest, ViewOfACpuServerHasItsSpeedItsJobsAndItsLoad) {
   server.info.set_bandwidth_bps(5e9);
   server.info.set_shards(3);
   job_.speeds[server.id] = 0.5;
-  job_.current.loads[server.id] = {.bytes = 70, .shards = {70}};
+  job_.current.loads[{}][server.id] = {.bytes = 70, .shards = {70}};
   const PlannerServer seen = ViewOf(job_, fleet_, /*jobs=*/3).servers.at(0);
   EXPECT_EQ(seen.id, server.id);
   EXPECT_FALSE(seen.node.has_value());
@@ -95,10 +95,35 @@ TEST_F(JobServersTest, OnlyPlannedTensorsHavePublishedPartitions) {
   AddServer();
   const DeclaredTensor& tensor = Published("w", 5000);
   Declared("c", 5000);
-  const PublishedPartitions published = PublishedPartitionsOf(job_);
+  const PublishedPartitions published = PublishedPartitionsOf(job_, {});
   EXPECT_EQ(published.partitions.size(), static_cast<size_t>(tensor.plan.servers_size()));
   EXPECT_EQ(published.agreements,
             std::vector<uint64_t>(published.partitions.size(), tensor.agreement));
+}
+
+TEST_F(JobServersTest, ViewOfASetHasItsNodesAndItsPartOfTheSharedMachines) {
+  AddNodes(4);
+  for (auto& [rank, node] : job_.nodes) node.info.set_bandwidth_bps(1e9);
+  Server& server = AddServer();
+  server.info.set_bandwidth_bps(1e9);
+  server.info.set_shards(2);
+  const uint32_t local_size = job_.settings.local_size();
+  const auto of_nodes = [&](std::initializer_list<uint32_t> nodes) {
+    std::vector<uint32_t> ranks;
+    for (const uint32_t node : nodes) ranks.push_back(node * local_size);
+    return Participants::Of(ranks, 4 * local_size).value();
+  };
+  const Participants even = of_nodes({0, 2});
+  const Participants odd = of_nodes({1, 3});
+  job_.current.loads[even][server.id] = {.bytes = 100, .shards = {100, 0}};
+  job_.current.loads[odd][server.id] = {.bytes = 100, .shards = {0, 100}};
+  EXPECT_EQ(SetsOf(job_), (std::vector<Participants>{even, odd}));
+  const PlannerJob view = ViewOf(job_, fleet_, 1, even);
+  EXPECT_EQ(view.node_bps, (std::vector<double>{1e9, 1e9})) << "their links serve no other set";
+  EXPECT_EQ(view.servers.at(0).speed, 0.5) << "it serves both sets";
+  EXPECT_EQ(view.servers[0].load.load_bytes, 100u);
+  EXPECT_EQ(view.servers[0].load.shard_loads, (std::vector<uint64_t>{100, 100}));
+  EXPECT_EQ(ViewOf(job_, fleet_, 1, even, /*coming=*/200).servers.at(0).speed, 0.75);
 }
 
 TEST_F(JobServersTest, DrainingServersAreNotPlannedFor) {

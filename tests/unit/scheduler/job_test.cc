@@ -1,5 +1,6 @@
 #include "services/scheduler/job.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -36,7 +37,8 @@ TEST_F(JobTest, NextGenerationIsANewValue) {
   current.change.version = PlanVersion(4);
   current.rebalance = PlanReason::kLoss;
   current.nonfinite.text = "NaN";
-  current.tensors.Declare("a", NodeId(0), v1::TensorDescriptor(), &job_.next_agreement);
+  current.tensors.Declare("a", NodeId(0), v1::TensorDescriptor(), Participants(),
+                          &job_.next_agreement);
   node(0).idle = true;
   node(0).trainers = 2;
   node(0).accusers[NodeId(2)] = "why";
@@ -71,14 +73,36 @@ TEST_F(JobTest, IdleAndGoneNodesTakeNoPart) {
 }
 
 TEST_F(JobTest, GoneNodesAreNotWaitedForInASet) {
+  DeclaredTensor tensor;
+  job_.CountNodes(&tensor);
   NodeSet declared;
   declared.Insert(NodeId(0));
   declared.Insert(NodeId(2));
-  EXPECT_FALSE(job_.AllIn(declared));
+  EXPECT_FALSE(job_.AllIn(declared, tensor));
   job_.current.gone[NodeId(1)] = "lost";
-  EXPECT_TRUE(job_.AllIn(declared));
+  EXPECT_TRUE(job_.AllIn(declared, tensor));
   declared.Insert(NodeId(1));
-  EXPECT_TRUE(job_.AllIn(declared)) << "a gone node in the set counts once";
+  EXPECT_TRUE(job_.AllIn(declared, tensor)) << "a gone node in the set counts once";
+}
+
+TEST_F(JobTest, OnlyNodesOfTheParticipantsAreWaitedFor) {
+  const uint32_t local_size = job_.settings.local_size();
+  v1::TensorDescriptor descriptor;
+  const std::vector<uint32_t> ranks{0, 2 * local_size};
+  descriptor.set_participants(Participants::Of(ranks, 3 * local_size)->bits());
+  DeclaredTensor tensor;
+  tensor.participants = *job_.ParticipantsOf(descriptor);
+  job_.CountNodes(&tensor);
+  NodeSet declared;
+  declared.Insert(NodeId(2));
+  EXPECT_FALSE(job_.AllIn(declared, tensor));
+  job_.current.gone[NodeId(1)] = "lost";
+  EXPECT_FALSE(job_.AllIn(declared, tensor)) << "the lost node has no participant";
+  declared.Insert(NodeId(0));
+  EXPECT_TRUE(job_.AllIn(declared, tensor));
+  descriptor.set_participants(std::string(7, '\0') + "\x80");
+  EXPECT_THAT(std::string(job_.ParticipantsOf(descriptor).status().message()),
+              testing::HasSubstr("names ranks that job"));
 }
 
 TEST_F(JobTest, FirstPlanVersionLeavesRoomForVersionsThatUnheardNodesKnow) {

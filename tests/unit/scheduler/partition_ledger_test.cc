@@ -31,9 +31,10 @@ class PartitionLedgerTest : public JobScopeTest {
   ServerId OwnerOf(int partition) const { return ServerId(tensor_->plan.servers(partition)); }
   PartitionLedger ledger() { return PartitionLedger(scope()); }
   uint64_t Taken(ServerId server) { return kLimit - fleet_.Find(server)->free_bytes; }
-  uint64_t Load(ServerId server) const {
-    const auto load = job_.current.loads.find(server);
-    return load == job_.current.loads.end() ? 0 : load->second.bytes;
+  uint64_t Load(ServerId server) {
+    const std::map<ServerId, JobLoad>& loads = job_.current.loads[{}];
+    const auto load = loads.find(server);
+    return load == loads.end() ? 0 : load->second.bytes;
   }
   // What this event tells the server about its releases.
   const v1::JobReservation* Released(ServerId server) {
@@ -101,7 +102,7 @@ TEST_F(PartitionLedgerTest, MoveAtOnceChangesTheOwnerUnderTheJobsVersion) {
   EXPECT_THAT(tensor_->plan.versions(), ElementsAre(9, 0));
   EXPECT_EQ(Load(first_), 0u);
   EXPECT_EQ(Load(third_), 4096u);
-  EXPECT_THAT(job_.current.loads.at(third_).shards, ElementsAre(0, 0, 4096));
+  EXPECT_THAT(job_.current.loads[{}].at(third_).shards, ElementsAre(0, 0, 4096));
   EXPECT_EQ(Taken(third_), bytes_);
   EXPECT_THAT(tensor_->owned.at(third_).shards, ElementsAre(2));
   EXPECT_TRUE(job_.current.plan_servers.contains(third_));
@@ -123,15 +124,15 @@ TEST_F(PartitionLedgerTest, PlannedMoveHoldsTheMemoryOfBothOwnersAndTheNextOwner
 TEST_F(PartitionLedgerTest, PlanWithAMoveIsEnteredAsItWas) {
   PlanMove();
   const auto owned_before = tensor_->owned.at(third_).partitions;
-  const auto loads_before = job_.current.loads.at(third_).shards;
+  const auto loads_before = job_.current.loads[{}].at(third_).shards;
   Fleet fleet;
   Job job;
   job.settings.set_num_nodes(2);
   PartitionLedger::Enter(&job, tensor_, &fleet);
   EXPECT_EQ(tensor_->owned.at(third_).partitions, owned_before);
   EXPECT_THAT(tensor_->owned.at(first_).partitions, ElementsAre(0)) << "it still holds it";
-  EXPECT_EQ(job.current.loads.at(third_).shards, loads_before);
-  EXPECT_FALSE(job.current.loads.contains(first_));
+  EXPECT_EQ(job.current.loads[{}].at(third_).shards, loads_before);
+  EXPECT_FALSE(job.current.loads[{}].contains(first_));
   EXPECT_EQ(job.current.partitions, 2u);
 }
 

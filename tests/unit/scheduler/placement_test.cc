@@ -70,7 +70,7 @@ TEST_F(PlacementTest, MemoryOfARefusedPlanIsReleased) {
   Refuse(server, &tensor);
   EXPECT_EQ(tensor.stage, Stages::REFUSED) << "there is no other server";
   EXPECT_EQ(job_.current.partitions, 0u);
-  EXPECT_EQ(job_.current.loads[server.id].bytes, 0u);
+  EXPECT_EQ(job_.current.loads[{}][server.id].bytes, 0u);
 }
 
 TEST_F(PlacementTest, TensorWithoutAServerIsRefusedForAllNodes) {
@@ -147,6 +147,48 @@ TEST_F(DeclarationsTest, DifferingDeclarationsAreRefusedForAllNodes) {
   Declare(1, Descriptor("w", 6000));
   ASSERT_NE(Broadcast(), nullptr);
   EXPECT_THAT(Broadcast()->errors(0).message(), HasSubstr("all ranks must declare the same"));
+}
+
+TEST_F(DeclarationsTest, RanksOfANodeThatDifferAreAMismatchForAllNodes) {
+  Declare(0, Descriptor("w", 5000));
+  Declare(0, Descriptor("w", 6000));
+  ASSERT_NE(Broadcast(), nullptr);
+  EXPECT_THAT(Broadcast()->errors(0).message(),
+              HasSubstr("[5000] sum and as float32 [6000] sum by ranks of node 0"));
+  Declare(1, Descriptor("w", 5000));
+  EXPECT_EQ(Single(1).errors(0).message(), Broadcast()->errors(0).message());
+}
+
+TEST_F(DeclarationsTest, TensorIsNotPlannedIfARankDiffersInTheSameBatch) {
+  AddServer();
+  Declare(0, Descriptor("w", 5000));
+  Declarations declarations(scope());
+  const auto size = job_.settings.partition_bytes();
+  declarations.Declare(NodeId(1), Descriptor("w", 5000), size);
+  declarations.Declare(NodeId(1), Descriptor("w", 6000), size);
+  declarations.Plan();
+  EXPECT_EQ(job_.current.tensors.Front("w")->stage, Stages::REFUSED);
+}
+
+TEST_F(DeclarationsTest, PlanOfATensorWhoseRanksDifferIsGivenUpBeforeTheNodesKnowIt) {
+  Server& server = AddServer(1 << 20);
+  Declare(0, Descriptor("w", 5000));
+  Declare(1, Descriptor("w", 5000));
+  ASSERT_EQ(job_.current.tensors.Front("w")->stage, Stages::RESERVING);
+  Declare(1, Descriptor("w", 6000));
+  EXPECT_EQ(job_.current.tensors.Front("w")->stage, Stages::REFUSED);
+  EXPECT_EQ(server.free_bytes, 1u << 20);
+  Undeclare(0, "w");
+  Undeclare(1, "w");
+  EXPECT_TRUE(job_.current.tensors.empty());
+}
+
+TEST_F(DeclarationsTest, RankThatDiffersFromATensorInUseFailsItForAllNodes) {
+  AddServer();
+  Published("w", 5000);
+  Declare(1, Descriptor("w", 6000));
+  ASSERT_NE(Broadcast(), nullptr);
+  EXPECT_THAT(Broadcast()->errors(0).message(), HasSubstr("by ranks of node 1"));
 }
 
 TEST_F(DeclarationsTest, RepeatedDeclarationIsAnsweredWithThePlanForThatNodeAlone) {

@@ -40,13 +40,13 @@ class AuditorTest : public testing::Test {
         /*empty=*/false);
   }
   void Contribute(uint32_t node, const std::vector<float>& values, uint64_t round = 1) {
-    auditor_.OnContribution(Header(node, round), kNodes, 1, Contribution(values), now_);
+    auditor_.OnContribution(Header(node, round), kNodes, kNodes, Contribution(values), now_);
   }
   void Digest(uint32_t node, const std::vector<float>& result, uint64_t round = 1) {
     FrameHeader header = Header(node, round);
     header.detail = Crc32c(std::as_bytes(std::span(result)));
     header.contributors = 5;  // the owner
-    auditor_.OnDigest(header, kNodes, 1, now_);
+    auditor_.OnDigest(header, now_);
   }
   std::vector<Auditor::Result> Results() const {
     std::vector<Auditor::Result> results;
@@ -99,7 +99,7 @@ TEST_F(AuditorTest, MismatchAtASingleNodeNamesTheNode) {
 }
 
 TEST_F(AuditorTest, EmptyContributionsAddNothing) {
-  auditor_.OnContribution(Header(0), kNodes, 1,
+  auditor_.OnContribution(Header(0), kNodes, kNodes,
                           std::make_unique<EarlyContribution>(Payload(), true), now_);
   Contribute(1, b_);
   Contribute(2, c_);
@@ -112,16 +112,16 @@ TEST_F(AuditorTest, AverageIsOverTheRanksOfAllNodes) {
     FrameHeader header = Header(node);
     header.op = ReduceOp::kAverage;
     const std::vector<float>& values = node == 0 ? a_ : node == 1 ? b_ : c_;
-    auditor_.OnContribution(header, kNodes, /*ranks=*/2, Contribution(values), now_);
+    auditor_.OnContribution(header, kNodes, /*ranks=*/2 * kNodes, Contribution(values), now_);
     header.detail = Crc32c(std::as_bytes(std::span(average_)));
-    auditor_.OnDigest(header, kNodes, /*ranks=*/2, now_);
+    auditor_.OnDigest(header, now_);
   }
   EXPECT_THAT(Results(), ElementsAre(Auditor::Result::kMatch));
 }
 
 TEST_F(AuditorTest, RoundInWhichNoNodeContributesMatches) {
   for (uint32_t node = 0; node < kNodes; ++node) {
-    auditor_.OnContribution(Header(node), kNodes, 1,
+    auditor_.OnContribution(Header(node), kNodes, kNodes,
                             std::make_unique<EarlyContribution>(Payload(), true), now_);
     Digest(node, {static_cast<float>(node)});
   }
@@ -132,18 +132,18 @@ TEST_F(AuditorTest, ContributionOfAnotherTypeOrOperationAbandonsTheAudit) {
   Contribute(0, a_);
   FrameHeader header = Header(1);
   header.op = ReduceOp::kMax;
-  auditor_.OnContribution(header, kNodes, 1, Contribution(b_), now_);
+  auditor_.OnContribution(header, kNodes, kNodes, Contribution(b_), now_);
   EXPECT_THAT(Results(), ElementsAre(Auditor::Result::kAbandoned));
   Contribute(0, a_, 2);
   header = Header(1, 2);
   header.dtype = DType::kInt32;
-  auditor_.OnContribution(header, kNodes, 1, Contribution(b_), now_);
+  auditor_.OnContribution(header, kNodes, kNodes, Contribution(b_), now_);
   EXPECT_EQ(findings_.size(), 2u);
 }
 
 TEST_F(AuditorTest, AuditWithoutMemoryOrWithDifferentSizesIsAbandoned) {
   Contribute(0, a_);
-  auditor_.OnContribution(Header(1), kNodes, 1, nullptr, now_);
+  auditor_.OnContribution(Header(1), kNodes, kNodes, nullptr, now_);
   EXPECT_THAT(Results(), ElementsAre(Auditor::Result::kAbandoned));
   const std::vector<float> longer = {1, 2, 3};
   Contribute(0, a_, 2);
@@ -170,7 +170,7 @@ TEST_F(AuditorTest, JobWithManyAuditsAbandonsItsOwnAndNotThoseOfAnotherJob) {
     now_ += absl::Seconds(1);
     FrameHeader header = Header(0, round);
     header.job = JobId(2);
-    auditor_.OnContribution(header, kNodes, 1, Contribution(a_), now_);
+    auditor_.OnContribution(header, kNodes, kNodes, Contribution(a_), now_);
   }
   ASSERT_FALSE(findings_.empty());
   for (const auto& finding : findings_) EXPECT_EQ(finding.job, JobId(2));
@@ -222,6 +222,21 @@ TEST(AuditChoiceTest, RoundsAreChosenAtTheGivenRateAndTheServerIsNotTheOwner) {
   }
   EXPECT_NEAR(audited, 100, 40);
   EXPECT_FALSE(AuditorOf(PartitionId(1), Round(1), ServerId(2), {ServerId(2)}).has_value());
+}
+
+TEST_F(AuditorTest, TensorOfSomeNodesIsCompleteWithTheirContributions) {
+  for (const uint32_t node : {2u, 5u}) {
+    auditor_.OnContribution(Header(node), /*nodes=*/2, /*ranks=*/2, Contribution(a_), now_);
+    Digest(node, {});
+  }
+  EXPECT_EQ(findings_.size(), 1u);
+}
+
+TEST_F(AuditorTest, NodesThatDisagreeOnTheParticipantsEndTheAudit) {
+  auditor_.OnContribution(Header(0), /*nodes=*/2, /*ranks=*/2, Contribution(a_), now_);
+  auditor_.OnContribution(Header(1), /*nodes=*/3, /*ranks=*/3, Contribution(a_), now_);
+  ASSERT_EQ(findings_.size(), 1u);
+  EXPECT_EQ(findings_[0].result, Auditor::Result::kAbandoned);
 }
 
 }  // namespace

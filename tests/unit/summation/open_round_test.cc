@@ -374,5 +374,36 @@ TEST(OpenRoundTest, FirstFrameGivesTimeAndPriorityOfTheRound) {
   EXPECT_EQ(sum.round.priority(), 5);
 }
 
+TEST(ParticipantsRoundTest, NodesWithoutParticipantsAreNotAwaitedAndAverageCountsTheOthersRanks) {
+  RoundUnderTest test(DType::kFloat32, ReduceOp::kAverage, 2, /*nodes=*/4, /*ranks=*/2);
+  // Ranks 0, 1 and 5: both of node 0, one of node 2.
+  test.spec.participants =
+      std::make_shared<Participants>(Participants::FromBits("\x23", 8).value());
+  OpenRound round(&test.spec, &test.memory);
+  EXPECT_EQ(round.collector().turn(), NodeId(0));
+  const std::vector<float> of_two_ranks = {1, 4};
+  const std::vector<float> of_one = {2, 5};
+  ASSERT_TRUE(round.Take(Payload(AsBytes(of_two_ranks)), /*empty=*/false).ok());
+  EXPECT_FALSE(round.Settle().has_value());
+  EXPECT_EQ(round.collector().turn(), NodeId(2));
+  ASSERT_TRUE(round.Take(Payload(AsBytes(of_one)), /*empty=*/false).ok());
+  const auto outcome = round.Settle();
+  ASSERT_TRUE(outcome.has_value());
+  EXPECT_EQ(outcome->contributors, 2u);
+  const auto* const result = reinterpret_cast<const float*>(test.memory.result[1]);
+  EXPECT_EQ(result[0], 1.0f);
+  EXPECT_EQ(result[1], 3.0f);
+}
+
+TEST(ParticipantsRoundTest, RootOfABroadcastIsLostOnlyWithANodeThatTakesPart) {
+  RoundUnderTest test(DType::kFloat32, ReduceOp::kBroadcast, 2, /*nodes=*/3);
+  test.spec.participants =
+      std::make_shared<Participants>(Participants::FromBits("\x05", 3).value());
+  OpenRound round(&test.spec, &test.memory);
+  EXPECT_FALSE(round.RootIsLost());
+  round.Lose(NodeId(2));
+  EXPECT_TRUE(round.RootIsLost());
+}
+
 }  // namespace
 }  // namespace addend

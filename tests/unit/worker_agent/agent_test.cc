@@ -111,7 +111,7 @@ class AgentTest : public ::testing::Test {
   // The trainers declare the tensor "t", which is planned at server 2.
   void DeclareAndPlan(uint32_t generation = 1) {
     for (uint32_t rank = 0; rank < 2; ++rank) {
-      ASSERT_TRUE(Send(rank, ipc::DeclareMessage{.shape = {2}, .name = "t"}).ok());
+      ASSERT_TRUE(Send(rank, ipc::DeclareMessage{.shape = {2}, .text = "t"}).ok());
     }
     v1::NodeUpdate update = UpdateOf(generation, v1::READY);
     *update.add_servers() = FakeNode().AddServer(2);
@@ -231,7 +231,7 @@ TEST_F(AgentTest, SchedulerThatFormsTheJobHearsOfTheWaitingTrainers) {
 
 TEST_F(AgentTest, SchedulerThatSendsTheWholeStateHearsTheDeclarationsAgain) {
   Run();
-  ASSERT_TRUE(Send(0, ipc::DeclareMessage{.shape = {2}, .name = "t"}).ok());
+  ASSERT_TRUE(Send(0, ipc::DeclareMessage{.shape = {2}, .text = "t"}).ok());
   reports_.said.clear();
   v1::NodeUpdate update = UpdateOf(1, v1::READY);
   Update(update);
@@ -356,7 +356,7 @@ TEST_F(AgentTest, EndedAgentReportsNothing) {
   Run();
   reports_.said.clear();
   agent_->End();
-  ASSERT_TRUE(Send(0, ipc::DeclareMessage{.shape = {2}, .name = "t"}).ok());
+  ASSERT_TRUE(Send(0, ipc::DeclareMessage{.shape = {2}, .text = "t"}).ok());
   EXPECT_THAT(reports_.said, IsEmpty());
 }
 

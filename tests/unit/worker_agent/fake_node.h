@@ -281,7 +281,7 @@ class FakeNode {
 };
 
 inline TensorShape Floats(const std::string& name, int64_t elements, ReduceOp op = ReduceOp::kSum) {
-  return {.name = name, .dtype = DType::kFloat32, .op = op, .dims = {elements}};
+  return {.name = name, .dtype = DType::kFloat32, .op = op, .dims = {elements}, .participants = {}};
 }
 
 inline std::vector<std::byte> FloatBytes(const std::vector<float>& values) {

@@ -42,8 +42,9 @@ class HostCopiesTest : public ::testing::Test {
                           {.name = "t",
                            .dtype = DType::kFloat32,
                            .op = ReduceOp::kSum,
-                           .dims = {static_cast<int64_t>(2 * kPartition / sizeof(float) + 10)}},
-                          1);
+                           .dims = {static_cast<int64_t>(2 * kPartition / sizeof(float) + 10)},
+                           .participants = {}},
+                          {true});
   std::vector<uint32_t> asked_;
   std::vector<std::string> done_;
   bool trainer_is_there_ = true;

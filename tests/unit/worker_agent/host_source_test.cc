@@ -17,7 +17,8 @@ constexpr int64_t kElements = 1 << 18;  // 1 MiB: all that is summed in a turn o
 class HostSourceTest : public ::testing::Test, private ContributionSource::Listener {
  protected:
   std::shared_ptr<NodeTensor> Pushed(uint32_t number, uint32_t ranks) {
-    auto tensor = *NodeTensor::Create(number, Floats("t", kElements), ranks);
+    auto tensor =
+        *NodeTensor::Create(number, Floats("t", kElements), std::vector<bool>(ranks, true));
     tensor->SetPlan(TensorId(number), kElements, std::vector<PartitionOwner>(1));
     for (uint32_t rank = 0; rank < ranks; ++rank) {
       WriteFloats(tensor->contributions[rank]->memory(), {1.0f});

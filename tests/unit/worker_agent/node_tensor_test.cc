@@ -9,8 +9,9 @@ namespace addend {
 namespace {
 
 std::shared_ptr<NodeTensor> Make(ReduceOp op, uint32_t local_ranks, int64_t elements = 100) {
-  TensorShape shape{.name = "t", .dtype = DType::kFloat32, .op = op, .dims = {elements}};
-  auto tensor = *NodeTensor::Create(1, shape, local_ranks);
+  TensorShape shape{
+      .name = "t", .dtype = DType::kFloat32, .op = op, .dims = {elements}, .participants = {}};
+  auto tensor = *NodeTensor::Create(1, shape, std::vector<bool>(local_ranks, true));
   tensor->SetPlan(TensorId(1), 64, std::vector<PartitionOwner>((elements + 63) / 64));
   return tensor;
 }

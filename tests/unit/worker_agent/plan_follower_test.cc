@@ -91,6 +91,18 @@ TEST_F(PlanFollowerTest, ErrorThatComesAfterAllHaveReleasedTheTensorIsNotThatOfT
   EXPECT_EQ(generation_.tensors.ByName("t"), next);
 }
 
+TEST_F(PlanFollowerTest, TensorWhoseRanksDifferAwaitsItsRefusalBehindThePlan) {
+  tensor_->agreement.differing = Floats("t", 3);
+  generation_.tensors.Release(tensor_, 0);
+  generation_.tensors.Release(tensor_, 1);
+  Plan();
+  EXPECT_EQ(generation_.tensors.ByName("t"), tensor_) << "the next of the name would be refused";
+  v1::NodeUpdate update;
+  update.add_errors()->set_name("t");
+  generation_.plan.Apply(update);
+  EXPECT_EQ(generation_.tensors.ByName("t"), nullptr);
+}
+
 TEST_F(PlanFollowerTest, UnknownServerFailsTheGeneration) {
   generation_.Apply(FakeGeneration::PlanOf(6, "t", 2, {8}));
   EXPECT_THAT(node_.reports.said, ElementsAre(HasSubstr("failed internal: the plan names "

@@ -207,6 +207,18 @@ TEST_F(RoundRunnerTest, AsynchronousResultKeepsItsStamp) {
   EXPECT_EQ(tensor_->stamps[0].held, stamp);
 }
 
+TEST_F(RoundRunnerTest, ResultThatAFailedGenerationDoesNotTakeLeavesTheStampAsItIs) {
+  Plan(ReduceOp::kAccumulate);
+  PushAll();
+  generation_.state.Fail(MakeFailure(FailureKind::kPeerLost, "lost"));
+  generation_.state.End(/*decided=*/false);
+  const std::vector<std::byte> stamp(StampBytes(2), std::byte{5});
+  ASSERT_TRUE(link_->Deliver(generation_.FrameOf(FrameType::kStamp, *tensor_, 0), stamp).ok());
+  ASSERT_TRUE(Result(0, {5, 6}).ok());
+  EXPECT_EQ(tensor_->rounds.Held(0), Round(0));
+  EXPECT_THAT(tensor_->stamps[0].held, IsEmpty()) << "a new owner would take round 0 for round 1";
+}
+
 // A source that decides when contributions are ready, and when rounds may end.
 class HeldSource final : public ContributionSource {
  public:
@@ -275,6 +287,39 @@ TEST_F(HeldSourceTest, ResultOfAFormerOwnerIsNotDeliveredLate) {
   tensor_->owners[0].reported = true;  // a new owner was told that this node lacks the result
   source_.brought.at(0)(true);
   EXPECT_THAT(source_.delivered, IsEmpty());
+}
+
+class HeldAsynchronousTest : public HeldSourceTest {
+ protected:
+  void SetUp() override {
+    generation_.rounds.Use(&source_);
+    Plan(ReduceOp::kAccumulate);
+    PushAll();
+    for (const PartitionPush& push : source_.begun) generation_.rounds.OnReady(push);
+    source_.copies = true;
+    ASSERT_TRUE(Result(0, {5, 6}).ok());
+  }
+};
+
+TEST_F(HeldAsynchronousTest, NoLaterValueReplacesTheOneThatWaits) {
+  ASSERT_TRUE(Result(0, {7, 8}).ok());
+  source_.brought.at(0)(true);
+  EXPECT_THAT(source_.delivered, ElementsAre(0));
+  const Bytes slot = tensor_->ResultOf(0, Round(1));
+  EXPECT_EQ(std::vector<std::byte>(slot.begin(), slot.end()), FloatBytes({5, 6}));
+}
+
+TEST_F(HeldAsynchronousTest, UpdateIsSentAgainWhereTheNewOwnersAnswerMayHaveBeenRefused) {
+  link_->frames.clear();
+  tensor_->owners[0].version = PlanVersion(9);  // a new owner, which has said what comes next
+  source_.brought.at(0)(true);
+  EXPECT_THAT(source_.delivered, IsEmpty());
+  ASSERT_THAT(link_->types(), ElementsAre(FrameType::kContribution));
+  link_->frames.clear();
+  FrameHeader answer = generation_.FrameOf(FrameType::kResult, *tensor_, 0);
+  answer.plan_version = PlanVersion(9);
+  ASSERT_TRUE(link_->Deliver(answer, FloatBytes({7, 8})).ok());
+  EXPECT_EQ(source_.brought.size(), 2u);
 }
 
 }  // namespace

@@ -18,8 +18,9 @@ std::shared_ptr<NodeTensor> Make(uint32_t number, int32_t priority, uint64_t byt
   TensorShape shape{.name = "t",
                     .dtype = DType::kFloat32,
                     .op = ReduceOp::kSum,
-                    .dims = {static_cast<int64_t>(bytes / sizeof(float))}};
-  auto tensor = *NodeTensor::Create(number, shape, ranks);
+                    .dims = {static_cast<int64_t>(bytes / sizeof(float))},
+                    .participants = {}};
+  auto tensor = *NodeTensor::Create(number, shape, std::vector<bool>(ranks, true));
   tensor->priority = priority;
   tensor->SetPlan(TensorId(number), kMiB / sizeof(float),
                   std::vector<PartitionOwner>((bytes + kMiB - 1) / kMiB));

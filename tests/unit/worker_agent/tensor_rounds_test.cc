@@ -7,7 +7,7 @@ namespace addend {
 namespace {
 
 TEST(TensorRoundsTest, RoundIsReadyWhenAllLocalRanksHavePushed) {
-  TensorRounds rounds(2);
+  TensorRounds rounds(std::vector<bool>(2, true));
   ASSERT_TRUE(rounds.OnPush(1, Round(1), false).ok());
   EXPECT_FALSE(rounds.AllPushed());
   EXPECT_EQ(rounds.Missing(), std::vector<uint32_t>{0});
@@ -18,7 +18,7 @@ TEST(TensorRoundsTest, RoundIsReadyWhenAllLocalRanksHavePushed) {
 }
 
 TEST(TensorRoundsTest, RanksPushRoundsWithoutGapsOrRepetitions) {
-  TensorRounds rounds(2);
+  TensorRounds rounds(std::vector<bool>(2, true));
   EXPECT_FALSE(rounds.OnPush(0, Round(2), false).ok());
   ASSERT_TRUE(rounds.OnPush(0, Round(1), false).ok());
   EXPECT_FALSE(rounds.OnPush(0, Round(1), false).ok());
@@ -26,7 +26,7 @@ TEST(TensorRoundsTest, RanksPushRoundsWithoutGapsOrRepetitions) {
 }
 
 TEST(TensorRoundsTest, RoundEndsWithTheResultOfItsLastPartition) {
-  TensorRounds rounds(1);
+  TensorRounds rounds(std::vector<bool>(1, true));
   ASSERT_TRUE(rounds.OnPush(0, Round(1), false).ok());
   rounds.Start(3);
   EXPECT_FALSE(rounds.OnResult(2));
@@ -39,7 +39,7 @@ TEST(TensorRoundsTest, RoundEndsWithTheResultOfItsLastPartition) {
 }
 
 TEST(TensorRoundsTest, ResultOfAnOldRoundIsNotWanted) {
-  TensorRounds rounds(1);
+  TensorRounds rounds(std::vector<bool>(1, true));
   ASSERT_TRUE(rounds.OnPush(0, Round(1), false).ok());
   rounds.Start(1);
   EXPECT_TRUE(rounds.Wants(0, Round(1)));
@@ -54,7 +54,7 @@ TEST(TensorRoundsTest, ResultOfAnOldRoundIsNotWanted) {
 }
 
 TEST(TensorRoundsTest, HeldRoundIsThatOfTheLastResult) {
-  TensorRounds rounds(1);
+  TensorRounds rounds(std::vector<bool>(1, true));
   EXPECT_EQ(rounds.Held(0), Round(0)) << "no result so far";
   ASSERT_TRUE(rounds.OnPush(0, Round(1), false).ok());
   rounds.Start(2);
@@ -71,7 +71,7 @@ TEST(TensorRoundsTest, HeldRoundIsThatOfTheLastResult) {
 }
 
 TEST(TensorRoundsTest, NextRoundIsPushedByAllRanksAnew) {
-  TensorRounds rounds(2);
+  TensorRounds rounds(std::vector<bool>(2, true));
   EXPECT_FALSE(rounds.AnyPushed());
   ASSERT_TRUE(rounds.OnPush(0, Round(1), false).ok());
   EXPECT_TRUE(rounds.AnyPushed());
@@ -85,13 +85,27 @@ TEST(TensorRoundsTest, NextRoundIsPushedByAllRanksAnew) {
 }
 
 TEST(TensorRoundsTest, PartitionTakesASingleResult) {
-  TensorRounds rounds(1);
+  TensorRounds rounds(std::vector<bool>(1, true));
   ASSERT_TRUE(rounds.OnPush(0, Round(1), false).ok());
   rounds.Start(2);
   rounds.OnResult(1);
   EXPECT_FALSE(rounds.Wants(1, Round(1)));
   EXPECT_TRUE(rounds.Wants(0, Round(1)));
   EXPECT_FALSE(rounds.Wants(2, Round(1))) << "no such partition";
+}
+
+TEST(TensorRoundsTest, RankThatTakesNoPartIsNotAwaited) {
+  TensorRounds rounds(std::vector<bool>{true, false, true});
+  EXPECT_FALSE(rounds.TakesPart(1));
+  EXPECT_FALSE(rounds.HasPushed(1));
+  ASSERT_TRUE(rounds.OnPush(0, Round(1), false).ok());
+  EXPECT_EQ(rounds.Missing(), std::vector<uint32_t>{2});
+  ASSERT_TRUE(rounds.OnPush(2, Round(1), false).ok());
+  EXPECT_TRUE(rounds.AllPushed());
+  rounds.Start(0);
+  rounds.Finish();
+  EXPECT_FALSE(rounds.AnyPushed());
+  EXPECT_FALSE(rounds.TakesPart(1));
 }
 
 }  // namespace

@@ -54,6 +54,36 @@ TEST_F(TensorTableTest, OtherDeclarationOfTheNameIsAMismatch) {
                                                   "sum by rank 3 (both on node 1)"));
   EXPECT_EQ(conflicting_, tensor);
   EXPECT_EQ(table_.Attached(tensor->number, 1), nullptr);
+  EXPECT_THAT(reports_.said, ElementsAre("declare t", "declare t")) << "the other nodes hear of it";
+}
+
+TEST_F(TensorTableTest, NameIsFreeAgainAfterAMismatch) {
+  const auto tensor = Attach(0, Floats("t", 4));
+  EXPECT_FALSE(table_.Attach(1, Floats("t", 5), &conflicting_).ok());
+  conflicting_->error = absl::FailedPreconditionError("differs");
+  const auto next = Attach(1, Floats("t", 4));
+  EXPECT_NE(next, tensor) << "the rank has done with the first";
+  EXPECT_FALSE(table_.Release(tensor, 0)) << "the refusal on its way would be taken for the next";
+  tensor->agreement.refused = true;
+  EXPECT_TRUE(TensorTable::IsDone(*tensor));
+  table_.Remove(tensor);
+  EXPECT_EQ(Attach(0, Floats("t", 4)), next);
+  EXPECT_EQ(table_.ByName("t"), next);
+}
+
+TEST_F(TensorTableTest, MismatchBehindATensorInUseIsToldWhenItsTurnHasCome) {
+  const auto first = Attach(0, Floats("t", 4));
+  Attach(1, Floats("t", 4));
+  Release(first, 0);
+  const auto second = Attach(0, Floats("t", 5));
+  Release(first, 1);
+  EXPECT_FALSE(table_.Attach(1, Floats("t", 6), &conflicting_).ok());
+  conflicting_->error = absl::FailedPreconditionError("differs");
+  Release(second, 0);
+  reports_.said.clear();
+  EnterPlan(first);
+  table_.Remove(first);
+  EXPECT_THAT(reports_.said, ElementsAre("undeclare t", "declare t", "declare t"));
 }
 
 TEST_F(TensorTableTest, NameIsUndeclaredWhenAllRanksHaveReleasedIt) {
@@ -88,6 +118,7 @@ TEST_F(TensorTableTest, RefusedTensorIsRemovedWhenAllRanksHaveReleasedIt) {
   const auto tensor = Attach(0, Floats("t", 4));
   Attach(1, Floats("t", 4));
   tensor->error = absl::InternalError("refused");
+  tensor->agreement.refused = true;
   EXPECT_FALSE(table_.Release(tensor, 0));
   EXPECT_TRUE(table_.Release(tensor, 1));
 }
@@ -133,14 +164,14 @@ TEST_F(TensorTableTest, NamesTheFirstErrorOfATensor) {
 }
 
 TEST(ReadShapeTest, RefusesNamesAndShapesThatNoTensorHas) {
-  const auto shape = ReadShape({.shape = {3, 4}, .name = "t"});
+  const auto shape = ReadShape({.shape = {3, 4}, .text = "t"}, 4);
   ASSERT_TRUE(shape.ok());
   EXPECT_EQ(shape->elements(), 12u);
-  EXPECT_FALSE(ReadShape({.dtype = static_cast<DType>(kDTypes), .name = "t"}).ok());
-  EXPECT_FALSE(ReadShape({.op = static_cast<ReduceOp>(kReduceOps), .name = "t"}).ok());
-  EXPECT_FALSE(ReadShape({.name = ""}).ok());
-  EXPECT_FALSE(ReadShape({.name = "\xff"}).ok());
-  EXPECT_FALSE(ReadShape({.shape = {-1}, .name = "t"}).ok());
+  EXPECT_FALSE(ReadShape({.dtype = static_cast<DType>(kDTypes), .text = "t"}, 4).ok());
+  EXPECT_FALSE(ReadShape({.op = static_cast<ReduceOp>(kReduceOps), .text = "t"}, 4).ok());
+  EXPECT_FALSE(ReadShape({.text = ""}, 4).ok());
+  EXPECT_FALSE(ReadShape({.text = "\xff"}, 4).ok());
+  EXPECT_FALSE(ReadShape({.shape = {-1}, .text = "t"}, 4).ok());
 }
 
 }  // namespace

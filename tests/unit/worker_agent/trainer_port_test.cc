@@ -177,7 +177,7 @@ class TrainerLinkTest : public ::testing::Test {
 TEST_F(TrainerLinkTest, MessageArrivesWithDimensionsTextAndDescriptor) {
   const UniqueFd file(::memfd_create("lent", 0));
   trainer_->Send(PacketOf(ipc::DeclareMessage{
-                     .request = 7, .dtype = DType::kFloat32, .shape = {2, 300}, .name = "weights"}),
+                     .request = 7, .dtype = DType::kFloat32, .shape = {2, 300}, .text = "weights"}),
                  {file.get()});
   loop_.Turn();
   ASSERT_THAT(events_.heard, SizeIs(1));
@@ -273,13 +273,13 @@ TEST_F(TrainerLinkTest, MessageWithTooManyDimensionsIsRefused) {
 
 TEST_F(TrainerLinkTest, MessageWithTooLongATextIsRefused) {
   const std::string name(ipc::kMaxNameBytes + 1, 'n');
-  ExpectRefusal(PacketOf(ipc::DeclareMessage{.shape = {}, .name = name}), "do not add up");
+  ExpectRefusal(PacketOf(ipc::DeclareMessage{.shape = {}, .text = name}), "do not add up");
 }
 
 TEST_F(TrainerLinkTest, LargestMessageIsTaken) {
   const std::string name(ipc::kMaxNameBytes, 'n');
   trainer_->Send(
-      PacketOf(ipc::DeclareMessage{.shape = std::vector<int64_t>(ipc::kMaxDims, 1), .name = name}));
+      PacketOf(ipc::DeclareMessage{.shape = std::vector<int64_t>(ipc::kMaxDims, 1), .text = name}));
   loop_.Turn();
   ASSERT_THAT(events_.heard, SizeIs(1));
   EXPECT_THAT(events_.heard[0].dims, SizeIs(ipc::kMaxDims));
