@@ -72,7 +72,12 @@ std::vector<std::byte> Oracle::Contribution(const JobPlan& job, const Generation
   WithType(setting.dtype, [&](auto zero) {
     using T = decltype(zero);
     if (setting.asynchronous()) {
-      const T one = rank % job.local_size == 0 ? 1 : 0;
+      // The first of the node's ranks that take part.
+      bool first = true;
+      for (uint32_t other = rank - rank % job.local_size; other < rank; ++other) {
+        first = first && !setting.TakesPart(other);
+      }
+      const T one = first ? 1 : 0;
       for (uint64_t i = rank / job.local_size; i < setting.elements; i += job.nodes) {
         std::memcpy(bytes.data() + i * sizeof(T), &one, sizeof(T));
       }
@@ -111,9 +116,11 @@ std::vector<std::byte> Oracle::Reference(const JobPlan& job, const GenerationId&
       if (without.contains(node)) continue;
       std::vector<std::byte> local;
       for (uint32_t l = 0; l < job.local_size; ++l) {
-        add(&local, Contribution(job, generation, tensor, round, node * job.local_size + l));
+        const uint32_t rank = node * job.local_size + l;
+        if (!setting.TakesPart(rank)) continue;
+        add(&local, Contribution(job, generation, tensor, round, rank));
       }
-      add(&sum, local);
+      if (!local.empty()) add(&sum, local);
     }
   });
   return sum;
@@ -196,8 +203,8 @@ void Oracle::CheckSum(const JobPlan& job, const GenerationId& generation, size_t
     for (size_t i = 0; i < nodes.size(); ++i) {
       if (mask >> i & 1) without.insert(nodes[i]);
     }
-    if (without.size() < job.nodes) {
-      allowed.push_back(Reference(job, generation, tensor, round, without));
+    if (auto sum = Reference(job, generation, tensor, round, without); !sum.empty()) {
+      allowed.push_back(std::move(sum));
     }
   }
   const size_t width = SizeOf(setting.dtype);
@@ -291,13 +298,18 @@ void Oracle::OnFailure(const JobPlan& job, uint32_t rank, const client::Error& e
 void Oracle::OnEnd(const JobPlan& job, const GenerationId& generation, uint32_t rank,
                    const std::vector<uint64_t>& rounds) {
   if (job.shrink || may_fail_.contains(&job) || !excused_all_.empty()) return;
-  const auto& [first, firsts] = ended_.try_emplace({&job, generation}, rank, rounds).first->second;
+  auto& firsts = ended_[{&job, generation}];
+  firsts.resize(rounds.size());
   for (size_t i = 0; i < rounds.size(); ++i) {
-    if (job.tensors[i].asynchronous() || rounds[i] == firsts[i]) continue;
+    if (job.tensors[i].asynchronous() || rounds[i] == kNoRounds) continue;
+    auto& first = firsts[i];
+    if (!first) first = {rank, rounds[i]};
+    if (rounds[i] == first->second) continue;
     world_->Violate(absl::StrFormat(
         "job %s, generation %d fails after round %d of tensor %s on rank %d, and after round %d "
         "on rank %d",
-        job.name, generation.second, firsts[i], job.tensors[i].name, first, rounds[i], rank));
+        job.name, generation.second, first->second, job.tensors[i].name, first->first, rounds[i],
+        rank));
   }
 }
 

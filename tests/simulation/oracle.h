@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -28,7 +29,11 @@ struct TensorSetting {
   uint64_t elements = 0;
   uint64_t bytes() const { return elements * SizeOf(dtype); }
   bool asynchronous() const { return op == ReduceOp::kAccumulate; }
-  uint32_t root = 0;  // the rank whose contribution is broadcast
+  uint32_t root = 0;                     // the rank whose contribution is broadcast
+  std::set<uint32_t> participants = {};  // empty: all ranks
+  bool TakesPart(uint32_t rank) const {
+    return participants.empty() || participants.contains(rank);
+  }
   // The rank contributes values, and not only its presence.
   bool Contributes(uint32_t rank) const { return op != ReduceOp::kBroadcast || rank == root; }
 };
@@ -70,6 +75,8 @@ class Oracle {
   void OnLeave(const JobPlan& job, uint32_t rank);
   // A rank's job has failed.
   void OnFailure(const JobPlan& job, uint32_t rank, const client::Error& error);
+  // Of a tensor in which a rank takes no part.
+  static constexpr uint64_t kNoRounds = std::numeric_limits<uint64_t>::max();
   // A rank's generation has failed, after so many rounds of each tensor. The owners have decided on
   // the rounds that its node had started.
   void OnEnd(const JobPlan& job, const GenerationId& generation, uint32_t rank,
@@ -111,7 +118,7 @@ class Oracle {
                    uint64_t round, uint32_t rank, Bytes result, const std::string& whose);
   std::vector<std::byte> Reference(const JobPlan& job, const GenerationId& generation,
                                    size_t tensor, uint64_t round,
-                                   const std::set<uint32_t>& without) const;
+                                   const std::set<uint32_t>& without) const;  // empty: no rank
 
   World* const world_;
   const bool short_of_memory_;
@@ -128,8 +135,9 @@ class Oracle {
   // value.
   std::map<std::tuple<const JobPlan*, GenerationId, size_t, uint32_t>, uint64_t> begun_;
   std::map<std::tuple<const JobPlan*, uint32_t, size_t>, std::vector<double>> latest_;
-  // By job and generation that has failed: a rank, and its rounds of each tensor.
-  std::map<std::pair<const JobPlan*, GenerationId>, std::pair<uint32_t, std::vector<uint64_t>>>
+  // By job and generation that has failed: of each tensor a rank, and its rounds.
+  std::map<std::pair<const JobPlan*, GenerationId>,
+           std::vector<std::optional<std::pair<uint32_t, uint64_t>>>>
       ended_;
   // By job, generation, tensor, partition and version: server and shard.
   using Version = std::tuple<uint64_t, uint32_t, uint32_t, int, uint64_t>;

@@ -24,6 +24,18 @@ namespace {
 constexpr int32_t kJoinAgain = 1;  // a node waits to be let in (addend.torch.ElasticState)
 constexpr int32_t kStop = 2;
 
+client::Declaration DeclarationOf(const JobPlan& job, const TensorSetting& setting) {
+  client::Declaration declaration{
+      .name = setting.name,
+      .shape = {static_cast<int64_t>(setting.elements)},
+      .dtype = setting.dtype,
+      .op = setting.op,
+  };
+  if (setting.participants.empty()) return declaration;
+  declaration.participants = Participants::Of(setting.participants, job.ranks()).value();
+  return declaration;
+}
+
 }  // namespace
 
 // The client's logic above the socket, put together as a Context does.
@@ -184,9 +196,11 @@ void Rank::Joined() {
                                                        .elements = 1}
                                        : job_->tensors[i];
     std::shared_ptr<client::Tensor> tensor;
-    const Error error = client_->operations.StartDeclaration(
-        setting.name, {static_cast<int64_t>(setting.elements)}, setting.dtype, setting.op, &tensor);
-    if (!error.ok()) return Fail(error);
+    if (setting.TakesPart(rank())) {
+      const Error error =
+          client_->operations.StartDeclaration(DeclarationOf(*job_, setting), &tensor);
+      if (!error.ok()) return Fail(error);
+    }
     client_->tensors.push_back(std::move(tensor));
   }
 }
@@ -197,6 +211,7 @@ void Rank::Advance() {
   if (const Error failure = client_->Failure(); !failure.ok()) return Fail(failure);
   if (state_ == State::kDeclaring) {
     for (const auto& tensor : client_->tensors) {
+      if (tensor == nullptr) continue;
       if (!tensor->declared) return;
       if (!tensor->refusal.ok()) return Fail(tensor->refusal);
     }
@@ -227,7 +242,7 @@ bool Rank::DeclareAnew() {
   if (job_->redeclared_every == 0 || step % job_->redeclared_every != 0) return true;
   const size_t index = step / job_->redeclared_every % job_->tensors.size();
   const TensorSetting& setting = job_->tensors[index];
-  if (setting.asynchronous() || declared_at_ == step) return true;
+  if (setting.asynchronous() || declared_at_ == step || !setting.TakesPart(rank())) return true;
   if (declaring_ != nullptr) {
     if (!declaring_->declared) return false;
     const std::shared_ptr<client::Tensor> tensor = std::exchange(declaring_, nullptr);
@@ -241,9 +256,7 @@ bool Rank::DeclareAnew() {
   if (!open_.empty()) return false;
   Error error = client_->operations.Undeclare(client_->tensors[index]);
   if (error.ok()) {
-    error =
-        client_->operations.StartDeclaration(setting.name, {static_cast<int64_t>(setting.elements)},
-                                             setting.dtype, setting.op, &declaring_);
+    error = client_->operations.StartDeclaration(DeclarationOf(*job_, setting), &declaring_);
   }
   if (error.ok()) {
     client_->tensors[index] = declaring_;
@@ -265,6 +278,7 @@ void Rank::PushStep() {
     std::swap(order[i], order[random.Below(i + 1)]);
   }
   for (const size_t i : order) {
+    if (client_->tensors[i] == nullptr) continue;
     Step::One& one = step->tensors[i];
     if (i == job_->tensors.size()) {
       const bool waits = client_->reader.nodes_waiting() > 0;
@@ -293,12 +307,15 @@ void Rank::PushStep() {
 // True if the first open step is complete.
 bool Rank::TakeStep() {
   Step& step = *open_.front();
-  for (const Step::One& one : step.tensors) {
+  for (size_t i = 0; i < step.tensors.size(); ++i) {
+    const Step::One& one = step.tensors[i];
+    if (client_->tensors[i] == nullptr) continue;
     if (one.operation == nullptr || !one.operation->done) return false;
   }
   const uint64_t round = steps_ + 1;
   for (size_t i = 0; i < step.tensors.size(); ++i) {
     const Step::One& one = step.tensors[i];
+    if (client_->tensors[i] == nullptr) continue;
     if (!one.operation->error.ok()) {
       Fail(one.operation->error);
       return false;
@@ -315,7 +332,9 @@ bool Rank::TakeStep() {
       joins_again_ = stop == kJoinAgain;
     }
   }
-  for (const Step::One& one : step.tensors) client_->operations.Release(one.operation);
+  for (const Step::One& one : step.tensors) {
+    if (one.operation != nullptr) client_->operations.Release(one.operation);
+  }
   open_.pop_front();
   ++steps_;
   return true;
@@ -342,6 +361,9 @@ std::vector<uint64_t> Rank::CompleteRounds() const {
       const auto& operation = step->tensors[i].operation;
       if (operation != nullptr && operation->done && operation->error.ok()) ++rounds[i];
     }
+  }
+  for (size_t i = 0; i < rounds.size(); ++i) {
+    if (!job_->tensors[i].TakesPart(rank())) rounds[i] = Oracle::kNoRounds;
   }
   return rounds;
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 
 namespace addend::simulation {
 namespace {
@@ -37,6 +38,18 @@ TensorSetting DrawTensor(Random* random, size_t number) {
   tensor.op = random->OneIn(2) ? ReduceOp::kSum : kOps[random->Below(std::size(kOps))];
   tensor.elements = random->Between(1, uint64_t{1} << random->Below(12));
   return tensor;
+}
+
+// One to all of the job's ranks, the root of a broadcast among them.
+void DrawParticipants(Random* random, const JobPlan& job, TensorSetting* tensor) {
+  const uint64_t wanted = random->Between(1, job.ranks());
+  while (tensor->participants.size() < wanted) {
+    tensor->participants.insert(static_cast<uint32_t>(random->Below(job.ranks())));
+  }
+  if (tensor->TakesPart(tensor->root)) return;
+  auto root = tensor->participants.begin();
+  std::advance(root, static_cast<ptrdiff_t>(random->Below(wanted)));
+  tensor->root = *root;
 }
 
 }  // namespace
@@ -170,6 +183,12 @@ Schedule Draw(uint64_t seed, bool power_loss) {
     plan.bandwidth_bps = 1e6 * static_cast<double>(uint64_t{1} << random.Below(8));
   }
   for (JobPlan& job : plan.jobs) job.encrypts = random.OneIn(4);
+  for (JobPlan& job : plan.jobs) {
+    if (job.ranks() == 1 || !random.OneIn(3)) continue;
+    for (TensorSetting& tensor : job.tensors) {
+      if (random.OneIn(2)) DrawParticipants(&random, job, &tensor);
+    }
+  }
   return schedule;
 }
 
@@ -199,6 +218,9 @@ std::string Describe(const Schedule& schedule) {
     for (const TensorSetting& tensor : job.tensors) {
       text += absl::StrFormat(", %s: %s %s of %d", tensor.name, std::string(Name(tensor.dtype)),
                               std::string(Name(tensor.op)), tensor.elements);
+      if (!tensor.participants.empty()) {
+        text += " by ranks " + absl::StrJoin(tensor.participants, " ");
+      }
     }
   }
   for (const Fault& fault : schedule.faults) {
