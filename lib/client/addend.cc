@@ -104,6 +104,17 @@ Error CheckDeviceDtype(const Tensor& tensor, addend_dtype dtype) {
                    static_cast<int>(dtype));
 }
 
+// Declares the tensor to the object's context; afterwards the object is the tensor's.
+Error Declare(Declaration declaration, Object* object, addend_tensor** tensor) {
+  Error error = object->context->operations().Declare(std::move(declaration), &object->tensor);
+  if (!error.ok()) return error;
+  object->kind = Kind::kTensor;
+  const uint64_t id = object->tensor->id;
+  Objects::Get().Put(id, std::move(*object));
+  *tensor = Objects::ToOpaque<addend_tensor>(id);
+  return {};
+}
+
 }  // namespace
 }  // namespace addend::client
 
@@ -143,16 +154,23 @@ addend_code addend_declare(addend_context* context, const char* name, const int6
     if (tensor == nullptr) return NullArgument("tensor");
     Declaration declaration;
     Error error = CheckDeclaration(name, shape, dims, dtype, op, &declaration);
+    return error.ok() ? Declare(std::move(declaration), &object, tensor) : error;
+  });
+}
+
+addend_code addend_declare_among(addend_context* context, const char* name, const int64_t* shape,
+                                 int32_t dims, addend_dtype dtype, addend_op op,
+                                 const int32_t* participants, int32_t count,
+                                 addend_tensor** tensor) {
+  return With(context, Kind::kContext, [&](Object& object) -> Error {
+    if (tensor == nullptr) return NullArgument("tensor");
+    Declaration declaration;
+    Error error = CheckDeclaration(name, shape, dims, dtype, op, &declaration);
     if (!error.ok()) return error;
-    error = object.context->operations().Declare(
-        std::move(declaration.name), std::move(declaration.shape),
-        static_cast<addend::DType>(dtype), static_cast<addend::ReduceOp>(op), &object.tensor);
-    if (!error.ok()) return error;
-    object.kind = Kind::kTensor;
-    const uint64_t id = object.tensor->id;
-    Objects::Get().Put(id, std::move(object));
-    *tensor = Objects::ToOpaque<addend_tensor>(id);
-    return {};
+    const Place& place = object.context->place();
+    error = CheckParticipants(name, participants, count, place.size, place.rank,
+                              &declaration.participants);
+    return error.ok() ? Declare(std::move(declaration), &object, tensor) : error;
   });
 }
 

@@ -122,6 +122,15 @@ int32_t addend_nodes_waiting(const addend_context* context);
  * addend_undeclare or addend_shutdown. */
 addend_code addend_declare(addend_context* context, const char* name, const int64_t* shape,
                            int32_t dims, addend_dtype dtype, addend_op op, addend_tensor** tensor);
+/* The same for some ranks of the job: `participants` are `count` of them, this rank included, in
+ * any order. Only they take part in its rounds, and Average divides by their number. All of them
+ * must name the same ranks. A rank may take part in any number of tensors of any ranks, and the
+ * order of the declarations does not matter. Its rounds are in host memory: addend_push_pull_device
+ * refuses the tensor, unless the participants are all ranks. */
+addend_code addend_declare_among(addend_context* context, const char* name, const int64_t* shape,
+                                 int32_t dims, addend_dtype dtype, addend_op op,
+                                 const int32_t* participants, int32_t count,
+                                 addend_tensor** tensor);
 /* Undeclares the tensor; its memory is freed once all local ranks have undeclared it. Fails with
  * ADDEND_ERROR_STATE while an operation on the tensor is pending. Afterwards the name may be
  * declared with another shape. */

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <limits>
+#include <span>
 
 #include "lib/base/types.h"
 #include "lib/client/ipc.h"
@@ -110,6 +111,37 @@ Error CheckDeclaration(const char* name, const int64_t* shape, int32_t dims, add
   if (!error.ok()) return error;
   declaration->name = name;
   declaration->shape.assign(shape, shape + dims);
+  declaration->dtype = static_cast<DType>(dtype);
+  declaration->op = static_cast<ReduceOp>(op);
+  return {};
+}
+
+Error CheckParticipants(const char* name, const int32_t* ranks, int32_t count, int32_t size,
+                        int32_t rank, Participants* participants) {
+  if (ranks == nullptr || count < 1) {
+    return MakeError(ADDEND_ERROR_INVALID, "tensor \"%s\" has an empty list of participants", name);
+  }
+  for (int32_t i = 0; i < count; ++i) {
+    if (ranks[i] < 0 || ranks[i] >= size) {
+      return MakeError(ADDEND_ERROR_INVALID,
+                       "tensor \"%s\" names rank %d as a participant, but the job has ranks 0..%d",
+                       name, ranks[i], size - 1);
+    }
+  }
+  const auto among =
+      Participants::Of(std::span(ranks, static_cast<size_t>(count)), static_cast<uint64_t>(size));
+  if (!among) {
+    return MakeError(ADDEND_ERROR_INVALID,
+                     "tensor \"%s\" names rank %zu or a later rank as a participant: ranks from "
+                     "there on can only take part in tensors of all ranks",
+                     name, Participants::kMaxBits);
+  }
+  if (!among->Contains(static_cast<uint64_t>(rank))) {
+    return MakeError(ADDEND_ERROR_INVALID,
+                     "rank %d declares tensor \"%s\" of %s, to which it does not belong", rank,
+                     name, among->Text().c_str());
+  }
+  *participants = *among;
   return {};
 }
 

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/base/participants.h"
+#include "lib/base/types.h"
 #include "lib/client/addend.h"
 #include "lib/client/error.h"
 
@@ -14,11 +16,20 @@ namespace addend::client {
 struct Declaration {
   std::string name;
   std::vector<int64_t> shape;
+  DType dtype{};
+  ReduceOp op{};
+  Participants participants = {};
+
+  bool operator==(const Declaration&) const = default;
 };
 
 // The name has to be UTF-8 because the messages that carry it require UTF-8.
 Error CheckDeclaration(const char* name, const int64_t* shape, int32_t dims, addend_dtype dtype,
                        addend_op op, Declaration* declaration);
+
+// `size`, `rank`: of the job, and of this process in it. The ranks may come in any order.
+Error CheckParticipants(const char* name, const int32_t* ranks, int32_t count, int32_t size,
+                        int32_t rank, Participants* participants);
 
 // UTF-8 as the Unicode standard defines it: no overlong forms, no surrogates.
 bool IsUtf8(std::string_view text);

@@ -47,6 +47,11 @@ Error Context::Open(const Settings& settings, std::shared_ptr<Context>* context)
 
 Error Context::PushFromDevice(const std::shared_ptr<Tensor>& tensor, const DeviceMemory& memory,
                               int32_t priority, std::shared_ptr<Operation>* operation) {
+  if (!tensor->participants.all()) {
+    return MakeError(ADDEND_ERROR_INVALID,
+                     "tensor \"%s\" of %s cannot be pushed from a GPU: push it from host memory",
+                     tensor->name.c_str(), tensor->participants.Text().c_str());
+  }
   void* const here = tensor->contribution->data();
   if (tensor->bytes == 0) {  // an empty tensor needs no work on the GPU
     return operations_.Push(tensor, memory.in == nullptr ? nullptr : here, nullptr, priority,

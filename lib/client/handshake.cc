@@ -1,8 +1,10 @@
 // The beginning of a connection: INIT, progress while the job waits for ranks, and the reply.
 #include "lib/client/handshake.h"
 
+#include <algorithm>
 #include <chrono>
 #include <string>
+#include <utility>
 
 #include "lib/client/messages.h"
 
@@ -10,12 +12,7 @@ namespace addend::client {
 namespace {
 
 constexpr int kSayEveryMs = 10000;
-
-int64_t NowMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
+constexpr int kQuietMs = 2000;  // at the start
 
 Error ReadReply(const Packet& packet, const std::string& path, Place* place) {
   const auto reply = packet.Decode<ipc::InitReplyMessage>();
@@ -52,12 +49,38 @@ Error OnPacket(const Packet& packet, const std::string& path, ProgressPrinter* p
 
 }  // namespace
 
+int64_t ProgressPrinter::SteadyNowMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
 void ProgressPrinter::Print(const std::string& text) {
-  const int64_t now_ms = NowMs();
+  const int64_t now_ms = now_ms_();
+  if (first_ms_ == 0) first_ms_ = now_ms;
+  if (when_ == When::kStart && now_ms - first_ms_ < kQuietMs) {
+    held_back_ = text;
+  } else {
+    held_back_.clear();
+    PrintAt(now_ms, text);
+  }
+}
+
+int ProgressPrinter::HeldBackForMs() const {
+  if (held_back_.empty()) return -1;
+  return static_cast<int>(std::max<int64_t>(0, first_ms_ + kQuietMs - now_ms_()));
+}
+
+void ProgressPrinter::Release() {
+  const std::string text = std::exchange(held_back_, {});
+  PrintAt(now_ms_(), text);
+}
+
+void ProgressPrinter::PrintAt(int64_t now_ms, const std::string& text) {
   if (text.empty() || (text == last_ && now_ms - last_ms_ < kSayEveryMs)) return;
   last_ = text;
   last_ms_ = now_ms;
-  if (first_ms_ == 0) first_ms_ = now_ms;
+  if (when_ == When::kRunning) return Say(text);
   Say(text + Format(", %lld s", static_cast<long long>((now_ms - first_ms_) / 1000)));
 }
 
@@ -68,14 +91,20 @@ Error JoinJob(const Settings& settings, std::unique_ptr<AgentSocket>* socket, Pl
                               settings.local_size, settings.job};
   (*socket)->Send(init.Encode());
 
-  ProgressPrinter progress;
+  ProgressPrinter progress(ProgressPrinter::When::kStart);
   const std::string& path = settings.socket;
   for (bool finished = false; !finished;) {
     Packet packet;
     AgentSocket::Event event;
-    error = (*socket)->Receive(kSayEveryMs, &packet, &event);
+    const int held_back_ms = progress.HeldBackForMs();
+    if (held_back_ms == 0) {
+      progress.Release();
+      continue;
+    }
+    error = (*socket)->Receive(held_back_ms > 0 ? held_back_ms : kSayEveryMs, &packet, &event);
     if (!error.ok()) return error;
     if (event == AgentSocket::Event::kTimeout) {
+      if (held_back_ms > 0) continue;
       progress.Print(Format("waiting for the agent at %s to answer", path.c_str()));
     } else if (event == AgentSocket::Event::kClosed) {
       return MakeError(ADDEND_ERROR_PEER_LOST,

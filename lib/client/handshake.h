@@ -21,13 +21,30 @@ struct Place {
   int32_t num_nodes = 1;
 };
 
-// Prints the agent's progress texts: each change at once, an unchanged text again after 10 s. One
-// thread.
+// Prints the agent's progress texts: each change at once, an unchanged text again after 10 s. At
+// the start of a job (kStart) it says how long that has taken, and prints nothing in the first two
+// seconds: most jobs have begun by then. One thread.
 class ProgressPrinter {
  public:
+  enum class When { kStart, kRunning };
+
+  using NowMs = int64_t (*)();
+  static int64_t SteadyNowMs();
+
+  explicit ProgressPrinter(When when, NowMs now_ms = &SteadyNowMs) : when_(when), now_ms_(now_ms) {}
+
   void Print(const std::string& text);
+  // How long a text is still to be held back, 0 if it is due; -1: none is held back.
+  int HeldBackForMs() const;
+  // Prints the text that was held back last.
+  void Release();
 
  private:
+  void PrintAt(int64_t now_ms, const std::string& text);
+
+  const When when_;
+  const NowMs now_ms_;
+  std::string held_back_;
   std::string last_;
   int64_t last_ms_ = 0;
   int64_t first_ms_ = 0;

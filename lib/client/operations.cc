@@ -35,8 +35,11 @@ std::string ToText(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
-std::string Describe(const std::vector<int64_t>& shape, DType dtype, ReduceOp op) {
-  return std::string(Name(dtype)) + ToText(shape) + " " + std::string(Name(op));
+std::string Describe(const Declaration& declaration) {
+  const std::string text = std::string(Name(declaration.dtype)) + ToText(declaration.shape) + " " +
+                           std::string(Name(declaration.op));
+  if (declaration.participants.all()) return text;
+  return text + " of " + declaration.participants.Text();
 }
 
 }  // namespace
@@ -52,41 +55,44 @@ Error Operations::Usable(const Lock&) const {
   return failure_;
 }
 
-Error Operations::Declare(std::string name, std::vector<int64_t> shape, DType dtype, ReduceOp op,
-                          std::shared_ptr<Tensor>* tensor) {
-  Error error = StartDeclaration(std::move(name), std::move(shape), dtype, op, tensor);
+Error Operations::Declare(Declaration declaration, std::shared_ptr<Tensor>* tensor) {
+  Error error = StartDeclaration(std::move(declaration), tensor);
   return error.ok() ? AwaitDeclaration(*tensor) : error;
 }
 
-Error Operations::StartDeclaration(std::string name, std::vector<int64_t> shape, DType dtype,
-                                   ReduceOp op, std::shared_ptr<Tensor>* tensor) {
+Error Operations::StartDeclaration(Declaration declaration, std::shared_ptr<Tensor>* tensor) {
   const Lock lock(mu_);
   Error error = Usable(lock);
   if (!error.ok()) return error;
-  const auto found = by_name_.find(name);
+  const auto found = by_name_.find(declaration.name);
   if (found != by_name_.end()) {
     const std::shared_ptr<Tensor> known = found->second;
-    if (known->shape != shape || known->dtype != dtype || known->op != op) {
+    const Declaration former{known->name, known->shape, known->dtype, known->op,
+                             known->participants};
+    if (former != declaration) {
       return MakeError(ADDEND_ERROR_MISMATCH,
                        "tensor \"%s\" is declared as %s in this process, and now as %s; undeclare "
                        "it first or choose another name",
-                       name.c_str(), Describe(known->shape, known->dtype, known->op).c_str(),
-                       Describe(shape, dtype, op).c_str());
+                       known->name.c_str(), Describe(former).c_str(),
+                       Describe(declaration).c_str());
     }
     *tensor = known;
     return {};
   }
   auto made = std::make_shared<Tensor>();
   made->id = Objects::Get().NewId();
-  made->name = std::move(name);
-  made->shape = std::move(shape);
-  made->dtype = dtype;
-  made->op = op;
-  made->bytes = SizeOf(dtype);
+  made->name = std::move(declaration.name);
+  made->shape = std::move(declaration.shape);
+  made->dtype = declaration.dtype;
+  made->op = declaration.op;
+  made->participants = std::move(declaration.participants);
+  made->bytes = SizeOf(made->dtype);
   for (const int64_t dimension : made->shape) made->bytes *= static_cast<size_t>(dimension);
   by_name_[made->name] = made;
   by_request_[made->id] = made;
-  const ipc::DeclareMessage message{made->id, dtype, op, made->shape, made->name};
+  const std::string& participants = made->participants.bits();
+  const ipc::DeclareMessage message{
+      made->id, made->dtype, made->op, made->shape, made->name + participants, participants.size()};
   send_(message.Encode());
   *tensor = std::move(made);
   return {};

@@ -25,6 +25,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "lib/client/arguments.h"
 #include "lib/client/copy.h"
 #include "lib/client/device_rounds.h"
 #include "lib/client/error.h"
@@ -45,11 +46,9 @@ class Operations {
   // ---- the caller's threads: any thread but the reader's ----
   // Blocks until the agent answers. Declaring a name again returns the same tensor, or
   // ADDEND_ERROR_MISMATCH if the declaration differs.
-  Error Declare(std::string name, std::vector<int64_t> shape, DType dtype, ReduceOp op,
-                std::shared_ptr<Tensor>* tensor);
+  Error Declare(Declaration declaration, std::shared_ptr<Tensor>* tensor);
   // The two halves of Declare(): the first does not block.
-  Error StartDeclaration(std::string name, std::vector<int64_t> shape, DType dtype, ReduceOp op,
-                         std::shared_ptr<Tensor>* tensor);
+  Error StartDeclaration(Declaration declaration, std::shared_ptr<Tensor>* tensor);
   Error AwaitDeclaration(const std::shared_ptr<Tensor>& tensor);
   // ADDEND_ERROR_STATE while a round is pending.
   Error Undeclare(const std::shared_ptr<Tensor>& tensor);

@@ -61,7 +61,7 @@ class AgentReader {
   Operations* const operations_;
   DeviceRounds* const device_rounds_;
   std::thread thread_;
-  ProgressPrinter progress_;  // used by the thread
+  ProgressPrinter progress_{ProgressPrinter::When::kRunning};  // used by the thread
   std::atomic<int32_t> nodes_present_;
   std::atomic<int32_t> nodes_waiting_{0};
 };

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/participants.h"
 #include "lib/base/types.h"
 #include "lib/client/device.h"
 #include "lib/client/error.h"
@@ -62,6 +63,7 @@ struct Tensor {
   std::vector<int64_t> shape;
   DType dtype{};
   ReduceOp op{};
+  Participants participants;
   size_t bytes = 0;
 
   // Written by the reader's thread before `declared`, constant afterwards.

@@ -16,6 +16,7 @@
 #include <span>
 #include <utility>
 
+#include "lib/base/participants.h"
 #include "lib/reduce/reduce.h"
 
 namespace addend {
@@ -70,6 +71,7 @@ struct FakeAgent::Tensor {
   std::vector<int64_t> shape;
   DType dtype{};
   ReduceOp op{};
+  Participants participants;
   size_t elements = 1;
   uint64_t round = 1;
   Memory results;
@@ -231,6 +233,7 @@ void FakeAgent::Handle(Peer* peer, const ipc::Message& message, const char* rest
     case ipc::Type::kInit:
       return OnInit(peer, message);
     case ipc::Type::kDeclare:
+    case ipc::Type::kDeclareAmong:
       return OnDeclare(peer, message, rest);
     case ipc::Type::kPush:
       return OnPush(peer, message);
@@ -315,7 +318,12 @@ void FakeAgent::OnInit(Peer* peer, const ipc::Message& message) {
 void FakeAgent::OnDeclare(Peer* peer, const ipc::Message& message, const char* rest) {
   std::vector<int64_t> shape(message.dims);
   std::memcpy(shape.data(), rest, message.dims * sizeof(int64_t));
-  const std::string name(rest + message.dims * sizeof(int64_t), message.text_bytes);
+  const char* const text = rest + message.dims * sizeof(int64_t);
+  const size_t among = message.type == ipc::Type::kDeclareAmong ? message.bytes : 0;
+  const std::string name(text, message.text_bytes - among);
+  const auto participants =
+      Participants::FromBits(std::string(text + name.size(), among), static_cast<uint64_t>(size_));
+  Require(participants.has_value(), "participants");
   ipc::Message reply;
   reply.type = ipc::Type::kDeclared;
   reply.request = message.request;
@@ -326,7 +334,8 @@ void FakeAgent::OnDeclare(Peer* peer, const ipc::Message& message, const char* r
   }
   const auto dtype = static_cast<DType>(message.dtype);
   const auto op = static_cast<ReduceOp>(message.op);
-  if (tensor != nullptr && (tensor->shape != shape || tensor->dtype != dtype || tensor->op != op)) {
+  if (tensor != nullptr && (tensor->shape != shape || tensor->dtype != dtype || tensor->op != op ||
+                            tensor->participants != *participants)) {
     reply.code = 65;
     return Send(*peer, reply, "tensor \"" + name + "\" differs between two ranks", {});
   }
@@ -338,17 +347,23 @@ void FakeAgent::OnDeclare(Peer* peer, const ipc::Message& message, const char* r
     tensor->shape = shape;
     tensor->dtype = dtype;
     tensor->op = op;
+    tensor->participants = *participants;
     for (const int64_t dimension : shape) tensor->elements *= static_cast<size_t>(dimension);
-    tensor->results.Make(2 * ipc::SlotBytes(tensor->elements * SizeOf(dtype)), true);
+    tensor->results.Make(2 * ipc::SlotBytes(tensor->elements * addend::SizeOf(dtype)), true);
     tensors_[tensor->number] = std::move(made);
     const std::lock_guard<std::mutex> lock(mu_);
     ++counts_.tensors;
   }
   Tensor::Rank& rank = tensor->ranks[peer->init.rank];
   rank.peer = peer;
-  rank.contribution.Make(ipc::SlotBytes(tensor->elements * SizeOf(dtype)), false);
+  rank.contribution.Make(ipc::SlotBytes(tensor->elements * addend::SizeOf(dtype)), false);
   reply.tensor = tensor->number;
   Send(*peer, reply, {}, {rank.contribution.fd, tensor->results.fd});
+}
+
+// The ranks that take part in it.
+int FakeAgent::SizeOf(const Tensor& tensor) const {
+  return static_cast<int>(tensor.participants.CountIn(0, static_cast<uint64_t>(size_)));
 }
 
 void FakeAgent::OnPush(Peer* peer, const ipc::Message& message) {
@@ -366,7 +381,7 @@ void FakeAgent::OnPush(Peer* peer, const ipc::Message& message) {
   }
   int pushed = 0;
   for (const auto& [number, state] : tensor->ranks) pushed += state.pushed ? 1 : 0;
-  if (pushed < size_) return;
+  if (pushed < SizeOf(*tensor)) return;
   if (hold_) {
     held_.push_back(tensor);
   } else {
@@ -375,7 +390,7 @@ void FakeAgent::OnPush(Peer* peer, const ipc::Message& message) {
 }
 
 void FakeAgent::FinishRound(Tensor* tensor) {
-  const size_t bytes = tensor->elements * SizeOf(tensor->dtype);
+  const size_t bytes = tensor->elements * addend::SizeOf(tensor->dtype);
   std::byte* const out = tensor->results.data + (tensor->round & 1) * ipc::SlotBytes(bytes);
   std::vector<const void*> inputs;
   for (auto& [number, state] : tensor->ranks) {
@@ -387,7 +402,8 @@ void FakeAgent::FinishRound(Tensor* tensor) {
   } else if (tensor->op == ReduceOp::kBroadcast) {
     std::memcpy(out, inputs.front(), bytes);
   } else {
-    Reduce(tensor->dtype, tensor->op, out, inputs, tensor->elements, static_cast<uint32_t>(size_));
+    Reduce(tensor->dtype, tensor->op, out, inputs, tensor->elements,
+           static_cast<uint32_t>(SizeOf(*tensor)));
   }
   ipc::Message reply;
   reply.type = ipc::Type::kResult;
@@ -408,7 +424,7 @@ void FakeAgent::OnUndeclare(Peer* peer, const ipc::Message& message) {
   const auto& ranks = found->second->ranks;
   const bool used = std::any_of(ranks.begin(), ranks.end(),
                                 [](const auto& entry) { return entry.second.peer != nullptr; });
-  if (used || static_cast<int>(ranks.size()) < size_) return;
+  if (used || static_cast<int>(ranks.size()) < SizeOf(*found->second)) return;
   tensors_.erase(found);
   const std::lock_guard<std::mutex> lock(mu_);
   --counts_.tensors;

@@ -69,6 +69,7 @@ class FakeAgent {
   void OnDeclare(Peer* peer, const ipc::Message& message, const char* rest);
   void OnPush(Peer* peer, const ipc::Message& message);
   void OnUndeclare(Peer* peer, const ipc::Message& message);
+  int SizeOf(const Tensor& tensor) const;
   void FinishRound(Tensor* tensor);
   void Close(Peer* peer);
   static void Send(const Peer& peer, ipc::Message message, std::string_view text,

@@ -135,7 +135,7 @@ class ClientPartsTest : public testing::Test {
     Error error;
     const size_t before = Sent<ipc::DeclareMessage>().size();
     std::thread caller([&] {
-      error = operations_.Declare(name, {kElements}, DType::kFloat32, ReduceOp::kSum, tensor);
+      error = operations_.Declare({name, {kElements}, DType::kFloat32, ReduceOp::kSum}, tensor);
     });
     answer(AwaitSent<ipc::DeclareMessage>(before).request);
     caller.join();
