@@ -5,7 +5,9 @@
 
 Needs PyTorch 2.7, whose FSDPModule has set_all_reduce_hook; ends with status 77 where that is
 missing. Gradients that FSDP has reduced and scattered over the ranks of a node are averaged over the
-nodes, shard by shard: each leaves a node once.
+nodes, shard by shard: each leaves a node once. With --by=hook FSDP knows the ranks of its node only, and
+calls Addend; with --by=mesh FSDP has a mesh of two dimensions, whose backend is Addend: GPU tensors are
+then copied to host memory first.
 """
 
 import argparse
@@ -39,22 +41,23 @@ def make_model(characters):
     return nn.Sequential(nn.Embedding(characters, WIDTH), *blocks, nn.Linear(WIDTH, characters))
 
 
-def sharded(model, device):
+def sharded(model, device, by):
     nodes, ranks = addend.torch.num_nodes(), addend.torch.local_size()
-    # A mesh of the ranks of this node only: FSDP itself must not join the nodes.
-    mesh = init_device_mesh(device, (nodes, ranks), mesh_dim_names=("replicate", "shard"))["shard"]
+    mesh = init_device_mesh(device, (nodes, ranks), mesh_dim_names=("replicate", "shard"))
+    if by == "hook":
+        mesh = mesh["shard"]  # the ranks of this node only: FSDP itself must not join the nodes
     for part in model:
         fully_shard(part, mesh=mesh)
     fully_shard(model, mesh=mesh)
     for module in model.modules():
-        if isinstance(module, FSDPModule):
+        if by == "hook" and isinstance(module, FSDPModule):
             module.set_all_reduce_hook(addend.torch.replica_hook(module))
     return model
 
 
 def train(options, device):
     text, characters = load_text()
-    model = sharded(make_model(characters).to(device), device)
+    model = sharded(make_model(characters).to(device), device, options.by)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
     batches = Batches(text, dist.get_rank())
     for step in range(1, options.steps + 1):
@@ -70,6 +73,7 @@ def train(options, device):
 
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--by", choices=("hook", "mesh"), default="hook", help="how FSDP reaches Addend")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--lr", type=float, default=3e-3)
     return parser.parse_args()
@@ -85,12 +89,16 @@ def main():
         )
         return _CANNOT_RUN
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    dist.init_process_group("nccl" if device == "cuda" else "gloo")
-    addend.torch.init()
+    if options.by == "mesh":
+        dist.init_process_group("addend")
+    else:
+        dist.init_process_group("nccl" if device == "cuda" else "gloo")
+        addend.torch.init()
     if device == "cuda":
         torch.cuda.set_device(addend.torch.local_rank())
     train(options, device)
-    addend.torch.shutdown()
+    if options.by == "hook":
+        addend.torch.shutdown()
     dist.destroy_process_group()
     return 0
 

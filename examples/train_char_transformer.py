@@ -125,15 +125,20 @@ def reference_hook(local_size):
     return hook
 
 
-def make_model(characters, reduce):
+def make_model(characters, reduce, bucket_cap_mb=0.2):
     torch.manual_seed(7)
-    model = DistributedDataParallel(CharTransformer(characters), bucket_cap_mb=0.2)
+    model = DistributedDataParallel(CharTransformer(characters), bucket_cap_mb=bucket_cap_mb)
     if reduce == "addend":
         model.register_comm_hook(addend.torch.HookState(model), addend.torch.ddp_comm_hook)  # (2)
     elif reduce == "reference":
         local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         model.register_comm_hook(None, reference_hook(local_size))
     return model
+
+
+def compiled(model):
+    """The model, compiled as far as that needs no C++ compiler on this machine."""
+    return torch.compile(model, backend="aot_eager")
 
 
 def weights_checksum(model):
@@ -176,13 +181,17 @@ def train(options):
     text, characters = load_text()
     rank, world_size = dist.get_rank(), dist.get_world_size()
     batches = Batches(text, rank)
-    model = make_model(characters, options.reduce)
+    if options.compile:  # which refuses buckets that are smaller than DDP's first, of 1 MB
+        model = make_model(characters, options.reduce, bucket_cap_mb=1)
+        forward = compiled(model)
+    else:
+        model = forward = make_model(characters, options.reduce)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
     reporter = Reporter(options, rank)
     for step in range(1, options.steps + 1):
         inputs, targets = batches.next()
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+        loss = nn.functional.cross_entropy(forward(inputs).flatten(0, 1), targets.flatten())
         loss.backward()
         optimizer.step()
         mean = loss.detach().clone()
@@ -199,10 +208,12 @@ def parse_options():
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument(
         "--reduce",
-        choices=("addend", "gloo", "reference"),
+        choices=("addend", "backend", "gloo", "reference"),
         default="addend",
-        help="who averages the gradients; reference adds them in rank order on every rank",
+        help="who averages the gradients: Addend as DDP's hook or as its process group, Gloo, or a "
+        "reference that adds them in rank order on every rank",
     )
+    parser.add_argument("--compile", action="store_true", help="use torch.compile (PyTorch 2)")
     parser.add_argument("--progress-file", help="rank 0 writes a JSON line per step")
     parser.add_argument("--checksum-file", help="rank 0 writes the SHA-256 of the final weights")
     parser.add_argument(
@@ -217,7 +228,8 @@ def main():
     options = parse_options()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    dist.init_process_group("gloo")  # DDP needs it for its own construction
+    # DDP needs a process group for its own construction. With "addend" it needs no hook.
+    dist.init_process_group("addend" if options.reduce == "backend" else "gloo")
     if options.reduce == "addend":
         addend.torch.init()  # (1)
     train(options)

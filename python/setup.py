@@ -1,13 +1,16 @@
 """The part of the build beyond pyproject.toml: the package includes the products of scripts/build.
 
-libaddend.so goes beside the modules, the existing binaries of the services into the folder bin. The
-build compiles nothing, and writes nothing into the checkout.
+libaddend.so goes beside the modules, the existing binaries of the services into the folder bin; with
+ADDEND_BUNDLE=1 (scripts/wheel) these with their libraries. The build compiles nothing, and writes
+nothing into the checkout.
 """
 
 import atexit
+import os
 import pathlib
 import re
 import shutil
+import sys
 import tempfile
 
 from setuptools import setup
@@ -34,9 +37,15 @@ class BuildWithLibrary(build_py):
         if FOR_GPUS.exists():  # only a build with CUDA has it
             self._carry(FOR_GPUS, package)
         self._carry(ROOT / "LICENSE", package)
-        for name in BINARIES:
-            if (ROOT / "build" / "bin" / name).exists():
-                self._carry(ROOT / "build" / "bin" / name, package / "bin")
+        existing = [ROOT / "build" / "bin" / name for name in BINARIES if (ROOT / "build" / "bin" / name).exists()]
+        if os.environ.get("ADDEND_BUNDLE") == "1":
+            sys.path.insert(0, str(ROOT / "python"))
+            from bundle import bundle
+
+            bundle(existing, package / "bin")
+            return
+        for binary in existing:
+            self._carry(binary, package / "bin")
 
     def _carry(self, file, folder):
         self.mkpath(str(folder))
@@ -51,7 +60,11 @@ class PlatformWheel(bdist_wheel):
         self.root_is_pure = False
 
     def get_tag(self):
-        return "py3", "none", super().get_tag()[2]
+        platform = super().get_tag()[2]
+        if os.environ.get("ADDEND_BUNDLE") == "1":
+            # As lib/client/old_glibc.cc has it: nothing in the wheel needs more of the machine.
+            platform = platform.replace("linux_", "manylinux_2_28_")
+        return "py3", "none", platform
 
 
 def version():

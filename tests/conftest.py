@@ -1,4 +1,9 @@
+import os
+
 import pytest
+
+# Debian 13's PyTorch has no libuv, and asks for it by default.
+os.environ.setdefault("USE_LIBUV", "0")
 
 
 def pytest_addoption(parser):
