@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import multiprocessing
+import multiprocessing.util
 import os
 import threading
-from typing import Any, Callable
+from typing import Any, Callable, Optional, Tuple
 
-from . import _errors
+from . import _autostart, _errors
 from ._errors import make_error
 from ._library import Options, Statistics, lib
 
@@ -63,6 +65,7 @@ class _State:
         self.context = None
         self.socket = None
         self.tensors = {}  # name -> Tensor, so that a push needs no declaration
+        self.leaves_in: int | None = None  # the process that leaves the job at its end
 
 
 _state = _State()
@@ -108,8 +111,10 @@ def init(
     """Joins the job through this node's agent and waits until every rank has joined.
 
     Arguments that are None come from the environment: ADDEND_SOCKET, RANK, WORLD_SIZE, LOCAL_RANK,
-    LOCAL_WORLD_SIZE (as torchrun sets them), ADDEND_JOB, ADDEND_CONNECT_TIMEOUT (seconds). A second
-    call in a process that has already joined does nothing.
+    LOCAL_WORLD_SIZE (as torchrun sets them), ADDEND_JOB, ADDEND_CONNECT_TIMEOUT (seconds). Where no
+    agent is there, named or expected, and all ranks are on this machine, local rank 0 starts a
+    scheduler and an agent (ADDEND_AUTOSTART=0 forbids it). A second call in a process that has
+    already joined does nothing.
     """
     if socket is not None:
         socket = os.fspath(socket)
@@ -122,6 +127,9 @@ def init(
                     "joining through %s" % (_state.socket or "ADDEND_SOCKET", socket),
                 )
             return
+    started = None
+    if socket is None and job is None:
+        started = socket = _autostart.socket_of_launcher(size, local_rank, local_size)
     options = Options(
         struct_size=ctypes.sizeof(Options),
         socket=None if socket is None else os.fsencode(socket),
@@ -134,10 +142,20 @@ def init(
     )
     context = ctypes.c_void_p()
     _init_in_thread(options, context)
+    if started is not None:
+        _autostart.hold(os.path.dirname(started))
+    _leave_with_a_child()
     with _state.lock:
         _state.context = context.value
         _state.socket = socket
         _state.tensors = {}
+
+
+def _leave_with_a_child() -> None:
+    """Makes a process of multiprocessing leave the job at its end, where nothing of atexit runs."""
+    if multiprocessing.parent_process() is not None and _state.leaves_in != os.getpid():
+        _state.leaves_in = os.getpid()
+        multiprocessing.util.Finalize(None, shutdown, exitpriority=0)
 
 
 def shutdown() -> None:
@@ -170,6 +188,11 @@ def context() -> int:
             "after addend.shutdown())"
         )
     return value
+
+
+def joined() -> int | None:
+    """The context's pointer, or None if this process is in no job."""
+    return _state.context
 
 
 def place(function: Callable[[int], int]) -> int:
@@ -205,37 +228,58 @@ class Pin:
             lib.addend_unpin(self._pointer)
 
 
+Declared = Tuple[Tuple[int, ...], int, int, Optional[Tuple[int, ...]]]
+"""Shape, dtype and op of a tensor, and its participants."""
+
+
 class Tensor:
     """A declared tensor. `address` is the memory from which its contribution is sent."""
 
-    __slots__ = ("pointer", "name", "shape", "dtype", "op", "address", "bytes", "last")
+    __slots__ = ("pointer", "name", "shape", "declared", "address", "bytes", "last", "refused", "when_refused")
 
     def __init__(
         self,
         pointer: int,
         name: str,
-        shape: tuple[int, ...],
-        dtype: int,
-        op: int,
+        declared: Declared,
     ) -> None:
         self.pointer = pointer
         self.name = name
-        self.shape = shape
-        self.dtype = dtype
-        self.op = op
+        self.shape = declared[0]
+        self.declared = declared
         data = ctypes.c_void_p()
         size = ctypes.c_size_t()
         check(lib.addend_alloc(pointer, ctypes.byref(data), ctypes.byref(size)))
         self.address: Any = data.value
         self.bytes = size.value
         self.last: Any = None  # a weak reference to the last handle whose result was not copied out
+        self.refused = False  # ranks disagree about it: it sums nothing any more
+        self.when_refused: Callable[[], None] | None = None
+
+    def refuse(self) -> None:
+        self.refused = True
+        if self.when_refused is not None:
+            self.when_refused()
 
 
-def declare(name: str, shape: tuple[int, ...], dtype: int, op: int) -> Tensor:
-    """Declares a tensor (dtype and op as numbers), or returns the existing declaration."""
+def declare(
+    name: str,
+    shape: tuple[int, ...],
+    dtype: int,
+    op: int,
+    participants: tuple[int, ...] | None = None,
+) -> Tensor:
+    """Declares a tensor (dtype and op as numbers), or returns the existing declaration.
+
+    `participants`: the ranks that take part, this rank among them; None: all ranks. A name may come
+    back with another shape, on all ranks, when its former operations have ended.
+    """
+    declared = (shape, dtype, op, participants)
     tensor = _state.tensors.get(name)
-    if tensor is not None and (tensor.shape, tensor.dtype, tensor.op) == (shape, dtype, op):
-        return tensor
+    if tensor is not None:
+        if tensor.declared == declared and not tensor.refused:
+            return tensor
+        _make_room(name)
     if not isinstance(name, str):
         raise TypeError("a tensor's name must be a str, not %s" % type(name).__name__)
     encoded = name.encode("utf-8")
@@ -243,14 +287,29 @@ def declare(name: str, shape: tuple[int, ...], dtype: int, op: int) -> Tensor:
         raise ValueError("the tensor name %r contains a NUL character" % name)
     pointer = ctypes.c_void_p()
     dims = (ctypes.c_int64 * len(shape))(*shape)
-    check(
-        lib.addend_declare(
-            context(), encoded, dims, len(shape), dtype, op, ctypes.byref(pointer)
-        )
-    )
-    tensor = Tensor(pointer.value or 0, name, shape, dtype, op)
+    what = (context(), encoded, dims, len(shape), dtype, op)
+    if participants is None:
+        check(lib.addend_declare(*what, ctypes.byref(pointer)))
+    else:
+        ranks = (ctypes.c_int32 * len(participants))(*participants)
+        check(lib.addend_declare_among(*what, ranks, len(participants), ctypes.byref(pointer)))
+    tensor = Tensor(pointer.value or 0, name, declared)
     with _state.lock:
         return _state.tensors.setdefault(name, tensor)
+
+
+def _make_room(name: str) -> None:
+    """Undeclares a tensor whose name comes back."""
+    try:
+        undeclare(name)
+    except _errors.Error as error:
+        if error.code != _errors.STATE:
+            raise
+        raise make_error(
+            _errors.STATE,
+            'tensor "%s" cannot come back with another shape, dtype or op while an operation under its name is under '
+            "way: synchronize its handle first" % name,
+        ) from None
 
 
 def undeclare(name: str) -> None:
@@ -318,10 +377,12 @@ class Handle:
                     raise make_error(
                         code,
                         'tensor "%s" is still under way after %g s; the operation goes on'
-                        % (self.tensor.name, timeout or 0),
+                        % (self.tensor.name, round(timeout or 0, 3)),
                     )
         if code == _errors.OK:
             self._keep = None
+        elif code == _errors.MISMATCH:
+            self.tensor.refuse()
         check(code)
 
     def result_address(self) -> int:
@@ -330,7 +391,7 @@ class Handle:
     def __del__(self):
         # Before this returns, libaddend.so copies the parts of the caller's memory that it still
         # needs.
-        if self._pointer is not None:
+        if self._pointer is not None and lib is not None:  # else the interpreter is at its end
             lib.addend_release(self._pointer)
 
 

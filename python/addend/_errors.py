@@ -16,7 +16,7 @@ PERMISSION = 77
 STALLED = 78
 
 
-class Error(Exception):
+class Error(RuntimeError):
     """A request that Addend refused or failed to carry out. `code`: addend_code of lib/client/addend.h."""
 
     def __init__(self, message: str, code: int = INTERNAL) -> None:

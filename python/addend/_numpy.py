@@ -128,9 +128,22 @@ def _settle(tensor):
     last.settle()
 
 
-def declare(name: str, shape: Shape, dtype: DTypeLike, op: Op = Average) -> None:
-    """Declares a tensor ahead of its first push, which declares it otherwise. All ranks must agree."""
-    _declare(name, shape, dtype, op)
+def declare(
+    name: str,
+    shape: Shape,
+    dtype: DTypeLike,
+    op: Op = Average,
+    participants: Iterable[int] | None = None,
+) -> None:
+    """Declares a tensor ahead of its first push, which declares it otherwise. All ranks must agree.
+
+    `participants`: see push_pull_async().
+    """
+    _declare(name, shape, dtype, op, participants)
+
+
+def _some(participants: Iterable[int] | None) -> tuple[int, ...] | None:
+    return None if participants is None else tuple(sorted({int(rank) for rank in participants}))
 
 
 def _declare(
@@ -138,6 +151,7 @@ def _declare(
     shape: Shape,
     dtype: DTypeLike,
     op: Op,
+    participants: Iterable[int] | None,
 ) -> tuple[_core.Tensor, numpy.dtype[Any]]:
     shape = (shape,) if isinstance(shape, (int, numpy.integer)) else tuple(int(s) for s in shape)
     if str(dtype) == "bfloat16":
@@ -146,17 +160,24 @@ def _declare(
     else:
         numpy_dtype = numpy.dtype(dtype)
         code = _dtype_code(numpy_dtype, None)
-    return _core.declare(name, tuple(shape), code, _check_op(op)), numpy_dtype
+    tensor = _core.declare(name, tuple(shape), code, _check_op(op), _some(participants))
+    return tensor, numpy_dtype
 
 
-def empty(shape: Shape, dtype: DTypeLike, name: str, op: Op = Average) -> Array:
+def empty(
+    shape: Shape,
+    dtype: DTypeLike,
+    name: str,
+    op: Op = Average,
+    participants: Iterable[int] | None = None,
+) -> Array:
     """An array in the memory that is sent: a push under this name makes no copy.
 
     Do not write to it between a push and its result. With synchronize(handle, copy=False) the
     result is not copied either. The array stays readable after shutdown(), but then belongs to no
     tensor; a forked child must not touch it.
     """
-    tensor, numpy_dtype = _declare(name, shape, dtype, op)
+    tensor, numpy_dtype = _declare(name, shape, dtype, op, participants)
     return _array_at(tensor, tensor.address, numpy_dtype, read_only=False)
 
 
@@ -166,6 +187,7 @@ def push_pull_async(
     op: Op = Average,
     priority: int = 0,
     dtype: DTypeLike = None,
+    participants: Iterable[int] | None = None,
 ) -> ArrayHandle:
     """Starts one round of the tensor `name` and returns a handle at once.
 
@@ -173,10 +195,13 @@ def push_pull_async(
     any order. Larger priorities go first. The array must not change until the handle is done. A
     further push of the same name waits until this round has ended. dtype="bfloat16" sums an array
     of uint16 as bfloat16.
+
+    `participants`: only these ranks take part, this rank among them, and op Average divides by their
+    number. All of them name the same ranks, in any order; None: all ranks of the job.
     """
     array = _native(array)
     code = _dtype_code(array.dtype, dtype)
-    tensor = _core.declare(name, array.shape, code, _check_op(op))
+    tensor = _core.declare(name, array.shape, code, _check_op(op), _some(participants))
     return ArrayHandle(tensor, array, priority)
 
 
@@ -195,9 +220,15 @@ def poll(handle: ArrayHandle) -> bool:
     return handle.done()
 
 
-def push_pull(array: ArrayLike, name: str, op: Op = Average, dtype: DTypeLike = None) -> Array:
-    """Sums (or averages, ...) `array` over all ranks; returns a new array."""
-    return synchronize(push_pull_async(array, name, op, 0, dtype))
+def push_pull(
+    array: ArrayLike,
+    name: str,
+    op: Op = Average,
+    dtype: DTypeLike = None,
+    participants: Iterable[int] | None = None,
+) -> Array:
+    """Sums (or averages, ...) `array` over all ranks, or the participants; returns a new array."""
+    return synchronize(push_pull_async(array, name, op, 0, dtype, participants))
 
 
 def _as_words(array):

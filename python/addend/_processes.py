@@ -22,14 +22,20 @@ def die_with_parent(number, parent):
         os.kill(os.getpid(), number)
 
 
+def _prepare(parent, ignores):
+    for number in ignores:
+        signal.signal(number, signal.SIG_IGN)
+    die_with_parent(signal.SIGKILL, parent)
+
+
 class Child:
     """A program in its own session: Ctrl-C reaches only its parent, and its process group can be
     killed.
 
-    Without `stdout` and `stderr` both are pipes. All children must be started by the main thread.
+    Without `stdout` and `stderr` both are pipes. It ignores the signals `ignores`. All children must be started by the main thread.
     """
 
-    def __init__(self, name, command, env=None, stdout=subprocess.PIPE, stderr=subprocess.PIPE):
+    def __init__(self, name, command, env=None, stdout=subprocess.PIPE, stderr=subprocess.PIPE, ignores=()):
         self.name = name
         # The exit status; negative: the number of the signal that ended the child.
         self.status = None
@@ -38,7 +44,7 @@ class Child:
         parent = os.getpid()
         self._popen = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=env,
-            start_new_session=True, preexec_fn=lambda: die_with_parent(signal.SIGKILL, parent),
+            start_new_session=True, preexec_fn=lambda: _prepare(parent, ignores),
         )
         self.stdout, self.stderr = self._popen.stdout, self._popen.stderr
 
@@ -132,10 +138,10 @@ class _Lines:
                 self._out = None  # no reader is left; the program must not block on that
 
 
-def end_all(children, relay, killed_after_s):
+def end_all(children, relay, killed_after_s, asked_by=signal.SIGTERM):
     """Asks the children to end, and kills the remaining children after `killed_after_s` seconds."""
     for child in children:
-        child.signal(signal.SIGTERM)
+        child.signal(asked_by)
     deadline = time.monotonic() + killed_after_s
     while any([child.poll() is None for child in children]) and time.monotonic() < deadline:
         relay.pump(0.02)

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.support.cluster import BIN_DIR, Cluster, PATIENCE, PYTHON, ROOT, TRAINERS
+from tests.support.launched import TORCHRUN_FLAGS, skip_without_torchrun
 from tests.support.ports import free_port
 from tests.support.processes import eventually
 
@@ -64,6 +65,7 @@ def test_one_gigabyte_on_two_nodes(tmp_path):
 
 # ---- how trainers are started ----
 def test_torchrun_starts_the_ranks_of_a_node(tmp_path):
+    skip_without_torchrun()
     with Cluster(tmp_path, 2, 2, 1) as cluster:
         folder = cluster.folder / "torchrun"
         folder.mkdir()
@@ -76,8 +78,7 @@ def test_torchrun_starts_the_ranks_of_a_node(tmp_path):
                 del env[name]
             launchers.append(cluster.start(f"torchrun{node}", [
                 PYTHON, "-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=2", f"--node_rank={node}",
-                # PyTorch 1.13 cannot read its own default 0 of these two with Python 3.11.
-                "--redirects=1", "--tee=1",
+                *TORCHRUN_FLAGS,
                 "--master_addr=127.0.0.1", f"--master_port={port}", TRAINERS / "steps.py"], env=env))
         for launcher in launchers:
             assert launcher.wait(90 * PATIENCE) == 0, launcher.tail()

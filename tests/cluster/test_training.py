@@ -10,8 +10,8 @@ STEPS = 4 if SANITIZED else 20
 EXAMPLE = ROOT / "examples" / "train_char_transformer.py"
 
 
-def train(cluster, reduce, port, steps=STEPS):
-    """Runs the example on all ranks; returns (checksum of the weights, losses)."""
+def train(cluster, reduce, port, steps=STEPS, during=None):
+    """Runs the example on all ranks; returns (checksum of the weights, losses). During it, calls during(the file of its progress)."""
     name = f"{reduce}{port}"
     checksum, progress = cluster.folder / f"{name}.checksum", cluster.folder / f"{name}.progress"
     ranks = []
@@ -20,6 +20,8 @@ def train(cluster, reduce, port, steps=STEPS):
         ranks.append(cluster.start(f"{name}.rank{rank}", [
             PYTHON, EXAMPLE, f"--steps={steps}", f"--reduce={reduce}", f"--checksum-file={checksum}",
             f"--progress-file={progress}"], env=env))
+    if during is not None:
+        during(progress)
     for rank in ranks:
         assert rank.wait(120 * PATIENCE) == 0, rank.tail()
     losses = [json.loads(line)["loss"] for line in progress.read_text().splitlines()]

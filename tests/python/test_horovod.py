@@ -111,11 +111,11 @@ def broadcasts_on_three_ranks():
         y = hvd.broadcast(x * (rank + 1), 1, name)
         same(y.detach(), torch.tensor([2.0, 4.0]))
         (y * (rank + 1)).sum().backward()
-        same(x.grad, torch.full((2,), 12.0 if rank == 1 else 0.0))
+        same(x.grad, torch.full((2,), 4.0 if rank == 1 else 0.0))  # the average of 2, 4 and 6, as with Horovod
 
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
     model.register_buffer("flag", torch.tensor(rank == 1))
-    for given in (model, model.state_dict(), list(model.named_parameters())):
+    for given in (model, model.state_dict(), list(model.named_parameters()), list(model.parameters())):
         with torch.no_grad():
             model[0].weight.fill_(rank)
         hvd.broadcast_parameters(given, root_rank=1)
@@ -171,7 +171,7 @@ def gathers_on_three_ranks():
         y = hvd.allgather(x, name="differentiable")
         (y * torch.arange(float(y.shape[0]))[:, None] * (rank + 1)).sum().backward()
         first = sum(i + rows for i in range(rank))
-        same(x.grad, 6 * torch.arange(float(first), float(first + rank + rows))[:, None].expand(-1, 2))
+        same(x.grad, 2 * torch.arange(float(first), float(first + rank + rows))[:, None].expand(-1, 2))
 
     dtype = torch.int32 if rank == 0 else torch.float32
     for other in (torch.zeros(2, 3 + rank), torch.zeros(2, 3, dtype=dtype), torch.zeros((2,) * (1 + rank))):
@@ -189,22 +189,15 @@ def test_allgather_on_three_ranks(start_agent):
 
 def test_unsupported_arguments_are_refused(one_rank):
     tensor = torch.zeros(2)
-    for op in (hvd.Adasum, hvd.Product):
-        with pytest.raises(NotImplementedError, match=repr(op).rpartition(".")[2] + ": "):
-            hvd.allreduce(tensor, op=op)
-    for function in (
-        hvd.alltoall, hvd.reducescatter, hvd.grouped_reducescatter, hvd.sparse_allreduce_async,
-        hvd.add_process_set, hvd.start_timeline, hvd.stop_timeline, hvd.SyncBatchNorm,
-    ):  # fmt: skip
-        with pytest.raises(NotImplementedError, match="addend does not have"):
-            function(tensor)
 
     def broadcast(tensor, process_set):
         return hvd.broadcast(tensor, 0, process_set=process_set)
 
     for call in (hvd.allreduce, hvd.allgather, broadcast):
-        with pytest.raises(NotImplementedError, match="no process sets"):
+        with pytest.raises(TypeError, match="must be an addend.torch.ProcessSet, not 'some'"):
             call(tensor, process_set="some")
+        with pytest.raises(ValueError, match="ranks=.0.. was not added"):
+            call(tensor, process_set=hvd.ProcessSet([0]))
         same(call(tensor, process_set=hvd.global_process_set), tensor)
     hvd.barrier(process_set=hvd.global_process_set)
     assert hvd.global_process_set.included() and hvd.global_process_set.size() == 1
@@ -216,8 +209,7 @@ def test_unsupported_arguments_are_refused(one_rank):
         with pytest.raises(ValueError, match="at least one"):
             call([])
     hvd.allreduce(tensor, name="shaped")
-    with pytest.raises(hvd.MismatchError, match="shaped"):
-        hvd.allreduce(torch.zeros(3), name="shaped")
+    same(hvd.allreduce(torch.ones(3), name="shaped"), torch.ones(3))  # a name comes back with another shape
     with pytest.raises(ValueError, match="root_rank 1"):
         hvd.broadcast(tensor, 1)
 
@@ -237,8 +229,9 @@ def test_horovods_query_functions(one_rank):
     assert (hvd.size(), hvd.local_size(), hvd.cross_size()) == (1, 1, 1)
     assert (hvd.rank(), hvd.local_rank(), hvd.cross_rank()) == (0, 0, 0)
     assert hvd.is_initialized() and hvd.is_homogeneous()
-    for asked in (hvd.mpi_built, hvd.mpi_enabled, hvd.mpi_threads_supported, hvd.gloo_built, hvd.nccl_built):
+    for asked in (hvd.mpi_built, hvd.mpi_enabled, hvd.mpi_threads_supported, hvd.nccl_built):
         assert not asked()
+    assert hvd.gloo_built() and hvd.gloo_enabled()  # scripts insist on a back end
 
 
 def test_an_allgather_can_be_waited_for_with_a_limit(one_rank):

@@ -132,7 +132,7 @@ def test_unsupported_types_are_type_errors(one_rank):
         with pytest.raises(TypeError, match=reason):
             addend.torch.push_pull(tensor, name="t")
     with pytest.raises(TypeError, match="state_dict"):
-        addend.torch.broadcast_parameters([torch.zeros(2)])
+        addend.torch.broadcast_parameters([("a", 2)])
     with pytest.raises(ValueError, match="root_rank 1"):
         addend.torch.broadcast(torch.zeros(2), 1, "t")
 

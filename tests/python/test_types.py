@@ -125,7 +125,7 @@ def functions_of(module):
                     yield f"{name}.{method}", function
 
 
-@pytest.mark.parametrize("name", ["addend", "addend.torch", "addend.torch.compression"])
+@pytest.mark.parametrize("name", ["addend", "addend.torch", "addend.torch.byteps", "addend.torch.compression", "addend.torch.elastic"])
 def test_public_functions_are_annotated(name):
     module = importlib.import_module(name)
     bare = []

@@ -122,6 +122,7 @@ class Training:
             MASTER_PORT=str(free_port()),
             GLOO_SOCKET_IFNAME="lo",
             OMP_NUM_THREADS="1",
+            USE_LIBUV="0",  # Debian 13's PyTorch has no libuv, and asks for it by default
             PYTHONPATH=str(ROOT / "python"),
             ADDEND_LIBRARY=str(ROOT / "build" / "lib" / "libaddend.so"),
         )

@@ -23,12 +23,15 @@ except ImportError as _error:
         "without it" % _error
     ) from None
 
-from .. import init, is_initialized, local_rank, local_size, node_rank, nodes_present
+import addend_backend as _addend_backend
+
+from .. import is_initialized, local_rank, local_size, node_rank, nodes_present
 from .. import nodes_waiting, num_nodes, rank, shutdown, size, statistics
 from .. import node_rank as cross_rank
 from .. import num_nodes as cross_size
 from .._core import Accumulate, Average, Max, Min, Sum
 from .._errors import Error, MismatchError, PeerLostError, StalledError, WaitTimeoutError
+from . import elastic
 from ._async import AsyncOptimizer
 from ._broadcast import (
     broadcast,
@@ -39,9 +42,23 @@ from ._broadcast import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from ._builds import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    is_homogeneous,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
 from ._cross_barrier import CrossBarrier
 from ._ddp import HookState, bf16_compress_hook, ddp_comm_hook, fp16_compress_hook
 from ._elastic import ElasticState
+from ._exact import Adasum, Product
 from ._gather import (
     allgather,
     allgather_async,
@@ -50,58 +67,48 @@ from ._gather import (
     grouped_allgather_async,
 )
 from ._handle import Handle
+from ._init import init
 from ._join import barrier, join
 from ._optimizer import DistributedOptimizer
+from ._push_pull import (
+    declare,
+    push_pull,
+    push_pull_async,
+    push_pull_async_inplace,
+    push_pull_inplace,
+)
 from ._reduce import (
     allreduce,
     allreduce_,
     allreduce_async,
     allreduce_async_,
-    declare,
     grouped_allreduce,
     grouped_allreduce_,
     grouped_allreduce_async,
     grouped_allreduce_async_,
     poll,
-    push_pull,
-    push_pull_async,
-    push_pull_async_inplace,
-    push_pull_group_sync_inplace,
-    push_pull_inplace,
     synchronize,
 )
 from ._replicas import allreduce_replicas_, allreduce_replicas_async_, replica_hook
-from ._shadow import shadow
-from ._unsupported import (
-    Adasum,
-    ProcessSet,
-    Product,
-    SyncBatchNorm,
-    add_process_set,
+from ._scatter import (
     alltoall,
     alltoall_async,
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    global_process_set,
-    gloo_built,
-    gloo_enabled,
     grouped_reducescatter,
     grouped_reducescatter_async,
-    is_homogeneous,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
     reducescatter,
     reducescatter_async,
-    remove_process_set,
-    rocm_built,
-    sparse_allreduce_async,
-    start_timeline,
-    stop_timeline,
 )
+from ._sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from ._shadow import shadow
+from ._sparse import sparse_allreduce_async
+from ._sync_batch_norm import SyncBatchNorm
+from ._timeline import start_timeline, stop_timeline
 from .compression import CoarseSparse, Compression, OneBit, RandomK, TopK
+
+_addend_backend.register()
+
+HorovodInternalError = Error
+"""Horovod's name for the error of every operation that failed."""
 
 __all__ = [
     "Accumulate",
@@ -116,6 +123,7 @@ __all__ = [
     "Error",
     "Handle",
     "HookState",
+    "HorovodInternalError",
     "Max",
     "Min",
     "MismatchError",
@@ -157,6 +165,7 @@ __all__ = [
     "ddl_built",
     "ddp_comm_hook",
     "declare",
+    "elastic",
     "fp16_compress_hook",
     "global_process_set",
     "gloo_built",
@@ -187,7 +196,6 @@ __all__ = [
     "push_pull",
     "push_pull_async",
     "push_pull_async_inplace",
-    "push_pull_group_sync_inplace",
     "push_pull_inplace",
     "rank",
     "reducescatter",

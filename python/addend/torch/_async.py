@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from .. import _core
 from .. import barrier, node_rank, rank
 from .._core import Accumulate
-from ._optimizer import as_subclass, labels_of
+from ._optimizers import as_subclass, labels_of
 from ._rounds import start_reduce
 from ._tensors import declare_tensor
 
@@ -72,6 +72,7 @@ class _Parameters:
 class Asynchronous(_Base):
     """The methods that AsyncOptimizer() adds to the class of the given optimizer."""
 
+    addend_mixin = True
     _addend_parameters: _Parameters
 
     def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:

@@ -66,6 +66,8 @@ class Buckets:
     in the same order on all ranks.
     """
 
+    takes_sparse = False
+
     def __init__(self, scheme, prefix):
         self.scheme = scheme
         self._prefix = prefix

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import Module
 
 from ._exchange import Singles
-from ._optimizer import Distributed, as_subclass
+from ._optimizer import Distributed
+from ._optimizers import as_subclass
 
 # At run time the class is made for each optimizer: see as_subclass.
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class _Pending:
 class Crossing(_Base):
     """The methods that CrossBarrier() adds to the class of a DistributedOptimizer."""
 
+    addend_mixin = True
     _crossing_pending: dict[Tensor, _Pending]
     _crossing_calls: _Calls
     _crossing_steps_left: int | None

@@ -4,12 +4,8 @@ The backward pass gives a bucket of gradients to the hook as soon as it is compl
 it and returns a future at once, so that the rest of the backward pass overlaps with the sum.
 """
 
-import atexit
-import ctypes
 import hashlib
 import itertools
-import os
-import threading
 from typing import TYPE_CHECKING, Any, ContextManager, Mapping, Optional, Union
 
 import torch
@@ -20,7 +16,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from .. import _core, _errors
-from . import _gpu
+from . import _completions, _gpu
 from ._handle import Handle
 from ._tensors import on_host
 from .compression import Bucket, Compression, Part, Scheme
@@ -32,125 +28,7 @@ if TYPE_CHECKING:
 else:
     GradBucket = getattr(torch.distributed, "GradBucket", None)  # None: a PyTorch without torch.distributed
 
-_POLL_S = 0.5
-
-
-class _Bucket:
-    """A bucket under way: completes its future when `rounds` rounds have ended."""
-
-    def __init__(self, operation, rounds, device):
-        self.operation = operation
-        self.device = device
-        on_gpu = device is not None and device.type == "cuda"
-        self.future = torch.futures.Future(devices=[device] if on_gpu else None)
-        self.rounds_left = rounds
-
-    def complete(self):
-        # The future records the current stream's position; readers of its value wait for that on
-        # the GPU.
-        with _gpu.beside(self.device):
-            try:
-                result = self.wait()
-            except Exception as error:  # pylint: disable=broad-except
-                result = error
-            self.future.set_result(result)
-
-    def wait(self):
-        # The first caller makes the result, on the stream on which the operation was started.
-        with _gpu.beside(self.device):
-            return self.operation.wait()
-
-
-class _Completer:
-    """One thread per context that completes the futures, in the order in which rounds end."""
-
-    def __init__(self, context):
-        self.context = context
-        self._pending = {}  # tag -> _Bucket
-        self._tags = itertools.count(1)
-        self._stop = False
-        self._thread = threading.Thread(target=self._run, name="addend-torch", daemon=True)
-        self._thread.start()
-
-    def add(self, operation, device=None):
-        """Adds an operation whose result is on `device`; returns its bucket, and a future of the result."""
-        rounds = list(operation.rounds())
-        bucket = _Bucket(operation, len(rounds), device)
-        future = bucket.future.then(_unwrap)
-        for one in rounds:
-            tag = next(self._tags)
-            self._pending[tag] = bucket
-            one.tag(tag)  # a round that has already ended is reported now
-        if not rounds:
-            bucket.complete()
-        return bucket, future
-
-    def alive(self):
-        return self._thread.is_alive()
-
-    def stop(self):
-        self._stop = True
-        self._thread.join(2 * _POLL_S)
-
-    def _run(self):
-        tag = ctypes.c_uint64()
-        while not self._stop:
-            code = _core.lib.addend_next_done(self.context, _POLL_S, ctypes.byref(tag))
-            if code == _errors.OK:
-                bucket = self._pending.pop(tag.value)
-                bucket.rounds_left -= 1
-                if bucket.rounds_left == 0:
-                    bucket.complete()
-            elif code != _errors.TIMEOUT:
-                break  # the job has failed, or this process has left it
-        # The remaining buckets have ended with that error.
-        for bucket in set() if self._stop else set(self._pending.values()):
-            bucket.complete()
-
-
-def _completed(value):
-    source = torch.futures.Future()
-    source.set_result(value)
-    return source.then(_unwrap)
-
-
-def _unwrap(source):
-    # DDP takes the value in C++, where only an error raised in a callback counts as an error: DDP
-    # would mistake an exception set by set_exception() for a tensor of the wrong type.
-    value = source.value()
-    if isinstance(value, Exception):
-        raise value
-    return value
-
-
-_lock = threading.Lock()
-_completer = None
 _instances = itertools.count()
-
-
-def _forget_thread():
-    global _lock, _completer
-    _lock = threading.Lock()
-    _completer = None
-
-
-os.register_at_fork(after_in_child=_forget_thread)
-
-
-def _the_completer():
-    global _completer
-    context = _core.context()
-    with _lock:
-        if _completer is None or _completer.context != context or not _completer.alive():
-            _completer = _Completer(context)
-        return _completer
-
-
-@atexit.register
-def _stop_thread():
-    # A thread that holds futures must not run while the interpreter shuts down.
-    if _completer is not None:
-        _completer.stop()
 
 
 class HookState:
@@ -191,7 +69,7 @@ class HookState:
         self._declared: set[str] = set()  # names of the last backward passes' buckets
         # The following members belong to the backward pass under way.
         self._queued = False  # _finish() is queued
-        self._open: list[tuple[str, _Bucket]] = []  # (bucket name, _Bucket)
+        self._open: list[tuple[str, _completions.Completion]] = []  # by bucket name
         self._error: Optional[Exception] = None
 
     def __getstate__(self):
@@ -241,7 +119,7 @@ class HookState:
             return self._start(bucket, scheme)
         except Exception as error:  # pylint: disable=broad-except
             self._error = self._error or error
-            return _completed(error)
+            return _completions.completed(error)
 
     def _start(self, bucket, scheme):
         if self._group_size not in (None, _core.place(_core.lib.addend_size)):
@@ -256,11 +134,11 @@ class HookState:
         device = bucket.buffer().device
         with _gpu.beside(device, after_current=True):
             operation = _start_scheme(scheme, Bucket(name, bucket.buffer(), parts, bucket.index()))
-            under_way, future = _the_completer().add(operation, device)
+            under_way = _completions.current().add(operation, device)
         self._open.append((name, under_way))
         if bucket.is_last():
             self._forget_former(scheme)
-        return future
+        return under_way.future
 
     def _chosen(self, scheme):
         if scheme is not None:

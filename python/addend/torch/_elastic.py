@@ -50,7 +50,7 @@ class ElasticState:
     def sync(self) -> None:
         """Gives every rank the state of the lowest rank among the ranks with the highest step."""
         # A single number that orders by step, and then by rank.
-        most = _largest(self.step * size() + size() - 1 - rank())
+        most = largest(self.step * size() + size() - 1 - rank())
         root = size() - 1 - most % size()
         if self.model is not None:
             broadcast_parameters(self.model.state_dict(), root)
@@ -66,7 +66,7 @@ class ElasticState:
         Costs a round of eight bytes. Returns whether nodes have come back: all missing nodes at
         once, since a job begins with all of its nodes.
         """
-        if not _largest(int(nodes_waiting() > 0 and nodes_present() + nodes_waiting() >= num_nodes())):
+        if not largest(int(nodes_waiting() > 0 and nodes_present() + nodes_waiting() >= num_nodes())):
             return False
         shutdown()
         init()
@@ -74,7 +74,7 @@ class ElasticState:
         return True
 
 
-def _largest(number: int) -> int:
+def largest(number: int) -> int:
     """The largest of all ranks' numbers, so that all ranks decide alike."""
     value = torch.tensor([number])
     push_tensor(value, value, _VOTE, Max, 0).wait()

@@ -7,8 +7,11 @@ import weakref
 import torch
 
 from .. import _core, _errors
+from . import _exact
 from ._join import control
 from ._rounds import start_reduce
+from ._sets import global_process_set
+from ._sparse import sparse_allreduce_async
 from ._tensors import wire_dtype
 
 # Names of tensors whose optimizer was destroyed. The next optimizer undeclares them, because an
@@ -41,6 +44,8 @@ class Entry:
         self.passes = 0  # backward passes since the last step
         self.node = None  # the AccumulateGrad node with our hook; this reference keeps it alive
         self.hooked = False
+        # The last gradient's, if it was sparse: (sparse dimensions, whether it is summed dense).
+        self.sparse = None
 
     def check_unchanged(self, gradient, version):
         """Raises if the gradient has changed since its push: the sum would overwrite the change."""
@@ -51,6 +56,17 @@ class Entry:
                 "optimizer.synchronize() first (to clip or to unscale), and step within "
                 "optimizer.skip_synchronize()" % self.label
             )
+
+    def no_gradient(self):
+        """Zeros in the form of the parameter's gradients."""
+        if self.sparse is None or self.sparse[1]:
+            return torch.zeros_like(self.parameter, requires_grad=False)
+        shape, dims = self.parameter.shape, self.sparse[0]
+        return torch.sparse_coo_tensor(
+            torch.empty((dims, 0), dtype=torch.int64),
+            torch.empty((0, *shape[dims:]), dtype=self.parameter.dtype),
+            shape,
+        )
 
     def put(self, gradient):
         if self.parameter.grad is not gradient:
@@ -73,18 +89,25 @@ class _Averaged:
         """Waits for the average and stores it as the gradient."""
         with torch.no_grad():
             result = self._result()
-            if result is not self.gradient:
+            if result.layout != torch.strided:
+                self.gradient = result.to(self.entry.parameter.device)
+            elif result is not self.gradient:
                 self.gradient.copy_(result)
+            if self.entry.sparse is not None and self.gradient.layout == torch.strided:
+                self.gradient = self.gradient.to_sparse(self.entry.sparse[0])
         self.entry.put(self.gradient)
 
 
 class Singles:
     """Exchanges gradients without a scheme: averages each by itself, in place where possible."""
 
-    def __init__(self, op, compression, predivide_factor):
+    takes_sparse = True
+
+    def __init__(self, op, compression, predivide_factor, process_set=global_process_set):
         self._op = op
         self._compression = compression
         self._factors = (1.0 / predivide_factor, predivide_factor)
+        self._set = process_set
         self._under_way = []
 
     def adopt(self, entries):
@@ -92,6 +115,10 @@ class Singles:
 
     def start(self, entry, gradient, empty):
         """Pushes a gradient that is ready: zeros if this rank has no gradient (`empty`)."""
+        if gradient.layout != torch.strided:
+            handle = sparse_allreduce_async(gradient, entry.name, self._op, self._set)
+            self._under_way.append(_Averaged(entry, gradient, handle.wait))
+            return
         with torch.no_grad():
             target, context = self._compression.compress(gradient)
         handle = self._push(entry, None if empty else target, target)
@@ -104,7 +131,13 @@ class Singles:
 
     def _push(self, entry, source, target):
         # The parameters that the forward pass needs first go first.
-        return start_reduce(source, target, entry.name, self._op, -entry.number, *self._factors)
+        priority = -entry.number
+        if isinstance(self._op, _exact.Combination):
+            return _exact.start(
+                self._op, source, target, entry.name, priority, *self._factors, self._set
+            )
+        participants = self._set.participants
+        return start_reduce(source, target, entry.name, self._op, priority, *self._factors, participants)
 
     def started(self):
         """The gradients under way: all of them once every gradient is ready."""
@@ -119,6 +152,8 @@ class Singles:
 
     def start_without_gradients(self, entry):
         """Takes part in another rank's step; the caller discards the handle's result."""
+        if entry.sparse is not None and not entry.sparse[1]:
+            return sparse_allreduce_async(entry.no_gradient(), entry.name, self._op, self._set)
         scratch, _ = self._compression.compress(torch.zeros_like(entry.parameter, requires_grad=False))
         return self._push(entry, None, scratch)
 
@@ -130,12 +165,16 @@ class Exchange:
     missing gradients and ends the step's exchange.
     """
 
-    def __init__(self, make_way, passes_per_step, sparse_as_dense):
+    def __init__(self, make_way, passes_per_step, sparse_as_dense, process_set=global_process_set):
         _forget_abandoned()
         self._lock = threading.Lock()
         self._context = _core.context()
-        self._number = control.register(self)
-        self._prefix = "addend.optimizer/%d/" % self._number
+        # None: of a process set, whose steps join() does not follow.
+        self._number = control.register(self) if process_set is global_process_set else None
+        if self._number is not None:
+            self._prefix = "addend.optimizer/%d/" % self._number
+        else:
+            self._prefix = process_set.next_optimizer()
         self.way = make_way(self._prefix)
         self._sparse_as_dense = sparse_as_dense
         self.passes_per_step = passes_per_step
@@ -144,6 +183,7 @@ class Exchange:
         self._adopted = []  # entries that take part: their parameters require a gradient
         self._open = set()  # entries whose gradients are under way
         self.synchronized = False  # the gradients are averages, and no step has used them yet
+        self.paused = False  # gradients are added up, and ready() does nothing
         self._hooks, self._names = [], []
         weakref.finalize(self, _abandon, self._hooks, self._names).atexit = False
 
@@ -201,7 +241,7 @@ class Exchange:
         """Called when the gradient of this parameter is complete for this backward pass."""
         with self._lock:
             entry = self._entries[number]
-            if entry.parameter.grad is None or not entry.parameter.requires_grad:
+            if self.paused or entry.parameter.grad is None or not entry.parameter.requires_grad:
                 return
             self._leave_former_job()
             if entry in self._open:
@@ -218,23 +258,25 @@ class Exchange:
     def _start(self, entry):
         if not self._open:
             self._participants()
-            control.announce(self._number)
+            if self._number is not None:
+                control.announce(self._number)
         parameter = entry.parameter
         empty = parameter.grad is None
         if empty:
-            parameter.grad = torch.zeros_like(parameter, requires_grad=False)
-        if parameter.grad.layout != torch.strided:
-            self._make_dense(entry)
+            parameter.grad = entry.no_gradient()
+        elif parameter.grad.layout != torch.strided:
+            entry.sparse = (parameter.grad.sparse_dim(), self._sparse_as_dense)
+            if self._sparse_as_dense:
+                parameter.grad = parameter.grad.to_dense()
+            elif not self.way.takes_sparse:
+                raise TypeError(
+                    "the gradient of %r is sparse, which a compression scheme does not take; give "
+                    "DistributedOptimizer sparse_as_dense=True" % entry.label
+                )
+        else:
+            entry.sparse = None
         self.way.start(entry, parameter.grad, empty)
         self._open.add(entry)
-
-    def _make_dense(self, entry):
-        if not self._sparse_as_dense:
-            raise TypeError(
-                "the gradient of %r is sparse; give DistributedOptimizer sparse_as_dense=True, or make "
-                "the layer with sparse=False" % entry.label
-            )
-        entry.parameter.grad = entry.parameter.grad.to_dense()
 
     # ---- the step ----
 

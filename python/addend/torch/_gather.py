@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
 from typing import Any, Iterable
 
 import torch
 from torch import Tensor
 
-from .. import _core, _errors, rank, size
-from .._core import Sum
-from . import _names
+from .. import _core, _errors, rank
+from .._core import Average, Sum
+from . import _sets
 from ._handle import Handle
 from ._packing import dumped, loaded, pack, unpack, words_of
 from ._rounds import start_reduce
+from ._sets import ProcessSet, global_process_set
 from ._tensors import check_tensor, push_tensor
-from ._unsupported import check_process_set
+from ._two_steps import TwoSteps
 
 
-def gather_async(tensor, name, priority=0):
-    """Starts the exchange of one tensor of each rank, all of the same shape and dtype.
+def gather_async(tensor, name, priority=0, process_set=global_process_set):
+    """Starts the exchange of one tensor of each rank of the set, all of the same shape and dtype.
 
-    The result has an additional first dimension of size(): result[i] is rank i's tensor, byte for
-    byte. The operation's tensors stay declared, one per rank under `name`/: for tensors that are
-    gathered repeatedly.
+    The result has an additional first dimension, the set's size: result[i] is the tensor of its rank
+    i, byte for byte. The operation's tensors stay declared, one per rank under `name`/: for tensors
+    that are gathered repeatedly.
     """
     check_tensor(tensor)
     own = pack(tensor)
-    rounds, rooms = _exchange(own, [own.numel()] * size(), name, priority)
+    rounds, rooms = _exchange(own, [own.numel()] * process_set.size(), name, priority, process_set)
 
     def finish():
         parts = [unpack(room, tensor.dtype, tensor.shape) for room in rooms]
@@ -37,18 +36,18 @@ def gather_async(tensor, name, priority=0):
     return Handle(rounds, finish)
 
 
-def _exchange(own, words, name, priority):
-    """Starts the exchange of each rank's int32 values, `words[i]` of them from rank i.
+def _exchange(own, words, name, priority, process_set):
+    """Starts the exchange of each rank's int32 values, `words[i]` of them from rank i of the set.
 
     Each rank's values are a broadcast with that rank as root: a rank sends only its own part.
     """
     rounds, rooms = [], []
-    for i, count in enumerate(words):
+    for i, (root, count) in enumerate(zip(process_set.ranks, words)):
         room = torch.empty(count, dtype=torch.int32)
         declared = _core.declare(
-            "%s/%d" % (name, i), (count,), _core.DTYPE_CODES["int32"], _core.BROADCAST
+            "%s/%d" % (name, i), (count,), _core.DTYPE_CODES["int32"], _core.BROADCAST, process_set.participants
         )
-        source = own.data_ptr() if i == rank() else None
+        source = own.data_ptr() if root == rank() else None
         rounds.append(_core.Handle(declared, source, room.data_ptr(), priority, (own, room)))
         rooms.append(room)
     return rounds, rooms
@@ -64,75 +63,44 @@ _DTYPES = [
 # dimensions.
 _DIMS = 14
 
-_last: weakref.WeakValueDictionary[str, _Allgather] = weakref.WeakValueDictionary()  # name -> its last _Allgather
-_last_lock = threading.Lock()
 
+class _Allgather(TwoSteps):
+    """An allgather under way: descriptions of the tensors, then the values."""
 
-class _Allgather:
-    """An allgather under way.
+    KIND = "allgather"
 
-    First the ranks exchange descriptions of their tensors, then the values. A thread of its own
-    waits in between, because the caller may not wait yet: ranks may wait for several operations in
-    any order.
-    """
-
-    def __init__(self, tensor, name):
-        self.name = name
+    def __init__(self, tensor, name, process_set):
         self._tensor = tensor
         self._own = pack(tensor)
-        descriptions = torch.zeros((size(), 2 + _DIMS), dtype=torch.int64)
-        own = [_DTYPES.index(tensor.dtype), tensor.dim(), *tensor.shape]
-        descriptions[rank(), : len(own)] = torch.tensor(own)
-        self._descriptions = torch.empty_like(descriptions)
-        self._result = self._error = None
+        self._descriptions = torch.empty((process_set.size(), 2 + _DIMS), dtype=torch.int64)
         self.first_dimensions = None  # of all ranks; set on success
-        self._ended = threading.Event()
-        with _last_lock:
-            # Rounds of a name follow each other, and so do the two halves of each allgather.
-            self._former = _last.get(name)
-            _last[name] = self
-            self._round = push_tensor(descriptions, self._descriptions, name + "/shapes", Sum, 0)
-        threading.Thread(target=self._run, name="addend-allgather", daemon=True).start()
+        super().__init__(name, process_set)
 
-    def done(self):
-        return self._ended.is_set()
-
-    def wait(self, timeout=None):
-        if not self._ended.wait(timeout):
-            raise _errors.make_error(
-                _errors.TIMEOUT,
-                'allgather "%s" is still under way after %g s; the operation goes on' % (self.name, timeout),
-            )
-        if self._error is not None:
-            raise self._error
+    def _first(self):
+        tensor = self._tensor
+        descriptions = torch.zeros_like(self._descriptions)
+        own = [_DTYPES.index(tensor.dtype), tensor.dim(), *tensor.shape]
+        descriptions[self.process_set.rank(), : len(own)] = torch.tensor(own)
+        return push_tensor(
+            descriptions, self._descriptions, self.name + "/shapes", Sum, 0, self.process_set.participants
+        )
 
     def result(self):
-        """Returns the result once, and releases it to the caller."""
-        result, self._result = self._result, None
         # Moved here, since a device's memory belongs to the stream on which it is first used.
-        return result.to(self._tensor.device)
+        return self.take().to(self._tensor.device)
 
-    def rounds(self):
-        yield self
+    def own_part(self):
+        """This rank's part of the result."""
+        place = self.process_set.rank()
+        first = sum(self.first_dimensions[:place])
+        return slice(first, first + self.first_dimensions[place])
 
-    def _run(self):
-        try:
-            if self._former is not None:
-                self._former._ended.wait()
-                self._former = None
-            self._round.wait()
-            self._result = self._gather()
-        except Exception as error:  # pylint: disable=broad-except
-            self._error = error
-        finally:
-            self._ended.set()
-
-    def _gather(self):
+    def _second(self):
         shapes = self._checked_shapes()
         tensor = self._tensor
         words = [words_of(shape, tensor.dtype) for shape in shapes]
         # The parts' sizes change from call to call, so their tensors do not stay declared.
-        rounds, rooms = _exchange(self._own, words, self.name, 0)
+        rounds, rooms = _exchange(self._own, words, self.name, 0, self.process_set)
         for one in rounds:
             _core.finish_once(one)
         parts = [unpack(room, tensor.dtype, shape) for room, shape in zip(rooms, shapes)]
@@ -141,15 +109,16 @@ class _Allgather:
 
     def _checked_shapes(self):
         """All ranks' shapes; raises the same error on all ranks if the tensors do not match."""
-        found = []
+        found, ranks = [], self.process_set.ranks
         for dtype, dims, *shape in self._descriptions.tolist():
             found.append((_DTYPES[dtype], tuple(shape[:dims])))
         for i, (dtype, shape) in enumerate(found):
             if (dtype, shape[1:]) != (found[0][0], found[0][1][1:]):
                 raise _errors.make_error(
                     _errors.MISMATCH,
-                    'allgather "%s": rank 0 has %s%s but rank %d has %s%s; only the first dimensions may '
-                    "differ" % (self.name, found[0][0], list(found[0][1]), i, dtype, list(shape)),
+                    'allgather "%s": rank %d has %s%s but rank %d has %s%s; only the first dimensions may '
+                    "differ"
+                    % (self.name, ranks[0], found[0][0], list(found[0][1]), ranks[i], dtype, list(shape)),
                 )
         return [shape for _, shape in found]
 
@@ -165,50 +134,57 @@ def _check_gathered(tensor):
         )
 
 
-def _start(tensor, name):
+def _start(tensor: Tensor, name: str | None, process_set: ProcessSet) -> _Allgather:
     """Starts an allgather and returns it. Unnamed operations share a kind, so that a mismatch is noticed."""
     started = []
 
     def begin(chosen):
-        started.append(_Allgather(tensor, chosen if name is None else "addend.allgather/" + chosen))
+        started.append(_Allgather(tensor, chosen if name is None else "addend.allgather/" + chosen, process_set))
         return started[0]
 
-    _names.start(name, "allgather", begin)
+    process_set.start(name, "allgather", begin)
     return started[0]
 
 
 def allgather_async(
     tensor: Tensor,
     name: str | None = None,
-    process_set: object = None,
+    process_set: ProcessSet | None = None,
 ) -> Handle[Tensor]:
     """Starts an allgather and returns a handle: see allgather."""
-    check_process_set(process_set)
     _check_gathered(tensor)
-    started = _start(tensor.detach(), name)
+    started = _start(tensor.detach(), name, _sets.chosen(process_set))
     return Handle([started], started.result)
 
 
 class _Differentiable(torch.autograd.Function):
-    """The gradient of a rank's part is the sum of all ranks' gradients of it."""
+    """The gradient of a rank's part is the average of all ranks' gradients of it, as Horovod has it."""
 
     @staticmethod
-    def forward(context, tensor, name):
-        started = _start(tensor, name)
-        started.wait()
-        first = sum(started.first_dimensions[: rank()])
-        context.own = slice(first, first + tensor.shape[0])
-        context.name = started.name + "/gradient"
-        return started.result()
+    def forward(context, name, process_set, *tensors):
+        names = _names_of(name, tensors)
+        started = [_start(tensor, one, process_set) for tensor, one in zip(tensors, names)]
+        for one in started:
+            one.wait()
+        context.gathers = [(one.name + "/gradient", one.own_part()) for one in started]
+        context.process_set = process_set
+        return tuple(one.result() for one in started)
 
     @staticmethod
-    def backward(context, gradient):
-        total = torch.empty_like(gradient)
+    def backward(context, *gradients):
+        participants = context.process_set.participants
+        averages = [torch.empty_like(one) for one in gradients]
+        rounds = [
+            start_reduce(gradient, average, name, Average, participants=participants)
+            for gradient, average, (name, _) in zip(gradients, averages, context.gathers)
+        ]
         try:
-            start_reduce(gradient, total, context.name, Sum).wait()
+            for one in rounds:
+                one.wait()
         finally:
-            _forget(context.name)  # the next gradient may have another shape
-        return total[context.own], None
+            for name, _ in context.gathers:
+                _forget(name)  # the next gradient may have another shape
+        return (None, None, *(average[own] for average, (_, own) in zip(averages, context.gathers)))
 
 
 def _forget(name):
@@ -218,50 +194,63 @@ def _forget(name):
         pass  # the job has failed, and the caller gets that error
 
 
-def allgather(tensor: Tensor, name: str | None = None, process_set: object = None) -> Tensor:
+def _names_of(name, tensors):
+    if name is None or len(tensors) == 1:
+        return [name] * len(tensors)
+    return ["%s.%d" % (name, i) for i in range(len(tensors))]
+
+
+def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet | None = None) -> Tensor:
     """Concatenates all ranks' tensors along the first dimension, which may differ between ranks.
 
     The dtype and the other dimensions must be the same; otherwise every rank raises a
     MismatchError. Differentiable.
     """
-    check_process_set(process_set)
-    _check_gathered(tensor)
-    if tensor.requires_grad and torch.is_grad_enabled():
-        return _Differentiable.apply(tensor, name)
-    return allgather_async(tensor, name).wait()
+    return grouped_allgather([tensor], name, process_set)[0]
 
 
 def grouped_allgather_async(
     tensors: Iterable[Tensor],
     name: str | None = None,
-    process_set: object = None,
+    process_set: ProcessSet | None = None,
 ) -> Handle[list[Tensor]]:
     """allgather_async of a list of tensors; synchronize(handle) returns the list."""
-    check_process_set(process_set)
-    tensors = list(tensors)
-    if not tensors:
-        raise ValueError("a grouped operation needs at least one tensor")
-    for tensor in tensors:
-        _check_gathered(tensor)
-    names = [None if name is None else "%s.%d" % (name, i) for i in range(len(tensors))]
-    started = [allgather_async(tensor, one) for tensor, one in zip(tensors, names)]
+    tensors = _checked(tensors)
+    names = _names_of(name, tensors)
+    started = [allgather_async(tensor, one, process_set) for tensor, one in zip(tensors, names)]
     return Handle(started, lambda: [one.wait() for one in started])
 
 
 def grouped_allgather(
     tensors: Iterable[Tensor],
     name: str | None = None,
-    process_set: object = None,
+    process_set: ProcessSet | None = None,
 ) -> list[Tensor]:
-    """allgather of a list of tensors; not differentiable."""
+    """allgather of a list of tensors; differentiable like it."""
+    tensors = _checked(tensors)
+    if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
+        return list(_Differentiable.apply(name, _sets.chosen(process_set), *tensors))
     return grouped_allgather_async(tensors, name, process_set).wait()
 
 
-def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """A list of all ranks' objects, in the order of the ranks; any object that torch.save accepts.
+def _checked(tensors: Iterable[Tensor]) -> list[Tensor]:
+    tensors = list(tensors)
+    if not tensors:
+        raise ValueError("a grouped operation needs at least one tensor")
+    for tensor in tensors:
+        _check_gathered(tensor)
+    return tensors
+
+
+def allgather_object(
+    obj: Any,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> list[Any]:
+    """A list of all ranks' objects, in the order of the ranks: see broadcast_object() for which.
 
     The ranks of a job trust each other: loading an object can run code of its sender's choice.
     """
-    started = _start(dumped(obj), name)
+    started = _start(dumped(obj), name, _sets.chosen(process_set))
     started.wait()
     return [loaded(part) for part in started.result().split(started.first_dimensions)]

@@ -11,8 +11,9 @@ import torch
 from .. import _core, rank, size
 from .. import barrier as _barrier
 from .._core import Sum
+from . import _sets
+from ._sets import ProcessSet, global_process_set
 from ._tensors import push_tensor
-from ._unsupported import check_process_set
 
 _NAME = "addend.join"
 
@@ -129,7 +130,10 @@ def join(device: object = -1) -> int:
     return control.join()
 
 
-def barrier(process_set: object = None) -> None:
-    """Returns when every rank of the job has called it."""
-    check_process_set(process_set)
-    _barrier()
+def barrier(process_set: ProcessSet | None = None) -> None:
+    """Returns when every rank of the job, or of the process set, has called it."""
+    chosen = _sets.chosen(process_set)
+    if chosen is global_process_set:
+        return _barrier()
+    token = torch.zeros(1, dtype=torch.int32)
+    chosen.start("barrier", "", lambda name: push_tensor(token, token, name, Sum, 0, chosen.participants)).wait()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import warnings
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Sequence
@@ -11,11 +10,15 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .._core import Average, Op
+from .._core import Average
 from ._buckets import Buckets
 from ._exchange import Exchange, Singles
-from ._reduce import chosen_op
-from ._unsupported import Unsupported, check_process_set
+from . import _sets
+from ._adasum import adasum_optimizer
+from ._exact import Adasum
+from ._optimizers import OwnGradients, as_subclass, labels_of, unnamed
+from ._reduce import AnyOp, chosen_op
+from ._sets import ProcessSet
 from .compression import Compression, Scheme
 from .compression.cast import Compressor
 
@@ -29,6 +32,7 @@ else:
 class Distributed(_Base):
     """The methods that DistributedOptimizer() adds to the class of the given optimizer."""
 
+    addend_mixin = True
     _addend: Exchange
     _addend_synchronizes: bool
     _addend_scheme: Scheme | None
@@ -47,9 +51,8 @@ class Distributed(_Base):
             closure = self._addend_averaging(closure)
         elif exchange.synchronized and not exchange.under_way():
             warnings.warn(
-                "optimizer.step() was called after optimizer.synchronize(): the gradients are averages "
-                "already and are not averaged again; step within optimizer.skip_synchronize() to say "
-                "that this is meant"
+                "optimizer.step() called without optimizer.skip_synchronize() after "
+                "optimizer.synchronize(): the gradients are averages already, and are not averaged again"
             )
         else:
             exchange.synchronize()
@@ -84,6 +87,11 @@ class Distributed(_Base):
         if self._addend_scheme is None:
             return contextlib.nullcontext()
         return self._addend_scheme.stepping(self, self._addend.labels())
+
+    @property
+    def _parameter_names(self) -> dict[Tensor, str]:
+        """As Horovod's, which scripts read."""
+        return self._addend.labels()
 
     def synchronize(self) -> None:
         """Waits until all gradients are averages: for work before the step, such as clipping.
@@ -122,7 +130,7 @@ class Distributed(_Base):
         super().add_param_group(param_group)
         last = len(self.param_groups) - 1
         for place, parameter in enumerate(self.param_groups[last]["params"]):
-            self._addend.add(parameter, _unnamed(last, place))
+            self._addend.add(parameter, unnamed(last, place))
 
     def __reduce_ex__(self, protocol):
         # A copy, and an object loaded from a pickle, is an optimizer of the user's class: it has
@@ -144,13 +152,13 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
     named_parameters: Iterable[tuple[str, Tensor]] | None = None,
     compression: Compressor | Scheme = Compression.none,
     backward_passes_per_step: int = 1,
-    op: Op | Unsupported = Average,
+    op: AnyOp = Average,
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
     groups: int | Sequence[Sequence[Tensor]] | None = None,
     sparse_as_dense: bool = False,
-    process_set: object = None,
-) -> Distributed:
+    process_set: ProcessSet | None = None,
+) -> Distributed | OwnGradients:
     """Returns an optimizer of the class of `optimizer`, which it replaces, that steps alike on all
     ranks.
 
@@ -163,20 +171,26 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
     compression                Compression.fp16 or bf16, any object with compress(tensor) and
                                decompress(tensor, context), or a compression.Scheme
     backward_passes_per_step   the number of gradients that each rank adds up before the average
-    op                         Average, or addend.torch.Sum, Min, Max
+    op                         Average, or addend.torch.Sum, Min, Max, Product; Adasum combines the
+                               changes of the weights instead of gradients
     gradient_predivide_factor  divides gradients before the average, and multiplies them after it
-    sparse_as_dense            sparse gradients (torch.nn.Embedding(sparse=True)) are made dense
+    sparse_as_dense            sparse gradients (torch.nn.Embedding(sparse=True)) are summed as dense
+                               ones, and are sparse again afterwards; otherwise every rank receives
+                               the elements of all
+    process_set                only its ranks take part in the steps; on others the optimizer steps alone
     num_groups, groups         checked, and without effect: small tensors travel together anyway
 
     Mixed precision: scaler.scale(loss).backward(); optimizer.synchronize();
     scaler.unscale_(optimizer); with optimizer.skip_synchronize(): scaler.step(optimizer). An
     infinity on any rank becomes an infinity on all ranks.
     """
-    check_process_set(process_set)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError("DistributedOptimizer takes a torch.optim.Optimizer, not %r" % (optimizer,))
     if isinstance(optimizer, Distributed):
         raise ValueError("this optimizer is a DistributedOptimizer already")
+    if isinstance(process_set, ProcessSet) and process_set.process_set_id is not None and not process_set.included():
+        return as_subclass(optimizer, OwnGradients)
+    members = _sets.chosen(process_set)
     op = chosen_op(None, op)
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor needs op=Average, not %r" % op)
@@ -185,10 +199,14 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
     _check_groups(num_groups, groups)
     passes = _checked_passes(backward_passes_per_step)
     labels = labels_of(optimizer, named_parameters)
-    make_way = _way(compression, op, gradient_predivide_factor)
+    if op == Adasum:
+        if isinstance(compression, Scheme):
+            raise ValueError("op=Adasum takes Compression.fp16 or bf16, and no compression scheme")
+        return adasum_optimizer(optimizer, labels, compression, members)
+    make_way = _way(compression, op, gradient_predivide_factor, members)
 
     made = as_subclass(optimizer, Distributed)
-    made._addend = Exchange(make_way, passes, sparse_as_dense)
+    made._addend = Exchange(make_way, passes, sparse_as_dense, members)
     made._addend_synchronizes = True
     made._addend_scheme = compression if isinstance(compression, Scheme) else None
     for parameter, label in labels.items():
@@ -196,63 +214,20 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
     return made
 
 
-def as_subclass(optimizer, mixin):
-    """A new object with the optimizer's state and param_groups, of its class with `mixin` before it."""
-    kind = type(optimizer)
-    made = object.__new__(type(kind.__name__, (mixin, kind), {}))
-    made.__dict__.update(optimizer.__dict__)
-    # An earlier learning rate scheduler has stored a step() in the object; that step() belongs to
-    # the former optimizer.
-    made.__dict__.pop("step", None)
-    return made
-
-
-def _way(compression, op, predivide_factor):
+def _way(compression, op, predivide_factor, process_set):
     """A function that makes Singles or Buckets from the prefix of its tensors' names."""
     if isinstance(compression, Scheme):
         if op != Average or predivide_factor != 1.0:
             raise ValueError("a compression scheme averages: op and gradient_predivide_factor have no place")
+        if process_set is not _sets.global_process_set:
+            raise NotImplementedError("a compression scheme takes all ranks: give no process_set with it")
         return lambda prefix: Buckets(compression, prefix)
     if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
         raise TypeError(
             "compression must have compress(tensor) and decompress(tensor, context), or be an object of "
             "a compression.Scheme, not %r" % (compression,)
         )
-    return lambda prefix: Singles(op, compression, predivide_factor)
-
-
-def _unnamed(group, place):
-    return "group%d.%d" % (group, place)
-
-
-def labels_of(optimizer, named_parameters):
-    """{parameter: name} of the optimizer's parameters, in the model's order if it is known."""
-    places = {
-        parameter: _unnamed(g, i)
-        for g, group in enumerate(optimizer.param_groups)
-        for i, parameter in enumerate(group["params"])
-    }
-    if named_parameters is None:
-        return places
-    given = list(named_parameters)
-    names = {}
-    for pair in given:
-        if not (isinstance(pair, tuple) and len(pair) == 2 and torch.is_tensor(pair[1])):
-            raise ValueError(
-                "named_parameters must be pairs of a name and a parameter, as model.named_parameters() "
-                "gives them, but one is %.80r" % (pair,)
-            )
-        names.setdefault(pair[1], pair[0])
-    doubles = [name for name, times in collections.Counter(name for name, _ in given).items() if times > 1]
-    if doubles:
-        raise ValueError("named_parameters has names twice: %s" % ", ".join(map(repr, doubles)))
-    missing = [place for parameter, place in places.items() if parameter not in names]
-    if missing:
-        raise ValueError(
-            "named_parameters does not name %d of the optimizer's parameters: %s"
-            % (len(missing), ", ".join(missing))
-        )
-    return {parameter: name for parameter, name in names.items() if parameter in places}
+    return lambda prefix: Singles(op, compression, predivide_factor, process_set)
 
 
 def _checked_passes(passes: object) -> int:

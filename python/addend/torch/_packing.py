@@ -1,10 +1,16 @@
 """Tensors of any dtype, and objects, packed for transfer."""
 
 import io
+import pickle
 
 import torch
 
 from ._tensors import on_host
+
+try:
+    import cloudpickle
+except ImportError:
+    cloudpickle = None
 
 
 def words_of(shape, dtype):
@@ -29,12 +35,27 @@ def unpack(words, dtype, shape):
     return flat.reshape(shape)
 
 
+# The first byte of a serialised object: by what it was written.
+_TORCH, _PICKLE = b"T", b"P"
+
+
 def dumped(value):
-    """An object, serialised as a tensor of bytes."""
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
-    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+    """An object, serialised as a tensor of bytes; closures need the package cloudpickle."""
+    buffer = io.BytesIO(_TORCH)
+    buffer.seek(1)
+    try:
+        torch.save(value, buffer)
+        content = buffer.getvalue()
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        if cloudpickle is None:
+            raise TypeError("%s; with the package cloudpickle closures can be sent too" % error) from error
+        # The standard pickle reads it.
+        content = _PICKLE + cloudpickle.dumps(value)
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
 def loaded(content, map_location=None):
-    return torch.load(io.BytesIO(content.numpy().tobytes()), map_location, weights_only=False)
+    written, data = content[:1].numpy().tobytes(), content[1:].numpy().tobytes()
+    if written == _PICKLE:
+        return pickle.loads(data)
+    return torch.load(io.BytesIO(data), map_location, weights_only=False)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable
+from typing import Any, Iterable, Union
 
 import torch
 from torch import Tensor
 
 from .._core import Average, Op, Sum
-from . import _names
+from . import _exact, _sets
+from ._exact import Combination
 from ._handle import Handle, T
 from ._rounds import start_reduce
+from ._sets import ProcessSet
 from ._tensors import check_op, wire_dtype
-from ._unsupported import Unsupported, check_process_set
 from .compression import Compression
 from .compression.cast import Compressor
 
+AnyOp = Union[Op, Combination]
+"""An op of the engine, or Product and Adasum, which each rank computes of all ranks' tensors."""
 
-def chosen_op(average: bool | None, op: Op | Unsupported | None) -> Op:
+
+def chosen_op(average: bool | None, op: AnyOp | None) -> AnyOp:
     """Converts Horovod's two ways to name the combination of contributions to a single op."""
     if average is not None:
         if op is not None:
@@ -25,9 +29,8 @@ def chosen_op(average: bool | None, op: Op | Unsupported | None) -> Op:
         return Average if average else Sum
     if op is None:
         return Average
-    if isinstance(op, Unsupported):
-        op.refuse()
-    check_op(op)
+    if not isinstance(op, Combination):
+        check_op(op)
     return op
 
 
@@ -35,23 +38,32 @@ def _kind(tensors, op):
     return "allreduce/%r/%s" % (op, ";".join("%s%s" % (t.dtype, list(t.shape)) for t in tensors))
 
 
-def _start(
-    tensors: list[Tensor],
-    targets: list[Tensor],
-    name: str | None,
-    op: Op,
-    priority: int,
-    prescale_factor: float,
-    postscale_factor: float,
-) -> Handle[list[Tensor]]:
-    """Starts an operation on all of `tensors`; its result is the list of targets."""
+class _Request:
+    """The arguments of an operation beside its tensors."""
 
-    def begin(chosen):
+    def __init__(self, average, name, op, prescale_factor, postscale_factor, process_set, priority=0):
+        self.name = name
+        self.op = chosen_op(average, op)
+        self.factors = (prescale_factor, postscale_factor)
+        self.process_set = _sets.chosen(process_set)
+        self.priority = priority
+
+    def of_gradients(self):
+        """The same for the gradients of its results: the gradient of a sum over ranks is the sum of the
+        ranks' gradients.
+        """
+        name = None if self.name is None else self.name + "/gradient"
+        return _Request(None, name, self.op, *self.factors, self.process_set)
+
+    def start(self, tensors: list[Tensor], targets: list[Tensor]) -> Handle[list[Tensor]]:
+        """Starts the operation on all of `tensors`; its result is the list of targets."""
+        return self.process_set.start(
+            self.name, _kind(tensors, self.op), lambda chosen: self._begin(chosen, tensors, targets)
+        )
+
+    def _begin(self, chosen, tensors, targets):
         names = [chosen] if len(tensors) == 1 else ["%s.%d" % (chosen, i) for i in range(len(tensors))]
-        started = [
-            start_reduce(source, target, one, op, priority, prescale_factor, postscale_factor)
-            for source, target, one in zip(tensors, targets, names)
-        ]
+        started = [self._single(*each) for each in zip(tensors, targets, names)]
 
         def finish():
             for one in started:
@@ -60,7 +72,17 @@ def _start(
 
         return Handle(started, finish)
 
-    return _names.start(name, _kind(tensors, op), begin)
+    def _single(self, source, target, name):
+        if isinstance(self.op, Combination):
+            return _exact.start(self.op, source, target, name, self.priority, *self.factors, self.process_set)
+        return start_reduce(
+            source, target, name, self.op, self.priority, *self.factors, self.process_set.participants
+        )
+
+
+def _single(request, tensor, target):
+    group = request.start([tensor], [target])
+    return Handle([group], lambda: group.wait()[0])
 
 
 def _tensors_of(tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -72,67 +94,67 @@ def _tensors_of(tensors: Iterable[Tensor]) -> list[Tensor]:
     return tensors
 
 
+def _like(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+
+
+class _Differentiable(torch.autograd.Function):
+    """An operation on tensors, and on the gradients of its results."""
+
+    @staticmethod
+    def forward(context, request, *tensors):
+        context.request = request
+        return tuple(request.start(list(tensors), [_like(one) for one in tensors]).wait())
+
+    @staticmethod
+    def backward(context, *gradients):
+        sums = context.request.of_gradients().start(list(gradients), [_like(one) for one in gradients])
+        return (None, *sums.wait())
+
+
+def _reduced(request: _Request, tensors: list[Tensor]) -> list[Tensor]:
+    wants_gradient = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
+    if wants_gradient and request.op in (Sum, Average):
+        return list(_Differentiable.apply(request, *tensors))
+    return request.start(tensors, [_like(one) for one in tensors]).wait()
+
+
 def allreduce_async_(
     tensor: Tensor,
     average: bool | None = None,
     name: str | None = None,
-    op: Op | Unsupported | None = None,
+    op: AnyOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    process_set: object = None,
+    process_set: ProcessSet | None = None,
     priority: int = 0,
 ) -> Handle[Tensor]:
-    """Starts the average of `tensor` over all ranks (`op`: or sum, ...), in place; returns a
-    handle.
+    """Starts the average of `tensor` over all ranks, or those of the process set (`op`: or sum, ...),
+    in place; returns a handle.
 
     The tensor must not be used before synchronize(handle), which returns it. All ranks give tensors
     of the same shape and dtype under the same name, or without a name in the same order of calls.
+    `op` Product and Adasum: each rank receives all ranks' tensors.
     """
-    check_process_set(process_set)
     wire_dtype(tensor)
-    op = chosen_op(average, op)
-    return _single([tensor], [tensor], name, op, priority, prescale_factor, postscale_factor)
+    request = _Request(average, name, op, prescale_factor, postscale_factor, process_set, priority)
+    return _single(request, tensor, tensor)
 
 
 def allreduce_async(
     tensor: Tensor,
     average: bool | None = None,
     name: str | None = None,
-    op: Op | Unsupported | None = None,
+    op: AnyOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    process_set: object = None,
+    process_set: ProcessSet | None = None,
     priority: int = 0,
 ) -> Handle[Tensor]:
     """As allreduce_async_, but the result is a new tensor."""
-    check_process_set(process_set)
     wire_dtype(tensor)
-    op, target = chosen_op(average, op), _like(tensor)
-    return _single([tensor], [target], name, op, priority, prescale_factor, postscale_factor)
-
-
-def _like(tensor: Tensor) -> Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-
-
-def _single(*arguments: Any) -> Handle[Tensor]:
-    group = _start(*arguments)
-    return Handle([group], lambda: group.wait()[0])
-
-
-class _Differentiable(torch.autograd.Function):
-    """The gradient of a sum over ranks is the sum of the ranks' gradients."""
-
-    @staticmethod
-    def forward(context, tensor, name, op, prescale_factor, postscale_factor):
-        context.arguments = (name, op, prescale_factor, postscale_factor)
-        return allreduce_async(tensor, None, name, op, prescale_factor, postscale_factor).wait()
-
-    @staticmethod
-    def backward(context, gradient):
-        name, *rest = context.arguments
-        name = None if name is None else name + "/gradient"
-        return (allreduce_async(gradient, None, name, *rest).wait(), None, None, None, None)
+    request = _Request(average, name, op, prescale_factor, postscale_factor, process_set, priority)
+    return _single(request, tensor, _like(tensor))
 
 
 def allreduce(
@@ -140,34 +162,29 @@ def allreduce(
     average: bool | None = None,
     name: str | None = None,
     compression: Compressor = Compression.none,
-    op: Op | Unsupported | None = None,
+    op: AnyOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    process_set: object = None,
+    process_set: ProcessSet | None = None,
 ) -> Tensor:
     """The average of `tensor` over all ranks (`op`: or sum, ...), as a new tensor.
 
     Differentiable for Sum and Average. `compression`: Compression.fp16 or bf16 for the transfer.
     """
-    check_process_set(process_set)
     wire_dtype(tensor)
-    op = chosen_op(average, op)
+    request = _Request(average, name, op, prescale_factor, postscale_factor, process_set)
     compressed, context = compression.compress(tensor)
-    if compressed.requires_grad and torch.is_grad_enabled() and op in (Sum, Average):
-        result = _Differentiable.apply(compressed, name, op, prescale_factor, postscale_factor)
-    else:
-        result = allreduce_async(compressed, None, name, op, prescale_factor, postscale_factor).wait()
-    return compression.decompress(result, context)
+    return compression.decompress(_reduced(request, [compressed])[0], context)
 
 
 def allreduce_(
     tensor: Tensor,
     average: bool | None = None,
     name: str | None = None,
-    op: Op | Unsupported | None = None,
+    op: AnyOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    process_set: object = None,
+    process_set: ProcessSet | None = None,
 ) -> Tensor:
     """As allreduce, in place; not differentiable."""
     return allreduce_async_(
@@ -179,31 +196,30 @@ def grouped_allreduce_async_(
     tensors: Iterable[Tensor],
     average: bool | None = None,
     name: str | None = None,
-    op: Op | Unsupported | None = None,
+    op: AnyOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    process_set: object = None,
+    process_set: ProcessSet | None = None,
 ) -> Handle[list[Tensor]]:
     """As allreduce_async_ for a list of tensors; synchronize(handle) returns the list."""
-    check_process_set(process_set)
     tensors = _tensors_of(tensors)
-    return _start(tensors, tensors, name, chosen_op(average, op), 0, prescale_factor, postscale_factor)
+    request = _Request(average, name, op, prescale_factor, postscale_factor, process_set)
+    return request.start(tensors, tensors)
 
 
 def grouped_allreduce_async(
     tensors: Iterable[Tensor],
     average: bool | None = None,
     name: str | None = None,
-    op: Op | Unsupported | None = None,
+    op: AnyOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    process_set: object = None,
+    process_set: ProcessSet | None = None,
 ) -> Handle[list[Tensor]]:
     """As grouped_allreduce_async_, but the results are new tensors."""
-    check_process_set(process_set)
     tensors = _tensors_of(tensors)
-    targets = [_like(one) for one in tensors]
-    return _start(tensors, targets, name, chosen_op(average, op), 0, prescale_factor, postscale_factor)
+    request = _Request(average, name, op, prescale_factor, postscale_factor, process_set)
+    return request.start(tensors, [_like(one) for one in tensors])
 
 
 def grouped_allreduce(
@@ -211,16 +227,15 @@ def grouped_allreduce(
     average: bool | None = None,
     name: str | None = None,
     compression: Compressor = Compression.none,
-    op: Op | Unsupported | None = None,
+    op: AnyOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    process_set: object = None,
+    process_set: ProcessSet | None = None,
 ) -> list[Tensor]:
-    """As allreduce for a list of tensors; not differentiable."""
-    pairs = [compression.compress(one) for one in tensors]
-    results = grouped_allreduce_async(
-        [one for one, _ in pairs], average, name, op, prescale_factor, postscale_factor, process_set
-    ).wait()
+    """As allreduce for a list of tensors; differentiable like it."""
+    request = _Request(average, name, op, prescale_factor, postscale_factor, process_set)
+    pairs = [compression.compress(one) for one in _tensors_of(tensors)]
+    results = _reduced(request, [one for one, _ in pairs])
     return [compression.decompress(r, context) for r, (_, context) in zip(results, pairs)]
 
 
@@ -228,10 +243,10 @@ def grouped_allreduce_(
     tensors: Iterable[Tensor],
     average: bool | None = None,
     name: str | None = None,
-    op: Op | Unsupported | None = None,
+    op: AnyOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    process_set: object = None,
+    process_set: ProcessSet | None = None,
 ) -> list[Tensor]:
     """As allreduce_ for a list of tensors."""
     return grouped_allreduce_async_(
@@ -247,77 +262,3 @@ def poll(handle: Handle[Any]) -> bool:
 def synchronize(handle: Handle[T], timeout: float | None = None) -> T:
     """Waits for a handle of any *_async function; returns its result, or raises its error."""
     return handle.wait(timeout)
-
-
-# ---- BytePS's names ----
-
-
-def _op_of(average: bool) -> Op:
-    if isinstance(average, str):
-        raise TypeError("the second argument is average, as in BytePS: give the name as name=%r" % average)
-    return Average if average else Sum
-
-
-def push_pull_async(
-    tensor: Tensor,
-    average: bool = True,
-    name: str | None = None,
-    version: int = 0,
-    priority: int = 0,
-) -> Handle[Tensor]:
-    """allreduce_async under BytePS's name. Larger priorities go first; `version` is ignored."""
-    del version
-    return allreduce_async(tensor, None, name, _op_of(average), priority=priority)
-
-
-def push_pull_async_inplace(
-    tensor: Tensor,
-    average: bool = True,
-    name: str | None = None,
-    version: int = 0,
-    priority: int = 0,
-) -> Handle[Tensor]:
-    """allreduce_async_ under BytePS's name."""
-    del version
-    return allreduce_async_(tensor, None, name, _op_of(average), priority=priority)
-
-
-def push_pull(
-    tensor: Tensor,
-    average: bool = True,
-    name: str | None = None,
-    version: int = 0,
-    priority: int = 0,
-    compression: Compressor = Compression.none,
-) -> Tensor:
-    """allreduce under BytePS's name."""
-    del version, priority  # neither matters, because this call waits at once
-    return allreduce(tensor, None, name, compression, _op_of(average))
-
-
-def push_pull_inplace(
-    tensor: Tensor,
-    average: bool = True,
-    name: str | None = None,
-    version: int = 0,
-    priority: int = 0,
-) -> Tensor:
-    """allreduce_ under BytePS's name."""
-    return push_pull_async_inplace(tensor, average, name, version, priority).wait()
-
-
-def push_pull_group_sync_inplace(
-    tensor: Tensor,
-    average: bool = True,
-    name: str | None = None,
-    version: int = 0,
-    priority: int = 0,
-) -> Handle[Tensor]:
-    """push_pull_async_inplace: rounds of a tensor never overlap, so a group needs no special care."""
-    return push_pull_async_inplace(tensor, average, name, version, priority)
-
-
-def declare(name: str) -> None:
-    """Does nothing but check the name: BytePS declares ahead of time, Addend at the first use."""
-    if not isinstance(name, str):
-        raise TypeError("a tensor's name must be a str, not %r" % (name,))

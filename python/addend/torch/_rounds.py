@@ -7,14 +7,17 @@ from ._handle import Handle
 from ._tensors import can_receive, on_host, push_tensor, scaled, wire_dtype
 
 
-def start_reduce(source, target, name, op, priority=0, prescale_factor=1.0, postscale_factor=1.0):
-    """Starts `target` = `source` combined over all ranks, for dense tensors of the same shape and
-    dtype.
+def start_reduce(
+    source, target, name, op, priority=0, prescale_factor=1.0, postscale_factor=1.0, participants=None
+):
+    """Starts `target` = `source` combined over the participants, for dense tensors of the same shape
+    and dtype.
 
-    `source` None: this rank adds nothing. `target` may be `source`.
+    `source` None: this rank adds nothing. `target` may be `source`. `participants`: as in
+    push_tensor(); GPU memory of some ranks goes through a copy in host memory.
     """
     dtype = wire_dtype(target)
-    if _on_gpu(source, target):
+    if participants is None and _on_gpu(source, target):
         return _start_on_gpu(source, target, dtype, name, op, priority, prescale_factor, postscale_factor)
     contribution = None
     if source is not None:
@@ -28,7 +31,7 @@ def start_reduce(source, target, name, op, priority=0, prescale_factor=1.0, post
             target.copy_(result)
         return target
 
-    return Handle([push_tensor(contribution, room, name, op, priority)], finish)
+    return Handle([push_tensor(contribution, room, name, op, priority, participants)], finish)
 
 
 def _on_gpu(source, target):

@@ -4,7 +4,7 @@ import torch
 
 from .. import _core
 
-_CODES = {
+CODES = {
     torch.float32: _core.DTYPE_CODES["float32"],
     torch.float64: _core.DTYPE_CODES["float64"],
     torch.float16: _core.DTYPE_CODES["float16"],
@@ -13,7 +13,7 @@ _CODES = {
     torch.int64: _core.DTYPE_CODES["int64"],
 }
 # Summed as int32, then narrowed: the bits are those of a sum in the narrow type.
-_WIDENED = (torch.uint8, torch.int8, torch.int16, torch.bool)
+WIDENED = (torch.uint8, torch.int8, torch.int16, torch.bool)
 
 
 def check_tensor(tensor):
@@ -34,9 +34,9 @@ def check_tensor(tensor):
 def wire_dtype(tensor):
     """The dtype in which a tensor is summed; a TypeError gives the reason why it cannot be summed."""
     check_tensor(tensor)
-    if tensor.dtype in _CODES:
+    if tensor.dtype in CODES:
         return tensor.dtype
-    if tensor.dtype in _WIDENED:
+    if tensor.dtype in WIDENED:
         return torch.int32
     raise TypeError(
         "addend cannot sum %s; it sums float32, float64, float16, bfloat16, bool and integers of 8, "
@@ -45,9 +45,13 @@ def wire_dtype(tensor):
 
 
 def scaled(tensor, factor):
-    """tensor * factor in the tensor's own dtype; integers are scaled in float64, rounded towards zero."""
+    """tensor * factor in the tensor's own dtype, of 16 bits in float32 and rounded once; integers are
+    scaled in float64, rounded towards zero.
+    """
     if factor == 1.0:
         return tensor
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        return (tensor.float() * factor).to(tensor.dtype)
     if tensor.is_floating_point():
         return tensor * factor
     return (tensor.double() * factor).to(tensor.dtype)
@@ -76,16 +80,19 @@ def check_op(op):
 
 
 def dtype_code(tensor):
-    return _CODES[wire_dtype(tensor)]
+    return CODES[wire_dtype(tensor)]
 
 
-def declare_tensor(tensor, name, op):
+def declare_tensor(tensor, name, op, participants=None):
     """Declares a tensor, as its first push would; a push waits until all ranks have declared its tensor."""
-    return _core.declare(name, tuple(tensor.shape), dtype_code(tensor), check_op(op))
+    return _core.declare(name, tuple(tensor.shape), dtype_code(tensor), check_op(op), participants)
 
 
-def push_tensor(source, target, name, op, priority):
-    """Starts a round of contiguous host memory. `source` None: adds nothing. `target` may be `source`."""
-    declared = declare_tensor(target, name, op)
+def push_tensor(source, target, name, op, priority, participants=None):
+    """Starts a round of contiguous host memory. `source` None: adds nothing. `target` may be `source`.
+
+    `participants`: the ranks that take part, in a tuple; None: all ranks.
+    """
+    declared = declare_tensor(target, name, op, participants)
     address = None if source is None else source.data_ptr()
     return _core.Handle(declared, address, target.data_ptr(), priority, (source, target))

@@ -1,0 +1,5 @@
+"""byteps.torch.cross_barrier, by Addend."""
+
+from addend.torch.byteps.cross_barrier import CrossBarrier
+
+__all__ = ["CrossBarrier"]

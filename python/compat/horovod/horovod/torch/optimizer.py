@@ -1,0 +1,5 @@
+"""horovod.torch.optimizer, by Addend."""
+
+from addend.torch import DistributedOptimizer
+
+__all__ = ["DistributedOptimizer"]
