@@ -1,4 +1,6 @@
-"""addend run: Addend's services and the ranks of a training script, on this machine, in one command."""
+"""addend run: Addend's services and the ranks of a training script, in one command: on this machine, or
+as tasks of a Slurm job on several (_slurm.py).
+"""
 
 import argparse
 import os
@@ -9,32 +11,26 @@ import sys
 import tempfile
 import time
 import traceback
+from typing import NamedTuple
 
-from . import _core
+from . import _core, _horovod_variables, _slurm
 from ._processes import Child, Relay, die_with_parent, end_all
+from ._services import Layout, Services, ServicesError, status_of
 
-BINARIES = ("addend-scheduler", "addend-summation", "addend-agent")
 _USAGE = 64
 _BUG = 70
 _NOT_FOUND = 127
-_START_LIMIT_S = 60
 _KILLED_AFTER_S = 5
 
 _HELP = """\
 addend %s
 
-  addend run [options] -- COMMAND...   starts Addend and the ranks of a training script on this machine
+  addend run [options] -- COMMAND...   starts Addend and the ranks of a training script, on this machine
+                                       or under srun on the nodes of a Slurm job
+  addend serve                         under srun, a summation server for the job's addend run
   addend --version
   addend run --help                    lists the options
 """
-
-
-class RunError(Exception):
-    """The reason why `addend run` cannot continue: one sentence, and the exit status."""
-
-    def __init__(self, message, status=1):
-        super().__init__(message)
-        self.status = status
 
 
 class _Ended(BaseException):
@@ -47,7 +43,7 @@ class _Ended(BaseException):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message):
-        raise RunError("%s; see addend run --help" % message, _USAGE)
+        raise ServicesError("%s; see addend run --help" % message, _USAGE)
 
 
 def _count(least):
@@ -63,16 +59,21 @@ def _parse(arguments):
     parser = _Parser(
         prog="addend run",
         usage="addend run [options] -- COMMAND...",
-        description="Starts a scheduler, summation servers and an agent per node on this machine, then "
+        description="Starts a scheduler, summation servers and an agent per node on this machine (under srun: an "
+        "agent on each node of the step, and the scheduler on the first), then "
         "COMMAND once per rank with the variables that torchrun sets, and ADDEND_SOCKET. COMMAND may "
         "begin with a .py file. Ends with the status of the first rank that fails, or 0.",
         epilog="Further flags of the services are read from the environment: --on-node-loss of the agent is "
         "ADDEND_ON_NODE_LOSS. ADDEND_BIN_DIR is the folder of the binaries.",
     )
-    parser.add_argument("-n", "--ranks", "--nproc-per-node", type=_count(1), default=1, metavar="RANKS",
-                        help="ranks per node (default: 1)")
+    parser.add_argument("-np", "--num-proc", type=_count(1), metavar="RANKS", help="all ranks, as horovodrun has it")
+    parser.add_argument("-H", "--hosts", metavar="HOSTS", help=argparse.SUPPRESS)
+    parser.add_argument("-n", "--ranks", "--nproc-per-node", "--nproc_per_node", type=_count(1), metavar="RANKS",
+                        help="ranks per node, and under srun per task (default: 1)")
     parser.add_argument("--nodes", type=_count(1), default=1, metavar="N",
                         help="nodes to emulate, each with an agent of its own (default: 1)")
+    parser.add_argument("--rendezvous", metavar="FOLDER",
+                        help="under srun: a folder that all nodes see (default: the job's working directory)")
     parser.add_argument("--servers", type=_count(0), default=0, metavar="K",
                         help="summation servers beside those in the agents (default: 0)")
     parser.add_argument("--partition-bytes", metavar="BYTES", help="of the agents (default: auto)")
@@ -80,151 +81,105 @@ def _parse(arguments):
     parser.add_argument("--grace", type=float, default=10, metavar="SECONDS",
                         help="how long the other ranks may go on when one has failed (default: 10)")
     parser.add_argument("--log-dir", metavar="FOLDER",
-                        help="keeps the services' logs there (default: they are removed)")
+                        help="keeps the services' logs there (default: they are kept only if a rank fails)")
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.command[:1] == ["--"]:
         del options.command[0]
     if not options.command:
         parser.error("there is no command to run: it comes after --")
+    _count_ranks(parser, options)
     if options.command[0].endswith(".py"):
         options.command.insert(0, sys.executable)
     return options
 
 
-# ---- the services ----
-
-
-def _bin_folders():
-    """ADDEND_BIN_DIR alone if it is set; else the package's, a checkout build's and PATH's folders."""
-    chosen = os.environ.get("ADDEND_BIN_DIR")
-    if chosen:
-        return [chosen]
-    package = os.path.dirname(os.path.abspath(__file__))
-    checkout = os.path.dirname(os.path.dirname(package))
-    return [os.path.join(package, "bin"), os.path.join(checkout, "build", "bin"), *os.get_exec_path()]
-
-
-def find_binaries():
-    """The paths of scheduler, summation server and agent, all from one folder."""
-    folders = _bin_folders()
-    for folder in folders:
-        paths = [os.path.join(folder, name) for name in BINARIES]
-        if all(os.access(path, os.X_OK) for path in paths):
-            return paths
-    where = folders[0] if len(folders) == 1 else ", ".join(folders[:2]) + " or on PATH"
-    raise RunError(
-        "%s are not in %s: run scripts/build, or set ADDEND_BIN_DIR to their folder"
-        % (", ".join(BINARIES), where),
-        _USAGE,
-    )
-
-
-class _Services:
-    """The scheduler, the summation servers and the agents of one run, on ports that the kernel chooses."""
-
-    def __init__(self, options, folder):
-        self.children = []
-        self._options = options
-        self._folder = folder
-        self._logs = options.log_dir or folder
-        os.makedirs(self._logs, exist_ok=True)
-
-    def start(self):
-        scheduler, summation, agent = find_binaries()
-        first = self._start(scheduler, "scheduler", ["--insecure", "--listen=127.0.0.1:0", "--store=memory"])
-        address = "--scheduler=127.0.0.1:%d" % self._await(first)["grpc"]
-        member = [address, "--insecure", "--listen=127.0.0.1:0", "--data-listen=127.0.0.1:0", "--advertise=127.0.0.1"]
-        started = [
-            self._start(summation, "summation server %d" % i, member) for i in range(self._options.servers)
-        ]
-        for node in range(self._options.nodes):
-            flags = member + self._agent_flags(node)
-            started.append(self._start(agent, "agent of node %d" % node, flags))
-        for one in started:
-            self._await(one)
-
-    def socket(self, node):
-        return os.path.join(self._folder, "agent%d.sock" % node)
-
-    def _agent_flags(self, node):
-        options = self._options
-        flags = [
-            "--job=" + options.job,
-            "--node-rank=%d" % node,
-            "--num-nodes=%d" % options.nodes,
-            "--local-size=%d" % options.ranks,
-            "--socket=" + self.socket(node),
-        ]
-        if options.partition_bytes is not None:
-            flags.append("--partition-bytes=" + options.partition_bytes)
-        return flags
-
-    def _start(self, binary, name, flags):
-        file = name.replace(" ", "-")
-        port_file = os.path.join(self._folder, file + ".ports")
-        command = [binary, *flags, "--http=127.0.0.1:0", "--health-listen=off", "--port-file=" + port_file]
-        with open(os.path.join(self._logs, file + ".log"), "wb") as log:
-            child = Child(name, command, stdout=log, stderr=log)
-        child.port_file, child.log = port_file, log.name
-        self.children.append(child)
-        return child
-
-    def _await(self, child):
-        """Waits until a service is serving; returns its ports."""
-        deadline = time.monotonic() + _START_LIMIT_S
-        while True:
-            ports = child.ports()
-            if ports is not None:
-                return ports
-            if child.poll() is not None:
-                raise RunError("the %s did not start: %s" % (child.name, child.last_line()), _status(child))
-            if time.monotonic() > deadline:
-                raise RunError("the %s does not serve within %d s" % (child.name, _START_LIMIT_S))
-            time.sleep(0.01)
+def _count_ranks(parser, options):
+    """Sets options.ranks, of each node, from what horovodrun's users say too."""
+    if options.hosts is not None:
+        hosts = [host.partition(":")[0] for host in options.hosts.split(",")]
+        if any(host not in ("localhost", "127.0.0.1") for host in hosts):
+            parser.error(
+                "-H %s names other machines, and addend run starts ranks on this machine alone: on several use "
+                "`srun addend run`, or torchrun with an agent on each (docs/pytorch.md, Launching)" % options.hosts
+            )
+    if options.num_proc is None:
+        options.ranks = options.ranks or 1
+    elif options.ranks is not None or options.num_proc % options.nodes:
+        parser.error("-np is the number of all ranks, a multiple of --nodes, and goes without -n")
+    else:
+        options.ranks = options.num_proc // options.nodes
 
 
 # ---- the ranks ----
 
 
-def _rank_environment(options, services, rank, port):
-    node, local_rank = divmod(rank, options.ranks)
+class _Place(NamedTuple):
+    """A rank's place, and where the first rank is."""
+
+    rank: int
+    local_size: int
+    nodes: int
+    master: str
+    port: int
+
+
+def _places(options, step, services, port):
+    """The places of the ranks that this process starts."""
+    if step is None:
+        ranks, local_size, nodes = range(options.nodes * options.ranks), options.ranks, options.nodes
+        master = ("127.0.0.1", port)
+    else:
+        local_size, nodes = step.tasks * options.ranks, step.nodes
+        first = step.node * local_size + step.task * options.ranks
+        ranks = range(first, first + options.ranks)
+        master = (services.facts["master_addr"], services.facts["master_port"])
+    return [_Place(rank, local_size, nodes, *master) for rank in ranks]
+
+
+def _rank_environment(options, services, place):
+    node, local_rank = divmod(place.rank, place.local_size)
+    size = place.nodes * place.local_size
     env = dict(os.environ)
-    if options.nodes * options.ranks > 1:
+    if options.nodes * place.local_size > 1:
         env.setdefault("OMP_NUM_THREADS", "1")  # the ranks share the machine, as with torchrun
+    env.setdefault("USE_LIBUV", "0")  # Debian 13's PyTorch has no libuv, and asks for it by default
     env.setdefault("PYTHONUNBUFFERED", "1")  # a rank's output shows at once
     env.update(
-        RANK=str(rank),
-        WORLD_SIZE=str(options.nodes * options.ranks),
+        RANK=str(place.rank),
+        WORLD_SIZE=str(size),
         LOCAL_RANK=str(local_rank),
-        LOCAL_WORLD_SIZE=str(options.ranks),
+        LOCAL_WORLD_SIZE=str(place.local_size),
         GROUP_RANK=str(node),
-        GROUP_WORLD_SIZE=str(options.nodes),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
+        GROUP_WORLD_SIZE=str(place.nodes),
+        MASTER_ADDR=place.master,
+        MASTER_PORT=str(place.port),
         ADDEND_SOCKET=services.socket(node),
         ADDEND_JOB=options.job,
+        ADDEND_SCHEDULER=services.scheduler,
+        # For scripts that ask horovodrun's.
+        HOROVOD_RANK=str(place.rank),
+        HOROVOD_SIZE=str(size),
+        HOROVOD_LOCAL_RANK=str(local_rank),
+        HOROVOD_LOCAL_SIZE=str(place.local_size),
+        HOROVOD_CROSS_RANK=str(node),
+        HOROVOD_CROSS_SIZE=str(place.nodes),
     )
     return env
 
 
-def _start_ranks(options, services, port, relay, ranks):
-    for rank in range(options.nodes * options.ranks):
-        name = "rank %d" % rank
+def _start_ranks(options, services, places, relay, ranks):
+    for place in places:
+        name = "rank %d" % place.rank
         try:
-            child = Child(name, options.command, _rank_environment(options, services, rank, port))
+            child = Child(name, options.command, _rank_environment(options, services, place))
         except OSError as error:
-            raise RunError(
+            raise ServicesError(
                 "%s cannot be started: %s" % (options.command[0], error.strerror), _NOT_FOUND
             ) from None
         ranks.append(child)
-        relay.add(child.stdout, b"[%d] " % rank, sys.stdout.buffer)
-        relay.add(child.stderr, b"[%d] " % rank, sys.stderr.buffer)
-
-
-def _status(child):
-    """The exit status as a shell reports it."""
-    return child.status if child.status >= 0 else 128 - child.status
+        relay.add(child.stdout, b"[%d] " % place.rank, sys.stdout.buffer)
+        relay.add(child.stderr, b"[%d] " % place.rank, sys.stderr.buffer)
 
 
 def _attend(ranks, relay, grace_s):
@@ -244,8 +199,8 @@ def _attend(ranks, relay, grace_s):
     relay.drain()
     if failed is None:
         return 0
-    _say("%s ended with status %d" % (failed.name, _status(failed)))
-    return _status(failed)
+    _say("%s ended with status %d" % (failed.name, status_of(failed)))
+    return status_of(failed)
 
 
 def _say(sentence):
@@ -260,22 +215,60 @@ def _bound_socket():
     return bound
 
 
+def _step(options):
+    """The place in a Slurm step; None: everything runs on this machine."""
+    step = _slurm.Step.here()
+    if step is None or (options.nodes == 1 and options.servers == 0):
+        return step
+    if step.nodes * step.tasks == 1:
+        return None  # a shell in a job, in which the user emulates nodes
+    raise ServicesError(
+        "--nodes and --servers are for a single machine: under srun the step has the nodes, and `srun addend serve` starts "
+        "summation servers",
+        _USAGE,
+    )
+
+
 def _run(options):
+    step = _step(options)
     # Not under TMPDIR: the path of a Unix socket has at most 107 bytes.
     folder = tempfile.mkdtemp(prefix="addend-", dir="/tmp")
-    services, ranks, relay = _Services(options, folder), [], Relay()
+    logs = options.log_dir or folder
+    if step is None:
+        layout = Layout(options.job, options.nodes, options.ranks, options.servers, options.partition_bytes)
+        services = Services(layout, folder, logs)
+    else:
+        services = _slurm.NodeServices(step, options, folder, logs)
+    ranks, relay, status, asked = [], Relay(), 1, False
     try:
         services.start()
+        status = 0
         with _bound_socket() as master:
-            _start_ranks(options, services, master.getsockname()[1], relay, ranks)
-            return _attend(ranks, relay, options.grace)
+            _start_ranks(options, services, _places(options, step, services, master.getsockname()[1]), relay, ranks)
+            status = _attend(ranks, relay, options.grace)
+            return status
+    except _Ended:
+        status, asked = 0, True  # nothing has failed
+        raise
     finally:
         for number in _ENDING:
-            signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the cleanup
-        end_all(ranks, relay, _KILLED_AFTER_S)
+            signal.signal(number, signal.SIG_IGN)  # a signal must not interrupt the cleanup
+        end_all(ranks, relay, _KILLED_AFTER_S if step is None else options.grace)
+        if step is not None:
+            services.leave(relay, asked)
         end_all(services.children, relay, 0)  # services have no state to save
         relay.drain()
+        if status and options.log_dir is None and services.children:
+            _keep_logs(folder)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _keep_logs(folder):
+    kept = tempfile.mkdtemp(prefix="addend-logs-", dir="/tmp")
+    for name in os.listdir(folder):
+        if name.endswith(".log"):
+            shutil.move(os.path.join(folder, name), kept)
+    _say("the services' logs are in %s" % kept)
 
 
 # ---- the command ----
@@ -284,6 +277,8 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _end(number, _):
+    for one in _ENDING:
+        signal.signal(one, signal.SIG_IGN)  # a second signal must not interrupt the cleanup
     raise _Ended(number)
 
 
@@ -291,8 +286,9 @@ def _attempt(options):
     try:
         for number in _ENDING:
             signal.signal(number, _end)
+        _horovod_variables.translate(os.environ)
         return _run(options)
-    except RunError as error:
+    except ServicesError as error:
         _say(str(error))
         return error.status
     except _Ended as ended:
@@ -320,6 +316,23 @@ def _under_guard(body):
     return status if status >= 0 else 128 - status
 
 
+def _serve(arguments):
+    parser = _Parser(
+        prog="addend serve", usage="addend serve [--rendezvous FOLDER] [-- FLAGS of addend-summation]",
+        description="Under srun, on a node of its own: a summation server for the job's `addend run`, until that ends. "
+        "SIGTERM makes it hand over its partitions and leave.",
+    )
+    parser.add_argument("--rendezvous", metavar="FOLDER", help="as that of addend run")
+    parser.add_argument("flags", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    try:
+        options = parser.parse_args(arguments)
+        flags = options.flags[1:] if options.flags[:1] == ["--"] else options.flags
+        return _slurm.serve(options.rendezvous, flags, lambda text: print("addend serve: " + text, file=sys.stderr, flush=True))
+    except ServicesError as error:
+        print("addend serve: %s" % error, file=sys.stderr, flush=True)
+        return error.status
+
+
 def main(arguments=None):
     """Runs `addend ARGUMENTS...`; returns the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -330,13 +343,15 @@ def main(arguments=None):
     if arguments[:1] in (["-h"], ["--help"]):
         print(_HELP % version, end="")
         return 0
+    if arguments[:1] == ["serve"]:
+        return _serve(arguments[1:])
     if arguments[:1] != ["run"]:
         print("addend: %s; see addend --help" % (
             "%r is no command" % arguments[0] if arguments else "there is no command"), file=sys.stderr)
         return _USAGE
     try:
         options = _parse(arguments[1:])
-    except RunError as error:
+    except ServicesError as error:
         _say(str(error))
         return error.status
     return _under_guard(lambda: _attempt(options))

@@ -3,6 +3,8 @@
 import json
 import os
 import pathlib
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import uuid
 
 import pytest
 
+from addend import _autostart
 from tests.support.certificates import Authority
 from tests.support.processes import Process, eventually
 
@@ -188,3 +191,73 @@ def test_help_and_version():
     import addend
 
     assert run("--version").stdout == f"addend {addend.__version__}\n"
+
+
+OUTSIDER = SUM + """
+import json, os, subprocess
+folder = os.path.dirname(os.environ["ADDEND_SOCKET"])
+port = json.load(open(os.path.join(folder, "scheduler.ports")))["grpc"]
+agent = [os.path.join(os.environ["ADDEND_BIN_DIR"], "addend-agent"), "--insecure", "--scheduler=127.0.0.1:%d" % port, "--job=run",
+         "--node-rank=0", "--num-nodes=1", "--local-size=1", "--listen=127.0.0.1:0", "--data-listen=127.0.0.1:0",
+         "--http=127.0.0.1:0", "--health-listen=off", "--socket=" + os.path.join(folder, "outsider.sock")]
+tried = subprocess.run(agent, capture_output=True, text=True, timeout=60)
+print(tried.returncode, tried.stderr.strip().splitlines()[-1])
+""" + LEAVE
+
+
+def test_who_does_not_know_the_secret_cannot_join():
+    result = run("run", *python(OUTSIDER))
+    assert result.returncode == 0, result.stderr
+    (said,) = lines_of(result)[0]
+    status, _, why = said.partition(" ")
+    assert int(status) != 0 and "secret" in why, said
+
+
+def test_a_folder_that_no_job_holds_is_made_anew(tmp_path):
+    """A guardian that was killed has left it; with a holder of its lock it stays."""
+    folder = tmp_path / "former"
+    folder.mkdir()
+    (folder / "ranks.lock").touch()
+    (folder / "agent0.sock").touch()
+    _autostart.hold(str(folder))
+    assert not _autostart._remove_left_over(str(folder))
+    _autostart.release(str(folder))
+    _autostart._make(str(folder))
+    assert folder.is_dir() and not list(folder.iterdir())
+
+
+TIMELINE = """
+import json, os, addend.torch as hvd, torch
+hvd.init()
+hvd.start_timeline(os.environ["TIMELINE"])
+for _ in range(3):
+    hvd.allreduce(torch.ones(1000), name="gradient")
+hvd.barrier()
+hvd.stop_timeline()
+if hvd.rank() == 0:
+    with open(os.environ["TIMELINE"]) as file:
+        print("named", "gradient" in file.read())
+hvd.shutdown()
+"""
+
+
+def test_a_timeline_is_what_addendctl_trace_sees(tmp_path):
+    pytest.importorskip("torch")
+    result = run("run", "-n", 2, *python(TIMELINE), TIMELINE=str(tmp_path / "timeline.json"))
+    assert result.returncode == 0 and "named True" in result.stdout, result.stdout + result.stderr
+
+
+def test_horovodruns_options():
+    result = run("run", "-np", 4, "--nodes", 2, *python("import os; print(os.environ['HOROVOD_RANK'], os.environ['HOROVOD_LOCAL_SIZE'])"))
+    assert sorted(lines_of(result)) == [0, 1, 2, 3] and "3 2" in result.stdout
+    for options, sentence in ((("-H", "a:2,b:2"), "`srun addend run`, or torchrun"), (("-np", 3, "--nodes", 2), "a multiple of --nodes")):
+        refused = run("run", *options, "--", "true")
+        assert refused.returncode == 64 and sentence in refused.stderr
+
+
+def test_logs_are_kept_when_a_rank_fails():
+    result = run("run", *python("import sys; sys.exit(3)"))
+    assert result.returncode == 3
+    folder = pathlib.Path(re.search(r"the services' logs are in (\S+)", result.stderr)[1])
+    assert "scheduler.log" in os.listdir(folder)
+    shutil.rmtree(folder)
