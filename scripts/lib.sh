@@ -3,6 +3,7 @@
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 PYTHON=/usr/bin/python3  # Debian's: python3-numpy and python3-torch belong to it; PATH may have another Python
+RELEASE=$(. /etc/os-release 2>/dev/null && echo "${VERSION_CODENAME:-}" || true)  # bookworm is Debian 12, trixie is Debian 13
 JOBS=${ADDEND_JOBS:-$(nproc)}
 # ccache hashes paths below the checkout relative to it, so that sanitizer and fault builds share its entries.
 export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
@@ -12,11 +13,11 @@ fail() {  # STATUS SENTENCE
   exit "$1"
 }
 
-# Prints the packages of the given groups in scripts/packages.txt.
+# Prints the packages of the given groups in scripts/packages.txt that this release of Debian has.
 packages_of() {
   local group
   for group in "$@"; do
-    awk -v group="$group" '$1 == group { print $2 }' "$ROOT/scripts/packages.txt"
+    awk -v group="$group" -v release="$RELEASE" '$1 == group && ($3 == "" || $3 == release) { print $2 }' "$ROOT/scripts/packages.txt"
   done
 }
 

@@ -108,7 +108,8 @@ FOREIGN_FLAGS = {
     "lldptool, mlnx_qos": {"trust"},
     "pip, venv": {"no-build-isolation", "system-site-packages"},
     "podman, docker": {"from", "memory", "mount", "name", "network", "rm"},
-    "torchrun": {"nnodes", "nproc-per-node", "nproc_per_node", "redirects", "tee"},
+    "srun": {"mpi", "ntasks", "ntasks-per-node"},
+    "torchrun": {"nnodes", "nproc_per_node", "redirects", "tee"},
     "every Abseil program": {"help", "print-config", "version"},
     "an example of a name": {"some-flag"},
 }

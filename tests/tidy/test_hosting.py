@@ -3,6 +3,7 @@ import configparser
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -139,6 +140,7 @@ def settings_for(path):
     return found
 
 
+@pytest.mark.skipif(not shutil.which("clang-format-14"), reason="clang-format-14 is not installed: only Debian 12 has it")
 def test_editorconfig_agrees_with_the_formatter():
     dump = yaml.safe_load(subprocess.run(["clang-format-14", "--style=file", "--dump-config"], capture_output=True, text=True, check=True, cwd=ROOT).stdout)
     settings = settings_for("lib/base/clock.cc")
@@ -203,6 +205,24 @@ def test_the_dev_container_is_made_from_the_list_of_packages():
     listed = {line.split()[0] for line in (ROOT / "scripts/packages.txt").read_text().splitlines() if line and not line.startswith("#")}
     assert set(groups) <= listed
     assert (ROOT / container["postCreateCommand"]).exists()
+
+
+# ---- the list of packages ----
+
+def packages_of(release, *groups):
+    script = f"source scripts/lib.sh; RELEASE={release}; packages_of {' '.join(groups)}"
+    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, cwd=ROOT).stdout.split()
+
+
+def test_each_release_of_debian_has_its_own_names_of_packages():
+    words = [line.split() for line in (ROOT / "scripts/packages.txt").read_text().splitlines() if not line.startswith("#")]
+    assert all(line[2:] in ([], ["bookworm"], ["trixie"]) for line in words)
+    groups = sorted({line[0] for line in words})
+    bookworm, trixie = packages_of("bookworm", *groups), packages_of("trixie", *groups)
+    assert {"g++", "clang-14", "libabsl20220623"} <= set(bookworm) and "libabsl20240722" not in bookworm
+    assert {"g++", "libabsl20240722"} <= set(trixie) and not {"clang-14", "libabsl20220623"} & set(trixie)
+    libraries = [sum(release in line[2:] for line in words if line[0] == "image") for release in ("bookworm", "trixie")]
+    assert libraries[0] == libraries[1], "a library has a package in each release"
 
 
 # ---- subjects of commits ----
