@@ -3,6 +3,7 @@
 // Report, with a function that fills it in.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <variant>
@@ -30,9 +31,11 @@ Request Of(Generation generation) {
   return request;
 }
 
-inline Report Declare(Generation generation, v1::TensorDescriptor tensor) {
+// `number`: from 1 on; an error that answers this declaration names it.
+inline Report Declare(Generation generation, v1::TensorDescriptor tensor, uint32_t number) {
   auto request = Of<v1::DeclareRequest>(generation);
   *request.add_tensors() = std::move(tensor);
+  request.add_numbers(number);
   return request;
 }
 

@@ -13,9 +13,9 @@ bool Merge(Report* last, Report* next) {
   if (last->index() != next->index() || GenerationOf(*last) != GenerationOf(*next)) return false;
   if (auto* declare = std::get_if<v1::DeclareRequest>(last)) {
     if (declare->tensors_size() >= kMaxBatch) return false;
-    for (auto& tensor : *std::get<v1::DeclareRequest>(*next).mutable_tensors()) {
-      *declare->add_tensors() = std::move(tensor);
-    }
+    auto& more = std::get<v1::DeclareRequest>(*next);
+    for (auto& tensor : *more.mutable_tensors()) *declare->add_tensors() = std::move(tensor);
+    declare->mutable_numbers()->MergeFrom(more.numbers());
     return true;
   }
   if (auto* undeclare = std::get_if<v1::UndeclareRequest>(last)) {

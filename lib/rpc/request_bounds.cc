@@ -37,13 +37,10 @@ constexpr Bound kTexts[] = {
     {"ReportServerLostRequest.reason", kSentenceBytes},
 };
 constexpr Bound kLists[] = {
-    {"DeclareRequest.tensors", kMaxTensors},
-    {"UndeclareRequest.names", kMaxTensors},
-    {"AckReservationRequest.refused", kMaxTensors},
-    {"HeartbeatRequest.paces", kMemberItems},
-    {"HeartbeatRequest.incidents", 100},
-    {"StalledRound.missing", kMaxLocalSize},
-    {"WatchRequest.announced", kMemberItems},
+    {"DeclareRequest.numbers", kMaxTensors},  {"DeclareRequest.tensors", kMaxTensors},
+    {"UndeclareRequest.names", kMaxTensors},  {"AckReservationRequest.refused", kMaxTensors},
+    {"HeartbeatRequest.paces", kMemberItems}, {"HeartbeatRequest.incidents", 100},
+    {"StalledRound.missing", kMaxLocalSize},  {"WatchRequest.announced", kMemberItems},
 };
 
 std::string NameOf(const FieldDescriptor& field) {

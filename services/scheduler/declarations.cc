@@ -25,32 +25,36 @@ std::string Differs(const DeclaredTensor& tensor, const v1::TensorDescriptor& ot
 
 }  // namespace
 
-void Declarations::Declare(NodeId node, const v1::TensorDescriptor& descriptor,
+void Declarations::Declare(NodeId node, const v1::TensorDescriptor& descriptor, uint32_t number,
                            const PartitionSize& size) {
+  const auto answer = [&](v1::TensorError error) {
+    error.set_number(number);
+    *scope_.changes.Single(job_.id, node).add_errors() = std::move(error);
+  };
   const absl::StatusOr<Participants> participants = Check(node, descriptor, size);
   if (!participants.ok()) {
-    return SendError(node, TensorErrorOf(descriptor.name(), FailureKind::kMismatch,
-                                         Message(participants.status())));
+    return answer(
+        TensorErrorOf(descriptor.name(), FailureKind::kMismatch, Message(participants.status())));
   }
   using Kind = Agreements::Declared::Kind;
   const Agreements::Declared declared = job_.current.tensors.Declare(
       job_.name, node, descriptor, *participants, &job_.next_agreement);
   if (declared.kind == Kind::kRepeated) {
+    if (declared.tensor->stage == Stages::REFUSED) return answer(declared.tensor->error);
     return Repeat(node, declared.tensor, descriptor, *participants);
   }
   if (declared.kind == Kind::kNoRoom) {
-    return SendError(
-        node, TensorErrorOf(descriptor.name(), FailureKind::kResources, Message(declared.why)));
+    return answer(TensorErrorOf(descriptor.name(), FailureKind::kResources, Message(declared.why)));
   }
   if (declared.kind == Kind::kLate) {
-    return SendError(node, TensorErrorOf(descriptor.name(), FailureKind::kMismatch,
-                                         Differs(*declared.tensor, descriptor, node)));
+    return answer(TensorErrorOf(descriptor.name(), FailureKind::kMismatch,
+                                Differs(*declared.tensor, descriptor, node)));
   }
   if (declared.created) scope_.changes.Store(job_.id);  // the next agreement's number
   job_.CountNodes(declared.tensor);
   scope_.changes.StoreAgreement(job_.id, declared.tensor->agreement);
   if (declared.tensor->stage == Stages::REFUSED) {
-    SendError(node, declared.tensor->error);
+    answer(declared.tensor->error);
   } else if (declared.front) {
     Evaluate(declared.tensor);
   }
@@ -69,23 +73,22 @@ absl::StatusOr<Participants> Declarations::Check(NodeId node,
   return participants;
 }
 
-// Answers a declaration that was taken before, for the node that has repeated it. A node whose
-// ranks differ declares both, so that all nodes hear of it.
+// A declaration that was taken before. A node whose ranks differ declares both, so that all nodes
+// hear of it.
 void Declarations::Repeat(NodeId node, DeclaredTensor* tensor,
                           const v1::TensorDescriptor& descriptor,
                           const Participants& participants) {
-  if (tensor->stage == Stages::REFUSED) {
-    SendError(node, tensor->error);
-  } else if (!Agree(tensor->descriptor, descriptor)) {
+  if (!Agree(tensor->descriptor, descriptor)) {
+    if (job_.current.tensors.Front(tensor->descriptor.name()) != tensor) {
+      // Other nodes still have the former tensor of the name, and hear of this one after it.
+      if (!tensor->differing) TakeDiffering(node, tensor, descriptor, participants);
+      return;
+    }
     Fail(tensor, absl::StrFormat("tensor '%s' is declared as %s and as %s by ranks of node %d: all "
                                  "ranks must declare the same",
                                  tensor->descriptor.name(), Describe(tensor->descriptor),
                                  Describe(descriptor), node.value()));
-    if (tensor->stage != Stages::REFUSED) return;
-    tensor->differing = descriptor;
-    tensor->differing_node = node;
-    tensor->participants = tensor->participants.UnitedWith(participants);
-    job_.CountNodes(tensor);
+    if (tensor->stage == Stages::REFUSED) TakeDiffering(node, tensor, descriptor, participants);
   } else if (tensor->stage == Stages::PLANNED && tensor->recovering.empty()) {
     v1::NodeUpdate& update = scope_.changes.Single(job_.id, node);
     FillServers(job_, scope_.fleet, &update);
@@ -93,12 +96,23 @@ void Declarations::Repeat(NodeId node, DeclaredTensor* tensor,
   }
 }
 
+void Declarations::TakeDiffering(NodeId node, DeclaredTensor* tensor,
+                                 const v1::TensorDescriptor& descriptor,
+                                 const Participants& participants) {
+  tensor->differing = descriptor;
+  tensor->differing_node = node;
+  tensor->participants = tensor->participants.UnitedWith(participants);
+  job_.CountNodes(tensor);
+  scope_.changes.StoreAgreement(job_.id, tensor->agreement);
+}
+
 // A mismatch, also of a tensor that is in use. A plan that the nodes do not know yet is given up:
 // it would follow the refusal, and be taken for the next tensor of the name.
 void Declarations::Fail(DeclaredTensor* tensor, const std::string& message) {
   if (tensor->stage == Stages::PLANNED) {
-    *scope_.changes.Broadcast(job_.id).add_errors() =
-        TensorErrorOf(tensor->descriptor.name(), FailureKind::kMismatch, message);
+    v1::TensorError* const error = scope_.changes.Broadcast(job_.id).add_errors();
+    *error = TensorErrorOf(tensor->descriptor.name(), FailureKind::kMismatch, message);
+    error->set_tensor_id(tensor->plan.tensor_id());
     return;
   }
   std::erase(ready_, tensor->agreement);

@@ -19,8 +19,10 @@ class Declarations {
   explicit Declarations(const JobScope& scope)
       : job_(scope.job), scope_(scope), ledger_(scope), placement_(scope) {}
 
-  // A node that takes part in a READY generation declares the tensor.
-  void Declare(NodeId node, const v1::TensorDescriptor& descriptor, const PartitionSize& size);
+  // A node that takes part in a READY generation declares the tensor, which it knows by `number`
+  // (0: it has given none).
+  void Declare(NodeId node, const v1::TensorDescriptor& descriptor, uint32_t number,
+               const PartitionSize& size);
   void Undeclare(NodeId node, const std::string& name);
   // Two tensors that ranks push instead of each other: both fail on all ranks.
   void RefuseClash(const Standstill::Clash& clash);
@@ -38,9 +40,8 @@ class Declarations {
   void Fail(DeclaredTensor* tensor, const std::string& message);
   void Evaluate(DeclaredTensor* tensor);
   void Remove(uint64_t agreement);
-  void SendError(NodeId node, const v1::TensorError& error) {
-    *scope_.changes.Single(job_.id, node).add_errors() = error;
-  }
+  void TakeDiffering(NodeId node, DeclaredTensor* tensor, const v1::TensorDescriptor& descriptor,
+                     const Participants& participants);
 
   Job& job_;
   const JobScope scope_;

@@ -259,8 +259,9 @@ Outcome<absl::Status> Membership::Declare(absl::Time now, const v1::DeclareReque
     if (job->current.state != v1::READY || !job->TakesPart(*node)) return;
     const PartitionSize partition_size = PartitionSizeOf(*job, fleet_);
     Declarations declarations(ScopeOf(*job, *changes));
-    for (const v1::TensorDescriptor& tensor : request.tensors()) {
-      declarations.Declare(node->rank, tensor, partition_size);
+    for (int i = 0; i < request.tensors_size(); ++i) {
+      const uint32_t number = i < request.numbers_size() ? request.numbers(i) : 0;
+      declarations.Declare(node->rank, request.tensors(i), number, partition_size);
     }
     declarations.Plan();
   });

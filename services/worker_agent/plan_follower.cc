@@ -20,7 +20,7 @@ void PlanFollower::Apply(const v1::NodeUpdate& update) {
   for (const uint32_t removed : update.removed()) Forget(TensorId(removed));
   for (const v1::TensorPlan& plan : update.tensors()) ApplyPlan(plan);
   for (const v1::TensorError& error : update.errors()) {
-    const Shared tensor = tensors_->ByName(error.name());
+    const Shared tensor = Refused(error);
     if (tensor == nullptr) continue;
     tensor->agreement.refused = true;
     const auto code = error.kind() == TraitsOf(FailureKind::kResources).name
@@ -30,6 +30,13 @@ void PlanFollower::Apply(const v1::NodeUpdate& update) {
                                                   {error.kind(), error.exit_code()}));
     if (TensorTable::IsDone(*tensor)) Remove(tensor);
   }
+}
+
+// By its name only where that cannot be the next tensor of the name: a node hears the refusal
+// that goes to all nodes before it goes on.
+PlanFollower::Shared PlanFollower::Refused(const v1::TensorError& error) const {
+  if (error.tensor_id() != 0) return tensors_->ById(TensorId(error.tensor_id()));
+  return error.number() != 0 ? tensors_->ByNumber(error.number()) : tensors_->ByName(error.name());
 }
 
 void PlanFollower::ApplyPlan(const v1::TensorPlan& plan) {

@@ -44,6 +44,7 @@ class PlanFollower {
   void OnRecovered(const ServerLink* link, const FrameHeader& header);
 
  private:
+  Shared Refused(const v1::TensorError& error) const;
   void ApplyPlan(const v1::TensorPlan& plan);
   absl::StatusOr<std::vector<PartitionOwner>> FirstOwners(const v1::TensorPlan& plan);
   // The tensor has partitions with new owners: reports its newest results to them.

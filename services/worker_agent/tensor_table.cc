@@ -118,12 +118,13 @@ void TensorTable::DeclareFront(const std::string& name) {
   if (front.agreement.declared) return;
   front.agreement.declared = true;
   slots_->Enter(generation_, front);
-  reports_->Send(report::Declare(generation_, DescriptorOf(front.shape)));
+  reports_->Send(report::Declare(generation_, DescriptorOf(front.shape), front.number));
   if (front.agreement.differing) DeclareDiffering(front);
 }
 
 void TensorTable::DeclareDiffering(const NodeTensor& tensor) {
-  reports_->Send(report::Declare(generation_, DescriptorOf(*tensor.agreement.differing)));
+  reports_->Send(
+      report::Declare(generation_, DescriptorOf(*tensor.agreement.differing), tensor.number));
 }
 
 TensorTable::Shared TensorTable::Attached(uint32_t number, uint32_t local_rank) const {
@@ -165,7 +166,7 @@ void TensorTable::DeclareAgain() const {
     if (instances.empty()) continue;
     const NodeTensor& front = *instances.front();
     if (!front.agreement.declared || front.planned() || !front.error.ok()) continue;
-    reports_->Send(report::Declare(generation_, DescriptorOf(front.shape)));
+    reports_->Send(report::Declare(generation_, DescriptorOf(front.shape), front.number));
   }
 }
 

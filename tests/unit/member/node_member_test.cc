@@ -41,7 +41,7 @@ class NodeMemberTest : public ::testing::Test {
   void Declare(const std::string& name) {
     v1::TensorDescriptor tensor;
     tensor.set_name(name);
-    member_->Send(report::Declare(kFirst, tensor));
+    member_->Send(report::Declare(kFirst, tensor, 1));
   }
 
   FakeScheduler scheduler_;

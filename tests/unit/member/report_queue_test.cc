@@ -1,5 +1,6 @@
 #include "lib/member/report_queue.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -7,11 +8,10 @@
 namespace addend::internal {
 namespace {
 
-Report Declare(uint32_t generation, const std::string& name) {
-  v1::DeclareRequest request;
-  request.set_generation(generation);
-  request.add_tensors()->set_name(name);
-  return request;
+Report Declare(uint32_t generation, const std::string& name, uint32_t number = 1) {
+  v1::TensorDescriptor tensor;
+  tensor.set_name(name);
+  return report::Declare(Generation(generation), std::move(tensor), number);
 }
 
 int Tensors(const Report& report) { return std::get<v1::DeclareRequest>(report).tensors_size(); }
@@ -26,6 +26,15 @@ TEST(ReportQueueTest, GenerationsAreNotMixed) {
   EXPECT_EQ(Tensors(report), 2);
   ASSERT_TRUE(queue.Take(&report));
   EXPECT_EQ(GenerationOf(report), 2u);
+}
+
+TEST(ReportQueueTest, DeclarationsKeepTheirNumbersInABatch) {
+  ReportQueue queue;
+  queue.Add(Declare(1, "a", 7));
+  queue.Add(Declare(1, "b", 5));
+  Report report;
+  ASSERT_TRUE(queue.Take(&report));
+  EXPECT_THAT(std::get<v1::DeclareRequest>(report).numbers(), testing::ElementsAre(7, 5));
 }
 
 TEST(ReportQueueTest, ABatchHasALimit) {

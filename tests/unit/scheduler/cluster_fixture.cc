@@ -445,11 +445,15 @@ v1::TensorDescriptor ClusterTest::Tensor(const std::string& name, std::vector<in
   return tensor;
 }
 
-void ClusterTest::Declare(const FakeNode& node, const std::vector<v1::TensorDescriptor>& tensors) {
+void ClusterTest::Declare(const FakeNode& node, const std::vector<v1::TensorDescriptor>& tensors,
+                          uint32_t number) {
   v1::DeclareRequest request;
   *request.mutable_member() = node.member();
   request.set_generation(node.generation);
-  for (const auto& tensor : tensors) *request.add_tensors() = tensor;
+  for (const auto& tensor : tensors) {
+    *request.add_tensors() = tensor;
+    request.add_numbers(number++);
+  }
   auto [status, decision] = membership_->Declare(now_, request);
   ASSERT_TRUE(status.ok());
   Apply(std::move(decision));

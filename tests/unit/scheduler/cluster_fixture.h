@@ -102,7 +102,9 @@ class ClusterTest : public testing::Test {
 
   static v1::TensorDescriptor Tensor(const std::string& name, std::vector<int64_t> shape,
                                      v1::DType dtype = v1::FLOAT32);
-  void Declare(const FakeNode& node, const std::vector<v1::TensorDescriptor>& tensors);
+  // The node knows the tensors by `number` and the numbers after it.
+  void Declare(const FakeNode& node, const std::vector<v1::TensorDescriptor>& tensors,
+               uint32_t number = 1);
   void DeclareAll(const std::vector<FakeNode*>& nodes,
                   const std::vector<v1::TensorDescriptor>& tensors);
   void Undeclare(const FakeNode& node, const std::string& name);

@@ -85,6 +85,38 @@ TEST_F(TensorsTest, LateDeclarationOfARefusedTensorGetsTheErrorToo) {
               AllOf(HasSubstr("float32 [3]"), HasSubstr("float64 [3]")));
 }
 
+// The node may have gone on to the next tensor of the name when it hears it.
+TEST_F(TensorsTest, AnswerNamesTheDeclaration) {
+  const auto nodes = AddJob("a", 2);
+  Declare(*nodes[0], {Tensor("w", {3})}, 5);
+  Declare(*nodes[1], {Tensor("w", {4})}, 6);
+  EXPECT_EQ(nodes[0]->errors.at("w").number(), 0u) << "the refusal of all nodes";
+  Declare(*nodes[0], {Tensor("w", {5})}, 5);
+  EXPECT_EQ(nodes[0]->errors.at("w").number(), 5u);
+  EXPECT_EQ(nodes[1]->errors.at("w").number(), 0u);
+}
+
+TEST_F(TensorsTest, RanksOfANodeThatDifferFailATensorThatIsInUseByItsId) {
+  const auto nodes = AddJob("a", 2);
+  DeclareAll(nodes, {Tensor("w", {3})});
+  const uint32_t id = nodes[0]->plans.at("w").tensor_id();
+  Declare(*nodes[1], {Tensor("w", {4})});
+  for (const FakeNode* node : nodes) EXPECT_EQ(node->errors.at("w").tensor_id(), id);
+}
+
+TEST_F(TensorsTest, RanksOfANodeThatDifferAreHeardAfterTheFormerTensorOfTheName) {
+  const auto nodes = AddJob("a", 2);
+  DeclareAll(nodes, {Tensor("w", {3})});
+  Undeclare(*nodes[1], "w");
+  Declare(*nodes[1], {Tensor("w", {4})}, 2);
+  Declare(*nodes[1], {Tensor("w", {5})}, 2);
+  EXPECT_TRUE(nodes[0]->errors.empty()) << "it still uses the former one";
+  Undeclare(*nodes[0], "w");
+  for (const FakeNode* node : nodes) {
+    EXPECT_THAT(node->errors.at("w").message(), AllOf(HasSubstr("[4]"), HasSubstr("[5]")));
+  }
+}
+
 TEST_F(TensorsTest, OperationMustAgreeToo) {
   const auto nodes = AddJob("a", 2);
   auto average = Tensor("w", {3});

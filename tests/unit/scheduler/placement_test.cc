@@ -123,7 +123,7 @@ class DeclarationsTest : public PlacementTest {
  protected:
   void Declare(uint32_t node, const v1::TensorDescriptor& descriptor) {
     Declarations declarations(scope());
-    declarations.Declare(NodeId(node), descriptor, job_.settings.partition_bytes());
+    declarations.Declare(NodeId(node), descriptor, 1, job_.settings.partition_bytes());
     declarations.Plan();
   }
   void Undeclare(uint32_t node, const std::string& name) {
@@ -164,8 +164,8 @@ TEST_F(DeclarationsTest, TensorIsNotPlannedIfARankDiffersInTheSameBatch) {
   Declare(0, Descriptor("w", 5000));
   Declarations declarations(scope());
   const auto size = job_.settings.partition_bytes();
-  declarations.Declare(NodeId(1), Descriptor("w", 5000), size);
-  declarations.Declare(NodeId(1), Descriptor("w", 6000), size);
+  declarations.Declare(NodeId(1), Descriptor("w", 5000), 1, size);
+  declarations.Declare(NodeId(1), Descriptor("w", 6000), 1, size);
   declarations.Plan();
   EXPECT_EQ(job_.current.tensors.Front("w")->stage, Stages::REFUSED);
 }

@@ -120,6 +120,35 @@ TEST_F(PlanFollowerTest, TensorErrorFailsTheTensorAlone) {
   EXPECT_TRUE(generation_.state.running());
 }
 
+TEST_F(PlanFollowerTest, ErrorOfAnotherDeclarationOfTheNameIsNotOfThisOne) {
+  v1::NodeUpdate update;
+  v1::TensorError* const error = update.add_errors();
+  error->set_name("t");
+  error->set_kind(TellFailure(FailureKind::kMismatch).name);
+  error->set_message("differs");
+  error->set_number(tensor_->number + 1);
+  generation_.plan.Apply(update);
+  EXPECT_TRUE(tensor_->error.ok());
+  error->set_tensor_id(6);
+  generation_.plan.Apply(update);
+  EXPECT_TRUE(tensor_->error.ok()) << "it has no plan yet";
+  error->clear_tensor_id();
+  error->set_number(tensor_->number);
+  generation_.plan.Apply(update);
+  EXPECT_TRUE(absl::IsFailedPrecondition(tensor_->error));
+}
+
+TEST_F(PlanFollowerTest, ErrorOfAPlannedTensorIsFoundByItsId) {
+  Plan();
+  v1::NodeUpdate update;
+  v1::TensorError* const error = update.add_errors();
+  error->set_name("t");
+  error->set_kind(TellFailure(FailureKind::kMismatch).name);
+  error->set_tensor_id(6);
+  generation_.plan.Apply(update);
+  EXPECT_TRUE(absl::IsFailedPrecondition(tensor_->error));
+}
+
 TEST_F(PlanFollowerTest, NewOwnerHearsOfTheNewestResultBeforeAnyContribution) {
   Plan();
   PushAll();
