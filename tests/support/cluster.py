@@ -89,7 +89,9 @@ class Ranks:
             try:
                 process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                raise AssertionError(f"rank {rank} hangs after {timeout * PATIENCE} s:\n{process.tail()}") from None
+                raise AssertionError(f"rank {rank} hangs after {timeout * PATIENCE} s:\n{process.tail()}" + "".join(
+                    f"\nrank {other} (status {peer.returncode}):\n{peer.tail()}" for other, peer in self.processes.items() if other != rank
+                )) from None
             path = self.folder / f"result.{rank}.json"
             result = json.loads(path.read_text()) if path.exists() else None
             results.append(RankResult(rank, process, result))

@@ -1,5 +1,7 @@
 """Each name of horovod.torch and byteps.torch does what its documentation says: a check for each."""
 import os
+import re
+import sys
 import traceback
 
 import common
@@ -271,7 +273,7 @@ def sums_in_process_sets():
 def a_mismatch_leaves_the_job_usable():
     for name in (None, "differs"):
         text = raises(hvd.HorovodInternalError, hvd.allreduce, torch.zeros(2 + RANK), name=name)
-        assert "[2]" in text or "[%d]" % (2 + RANK) in text, text
+        assert len(set(re.findall(r"\[\d\]", text))) == 2, text  # of the two ranks that were found first, on whichever node
         equal(hvd.allreduce(mine(), op=hvd.Sum), [float(TOTAL)] * 3)
     equal(hvd.allreduce(mine(), name="differs", op=hvd.Sum), [float(TOTAL)] * 3)
     assert hvd.HorovodInternalError is HorovodInternalError and issubclass(HorovodInternalError, RuntimeError)
@@ -530,6 +532,7 @@ def main():
                 done[function] = None
             except Exception:  # pylint: disable=broad-except
                 done[function] = traceback.format_exc()
+                print(done[function], file=sys.stderr, flush=True)  # others may wait for this rank for ever
         results[name] = done[function]
     hvd.shutdown()
     common.finish(results)
