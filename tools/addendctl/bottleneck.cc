@@ -102,6 +102,19 @@ std::vector<Step> StepsOf(const std::vector<Round>& rounds) {
   return steps;
 }
 
+// A rank that copies its result slowly calls late in the next step: a node whose copies take about
+// as long as its rank is late has a single cause.
+void PreferCopies(uint32_t local_size, std::vector<Suspect>* suspects) {
+  Suspect& first = suspects->front();
+  const auto copies = std::find_if(suspects->begin(), suspects->end(), [](const Suspect& one) {
+    return one.cause == Cause::kIntraNode;
+  });
+  if (first.cause == Cause::kCompute && copies->number == first.number / local_size &&
+      copies->excess_s() > 0.8 * first.excess_s()) {
+    std::swap(first, *copies);
+  }
+}
+
 // Seconds at each place, summed over all steps.
 using SecondsAt = std::map<uint32_t, double>;
 
@@ -432,6 +445,7 @@ Bottleneck FindBottleneck(const JobTrace& trace) {
       Outstanding(Cause::kServerSum, measures.server_sum, servers, count, server_named)};
   std::stable_sort(result.suspects.begin(), result.suspects.end(),
                    [](const Suspect& a, const Suspect& b) { return a.excess_s() > b.excess_s(); });
+  PreferCopies(trace.local_size, &result.suspects);
   result.sentence = Explain(result);
   return result;
 }

@@ -136,6 +136,13 @@ TEST(BottleneckTest, NamesTheNodeThatCopiesSlowly) {
   EXPECT_NEAR(b.suspects.front().others_s, 0.001, 1e-6);
 }
 
+TEST(BottleneckTest, NamesTheCopiesOfANodeThatAlsoCallsLateForThem) {
+  EXPECT_EQ(Of({.late = {{1, 32}}, .staging = {{1, 30}}}).suspects.front().cause,
+            Cause::kIntraNode);
+  EXPECT_EQ(Of({.late = {{1, 60}}, .staging = {{1, 30}}}).suspects.front().cause, Cause::kCompute);
+  EXPECT_EQ(Of({.late = {{2, 32}}, .staging = {{1, 30}}}).suspects.front().cause, Cause::kCompute);
+}
+
 TEST(BottleneckTest, NamesTheNodeWhoseLinkIsSlow) {
   const Bottleneck b = Of({.node_link = {{0, 40}}});
   ASSERT_TRUE(b.found());
