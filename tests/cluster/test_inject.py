@@ -115,7 +115,8 @@ def test_a_job_gets_the_agent_as_a_native_sidecar(inject):
     assert agent["restartPolicy"] == "Always" and agent["image"] == "me/agent:7"
     env = environment(agent)
     assert env["ADDEND_SCHEDULER"] == "sched:7070"
-    assert env["ADDEND_JOB"] == "digits"
+    assert env["ADDEND_JOB"] == "$(POD_NAMESPACE).digits" and env["POD_NAMESPACE"] == field("metadata.namespace")
+    assert list(env).index("POD_NAMESPACE") < list(env).index("ADDEND_JOB")  # Kubernetes expands earlier ones only
     assert env["ADDEND_NUM_NODES"] == "4" and env["ADDEND_LOCAL_SIZE"] == "8"
     assert env["ADDEND_NODE_RANK"] == COMPLETION_INDEX
     assert env["ADDEND_SOCKET_MODE"] == "0660"
@@ -141,6 +142,8 @@ def test_the_pods_own_group_is_kept(inject):
 
 def test_the_rest_of_the_job_is_unchanged(inject):
     [document] = documents(inject(JOB))
+    labels = document["spec"]["template"]["metadata"].pop("labels")
+    assert labels == {"addend.io/inject": "true"}, "by which monitors find sidecars, and which keeps the admission policy away"
     pod = pod_of_job(document)
     pod["initContainers"] = [container for container in pod["initContainers"] if container["name"] != "addend-agent"]
     del pod["volumes"], pod["securityContext"], pod["containers"][0]["volumeMounts"]
@@ -158,13 +161,39 @@ def test_other_documents_pass_through_to_the_letter(inject):
 def test_the_sidecar_is_the_charts(inject):
     """addendctl prints the chart's own file with its placeholders filled in, so that there is a single definition."""
     text = (ROOT / "deploy" / "helm" / "addend" / "files" / "sidecar.yaml").read_text()
-    values = {"image": "me/agent:7", "pullPolicy": "IfNotPresent", "scheduler": "sched:7070", "job": "digits", "numNodes": "4",
+    values = {"image": "me/agent:7", "pullPolicy": "IfNotPresent", "scheduler": "sched:7070", "job": "$(POD_NAMESPACE).digits", "numNodes": "4",
               "localSize": "8", "cpu": "3", "memory": "1024Mi", "insecure": "true",
               "nodeRank": "valueFrom: {fieldRef: {fieldPath: \"" + COMPLETION_INDEX["fieldRef"]["fieldPath"] + "\"}}"}
     for name, value in values.items():
         text = text.replace("{{ ." + name + " }}", value)
     pod = pod_of_job(documents(inject(JOB, "--image=me/agent:7", "--agent-cpu=3"))[0])
-    assert sidecar(pod) == yaml.safe_load(text)
+    expected = yaml.safe_load(text)
+    expected["env"].insert(0, {"name": "POD_NAMESPACE", "valueFrom": field("metadata.namespace")})
+    assert sidecar(pod) == expected
+
+
+def test_two_namespaces_jobs_of_one_name_are_two_jobs_also_where_the_name_is_said(inject):
+    agent = sidecar(pod_of_job(documents(inject(JOB, "--job=mine"))[0]))
+    assert environment(agent)["ADDEND_JOB"] == "$(POD_NAMESPACE).mine"
+
+
+def test_the_agents_resources_can_be_said(inject):
+    agent = sidecar(pod_of_job(documents(inject(JOB, "--agent-cpu=3", "--agent-cpu-limit=3", "--agent-memory=6Gi"))[0]))
+    assert agent["resources"] == {"requests": {"cpu": "3", "memory": "6Gi"}, "limits": {"cpu": "3", "memory": "6Gi"}}
+    assert "cpu" not in sidecar(pod_of_job(documents(inject(JOB))[0]))["resources"]["limits"]
+
+
+def test_the_agents_image_is_pulled_with_a_secret(inject):
+    pod = pod_of_job(documents(inject(JOB, "--image-pull-secret=pull"))[0])
+    assert pod["imagePullSecrets"] == [{"name": "pull"}]
+    text = JOB.replace("restartPolicy: Never", "imagePullSecrets: [{name: pull}, {name: own}]")
+    assert pod_of_job(documents(inject(text, "--image-pull-secret=pull"))[0])["imagePullSecrets"] == [{"name": "pull"}, {"name": "own"}]
+
+
+def test_labels_of_the_pods_are_kept(inject):
+    text = JOB.replace("metadata: {annotations", "metadata: {labels: {mine: \"1\"}, annotations")
+    document, = documents(inject(text))
+    assert document["spec"]["template"]["metadata"]["labels"] == {"mine": "1", "addend.io/inject": "true"}
 
 
 def test_replicas_of_a_jobset_number_their_nodes_one_after_the_other(inject):

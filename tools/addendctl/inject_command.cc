@@ -33,6 +33,9 @@ constexpr uint64_t kMemoryOfUnknownModel = 1024 * kMiB;
 constexpr char kRepository[] = "ghcr.io/addend/addend-agent";
 constexpr char kSidecarName[] = "addend-agent";
 constexpr char kSchedulerOfChart[] = "addend-scheduler.addend:7070";
+// Jobs of a name in two namespaces are two jobs.
+constexpr char kNamespace[] =
+    "{name: POD_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}";
 constexpr int kImageUser = 65532;  // of the agent's image; its group owns the socket
 
 // Checks that a text can stand between the quotes of the sidecar's YAML.
@@ -44,9 +47,8 @@ absl::Status CheckText(const char* flag, const std::string& text) {
 }
 
 struct SidecarValues {
-  std::string image, scheduler, job, cpu;
+  std::string image, scheduler, job, cpu, cpu_limit, memory;
   uint32_t num_nodes, local_size;
-  uint64_t memory_bytes;
 };
 
 // Ignores comments, which may mention placeholders.
@@ -58,23 +60,27 @@ bool HasPlaceholder(const std::string& text) {
 }
 
 absl::StatusOr<YAML::Node> Sidecar(const SidecarValues& values, const TrainingPods& pods) {
-  const std::string text = absl::StrReplaceAll(
-      kSidecarYaml, {{"{{ .image }}", values.image},
-                     {"{{ .pullPolicy }}", "IfNotPresent"},
-                     {"{{ .scheduler }}", values.scheduler},
-                     {"{{ .job }}", values.job},
-                     {"{{ .insecure }}", "true"},
-                     {"{{ .numNodes }}", std::to_string(values.num_nodes)},
-                     {"{{ .localSize }}", std::to_string(values.local_size)},
-                     {"{{ .nodeRank }}", pods.node_rank},
-                     {"{{ .cpu }}", values.cpu},
-                     {"{{ .memory }}", absl::StrFormat("%dMi", values.memory_bytes / kMiB)}});
+  const std::string text =
+      absl::StrReplaceAll(kSidecarYaml, {{"{{ .image }}", values.image},
+                                         {"{{ .pullPolicy }}", "IfNotPresent"},
+                                         {"{{ .scheduler }}", values.scheduler},
+                                         {"{{ .job }}", "$(POD_NAMESPACE)." + values.job},
+                                         {"{{ .insecure }}", "true"},
+                                         {"{{ .numNodes }}", std::to_string(values.num_nodes)},
+                                         {"{{ .localSize }}", std::to_string(values.local_size)},
+                                         {"{{ .nodeRank }}", pods.node_rank},
+                                         {"{{ .cpu }}", values.cpu},
+                                         {"{{ .memory }}", values.memory}});
   if (HasPlaceholder(text)) {
     return absl::InternalError("sidecar.yaml has a placeholder that addendctl does not know");
   }
   YAML::Node sidecar = YAML::Load(text);
+  if (!values.cpu_limit.empty()) {
+    sidecar["resources"]["limits"]["cpu"] = YAML::Load('"' + values.cpu_limit + '"');
+  }
   // A variable can only refer to earlier variables.
   YAML::Node variables(YAML::NodeType::Sequence);
+  variables.push_back(YAML::Load(kNamespace));
   for (const std::string& variable : pods.variables) variables.push_back(YAML::Load(variable));
   for (const YAML::Node& variable : sidecar["env"]) variables.push_back(variable);
   sidecar["env"] = variables;
@@ -123,13 +129,27 @@ void LetGroupUseSocket(YAML::Node spec) {
   }
 }
 
-void Extend(YAML::Node spec, const YAML::Node& sidecar) {
+// A map's key is a map, made where it is missing.
+YAML::Node MapAt(YAML::Node parent, const char* key) {
+  if (!parent[key] || parent[key].IsNull()) parent[key] = YAML::Node(YAML::NodeType::Map);
+  return parent[key];
+}
+
+void Extend(YAML::Node pod_template, const YAML::Node& sidecar, const std::string& pull_secret) {
+  // By this label the chart's monitors find sidecars; its admission policy leaves the pods alone.
+  MapAt(MapAt(pod_template, "metadata"), "labels")["addend.io/inject"] = YAML::Load(R"("true")");
+  YAML::Node spec = pod_template["spec"];
   Append(spec, "initContainers", sidecar);
   for (YAML::Node container : spec["containers"]) {
     Append(container, "env", YAML::Load("{name: ADDEND_SOCKET, value: /run/addend/agent.sock}"));
     Append(container, "volumeMounts", YAML::Load("{name: addend-run, mountPath: /run/addend}"));
   }
   Append(spec, "volumes", YAML::Load("{name: addend-run, emptyDir: {}}"));
+  if (!pull_secret.empty() && !HasNamed(spec["imagePullSecrets"], pull_secret)) {
+    YAML::Node secret;
+    secret["name"] = pull_secret;
+    Append(spec, "imagePullSecrets", secret);
+  }
   LetGroupUseSocket(spec);
 }
 
@@ -137,7 +157,7 @@ uint32_t LocalSize(const InjectQuestion& question, const Workload& workload) {
   if (question.local_size != 0) return question.local_size;
   if (workload.local_size != 0) return workload.local_size;
   uint32_t gpus = 0;
-  for (const TrainingPods& pods : workload.pods) gpus = std::max(gpus, GpusOf(pods.spec));
+  for (const TrainingPods& pods : workload.pods) gpus = std::max(gpus, GpusOf(pods));
   return std::max(gpus, 1u);
 }
 
@@ -155,25 +175,34 @@ absl::Status InjectWorkload(const InjectQuestion& question, const Workload& work
                        .scheduler = question.scheduler,
                        .job = job,
                        .cpu = question.cpu,
+                       .cpu_limit = question.cpu_limit,
+                       .memory = question.memory,
                        .num_nodes = workload.num_nodes,
-                       .local_size = local_size,
-                       .memory_bytes = question.model_bytes == 0
-                                           ? kMemoryOfUnknownModel
-                                           : AgentMemoryBytes(question.model_bytes, local_size)};
+                       .local_size = local_size};
+  if (values.memory.empty()) {
+    const uint64_t bytes = question.model_bytes == 0
+                               ? kMemoryOfUnknownModel
+                               : AgentMemoryBytes(question.model_bytes, local_size);
+    values.memory = absl::StrFormat("%dMi", bytes / kMiB);
+  }
   if (values.image.empty()) values.image = absl::StrFormat("%s:%s", kRepository, Version());
   ADDEND_RETURN_IF_ERROR(CheckText("image", values.image));
   ADDEND_RETURN_IF_ERROR(CheckText("job", job));
   ADDEND_RETURN_IF_ERROR(CheckText("agent-cpu", values.cpu));
-  for (const TrainingPods& pods : workload.pods) {
-    ADDEND_RETURN_IF_ERROR(CheckPod(pods.spec, refuse));
-    ADDEND_ASSIGN_OR_RETURN(const YAML::Node sidecar, Sidecar(values, pods));
-    Extend(pods.spec, sidecar);
+  ADDEND_RETURN_IF_ERROR(CheckText("agent-memory", values.memory));
+  if (!values.cpu_limit.empty()) {
+    ADDEND_RETURN_IF_ERROR(CheckText("agent-cpu-limit", values.cpu_limit));
   }
-  notes->push_back(absl::StrFormat("%s %s becomes job %s: %d node%s with %d rank%s each",
+  for (const TrainingPods& pods : workload.pods) {
+    ADDEND_RETURN_IF_ERROR(CheckPod(pods.pod_template["spec"], refuse));
+    ADDEND_ASSIGN_OR_RETURN(const YAML::Node sidecar, Sidecar(values, pods));
+    Extend(pods.pod_template, sidecar, question.pull_secret);
+  }
+  notes->push_back(absl::StrFormat("%s %s becomes job NAMESPACE.%s: %d node%s with %d rank%s each",
                                    workload.kind, workload.name, job, workload.num_nodes,
                                    workload.num_nodes == 1 ? "" : "s", local_size,
                                    local_size == 1 ? "" : "s"));
-  if (question.model_bytes == 0) {
+  if (question.model_bytes == 0 && question.memory.empty()) {
     notes->push_back(
         absl::StrFormat("the agent of %s may use 1Gi of memory; give --model-bytes, the size of "
                         "all gradients, for what it needs",

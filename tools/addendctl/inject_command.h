@@ -15,6 +15,9 @@ struct InjectQuestion {
   std::string job;             // empty: the object's name
   std::string image;           // the agent's image; empty: the image of this version
   std::string cpu;             // the agent's CPU request
+  std::string cpu_limit;       // empty: the agent has none
+  std::string memory;          // the agent's; empty: what the model needs
+  std::string pull_secret;     // of the agent's image; empty: none
   uint64_t model_bytes = 0;    // of all tensors; 0: unknown
   uint32_t local_size = 0;     // ranks on every node; 0: the object's value, else its GPUs, else 1
   std::string replicated_job;  // of a JobSet; empty: the first

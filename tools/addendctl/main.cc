@@ -64,8 +64,9 @@ constexpr char kHelp[] =
                    [--model-bytes=SIZE --local-size=N]
       What is wrong with this machine and with the cluster as seen from it, and what to do about it.
   addendctl inject -f FILE [--scheduler=HOST:PORT] [--job=NAME] [--image=IMAGE] [--model-bytes=SIZE] [--local-size=N]
+                   [--agent-cpu=2] [--agent-cpu-limit=2] [--agent-memory=6Gi] [--image-pull-secret=NAME]
       Prints the Kubernetes YAML of a training job (Job, JobSet or PyTorchJob) with the agent as a sidecar of its pods;
-      what else is in the file stays as it is.
+      what else is in the file stays as it is. The job's name is that of the object within its namespace.
   addendctl topology [--topology=FILE.xml] [--intranode=STRATEGY] [--explain] [--bytes=SIZE] [--export=FILE.xml]
       Which links to the CPU the GPUs and NICs of this machine share (or of the one that the file records), the strategy
       by which its ranks, one on each GPU, aggregate, and why. With --explain also what each strategy costs. --export
@@ -183,6 +184,9 @@ absl::StatusOr<std::string> Inject() {
                        .job = absl::GetFlag(FLAGS_job),
                        .image = absl::GetFlag(FLAGS_image),
                        .cpu = absl::GetFlag(FLAGS_agent_cpu),
+                       .cpu_limit = absl::GetFlag(FLAGS_agent_cpu_limit),
+                       .memory = absl::GetFlag(FLAGS_agent_memory),
+                       .pull_secret = absl::GetFlag(FLAGS_image_pull_secret),
                        .model_bytes = absl::GetFlag(FLAGS_model_bytes).bytes,
                        .local_size = absl::GetFlag(FLAGS_local_size),
                        .replicated_job = absl::GetFlag(FLAGS_replicated_job)},

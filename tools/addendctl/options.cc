@@ -44,6 +44,14 @@ ABSL_FLAG(std::string, file, "",
           "The Kubernetes YAML to read, or - for standard input; -f (inject).");
 ABSL_FLAG(std::string, image, "", "Of the agent; default: the image of this version (inject).");
 ABSL_FLAG(std::string, agent_cpu, "2", "CPU that the agent asks for (inject).");
+ABSL_FLAG(
+    std::string, agent_cpu_limit, "",
+    "Limit of the agent's CPU, such as 2 (inject). Empty: none, which a quota may refuse and a "
+    "LimitRange replace.");
+ABSL_FLAG(std::string, agent_memory, "",
+          "Memory of the agent, such as 6Gi (inject). Empty: what --model-bytes needs.");
+ABSL_FLAG(std::string, image_pull_secret, "",
+          "Secret with which the agent's image is pulled (inject). Empty: none.");
 ABSL_FLAG(std::string, replicated_job, "",
           "Which part of a JobSet trains; default: its first (inject).");
 ABSL_FLAG(addend::ByteSize, model_bytes, addend::ByteSize{},

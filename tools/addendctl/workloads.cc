@@ -39,10 +39,11 @@ absl::StatusOr<uint32_t> Number(const YAML::Node& parent, const char* key, uint3
   return static_cast<uint32_t>(number);
 }
 
-absl::StatusOr<YAML::Node> PodSpec(const YAML::Node& owner, const Refuse& refuse) {
-  const YAML::Node spec = At(At(owner, "template"), "spec");
+absl::StatusOr<YAML::Node> PodTemplate(const YAML::Node& owner, const Refuse& refuse) {
+  const YAML::Node pods = At(owner, "template");
+  const YAML::Node spec = At(pods, "spec");
   if (!spec || !spec.IsMap()) return refuse(owner, "it has no template.spec, and so no pods");
-  return spec;
+  return pods;
 }
 
 // Returns the nodes of an indexed Job: all its pods, which have to run at the same time.
@@ -64,9 +65,9 @@ absl::StatusOr<uint32_t> NodesOfJob(const YAML::Node& spec, const Refuse& refuse
 
 absl::Status ReadJob(const YAML::Node& document, const Refuse& refuse, Workload* workload) {
   const YAML::Node spec = At(document, "spec");
-  ADDEND_ASSIGN_OR_RETURN(const YAML::Node pods, PodSpec(spec, refuse));
+  ADDEND_ASSIGN_OR_RETURN(const YAML::Node pods, PodTemplate(spec, refuse));
   ADDEND_ASSIGN_OR_RETURN(workload->num_nodes, NodesOfJob(spec, refuse));
-  workload->pods.push_back({.spec = pods, .node_rank = kCompletionIndex, .variables = {}});
+  workload->pods.push_back({.pod_template = pods, .node_rank = kCompletionIndex, .variables = {}});
   return absl::OkStatus();
 }
 
@@ -89,7 +90,7 @@ absl::Status ReadJobSet(const YAML::Node& document, const std::string& replicate
   ADDEND_ASSIGN_OR_RETURN(const YAML::Node job, ReplicatedJob(document, replicated_job, refuse));
   const YAML::Node spec = At(At(job, "template"), "spec");
   if (!spec || !spec.IsMap()) return refuse(job, "the replicated job has no template.spec");
-  ADDEND_ASSIGN_OR_RETURN(const YAML::Node pods, PodSpec(spec, refuse));
+  ADDEND_ASSIGN_OR_RETURN(const YAML::Node pods, PodTemplate(spec, refuse));
   ADDEND_ASSIGN_OR_RETURN(const uint32_t replicas, Number(job, "replicas", 1, refuse));
   ADDEND_ASSIGN_OR_RETURN(const uint32_t each, NodesOfJob(spec, refuse));
   workload->num_nodes = replicas * each;
@@ -100,7 +101,8 @@ absl::Status ReadJobSet(const YAML::Node& document, const std::string& replicate
         kJobSetIndex,
         absl::StrFormat(R"({name: ADDEND_NODE_RANK_BASE, value: "$(JOBSET_JOB_INDEX)*%d"})", each)};
   }
-  workload->pods.push_back({.spec = pods, .node_rank = kCompletionIndex, .variables = variables});
+  workload->pods.push_back(
+      {.pod_template = pods, .node_rank = kCompletionIndex, .variables = variables});
   return absl::OkStatus();
 }
 
@@ -110,19 +112,20 @@ absl::Status ReadPyTorchJob(const YAML::Node& document, const Refuse& refuse, Wo
   const YAML::Node master = At(specs, "Master");
   const YAML::Node worker = At(specs, "Worker");
   if (master) {
-    ADDEND_ASSIGN_OR_RETURN(const YAML::Node pods, PodSpec(master, refuse));
+    ADDEND_ASSIGN_OR_RETURN(const YAML::Node pods, PodTemplate(master, refuse));
     ADDEND_ASSIGN_OR_RETURN(const uint32_t masters, Number(master, "replicas", 1, refuse));
     if (masters != 1) return refuse(master, "a PyTorchJob has one Master");
     workload->num_nodes += 1;
-    workload->pods.push_back({.spec = pods, .node_rank = R"(value: "0")", .variables = {}});
+    workload->pods.push_back({.pod_template = pods, .node_rank = R"(value: "0")", .variables = {}});
   }
   if (worker) {
-    ADDEND_ASSIGN_OR_RETURN(const YAML::Node pods, PodSpec(worker, refuse));
+    ADDEND_ASSIGN_OR_RETURN(const YAML::Node pods, PodTemplate(worker, refuse));
     ADDEND_ASSIGN_OR_RETURN(const uint32_t workers, Number(worker, "replicas", 1, refuse));
     workload->num_nodes += workers;
     std::vector<std::string> variables;
     if (master) variables = {R"({name: ADDEND_NODE_RANK_BASE, value: "1"})"};
-    workload->pods.push_back({.spec = pods, .node_rank = kReplicaIndex, .variables = variables});
+    workload->pods.push_back(
+        {.pod_template = pods, .node_rank = kReplicaIndex, .variables = variables});
   }
   if (workload->pods.empty()) return refuse(specs, "it has neither a Master nor a Worker");
   // "auto" and similar texts mean the GPUs of the machine.
@@ -163,9 +166,9 @@ absl::StatusOr<Workload> ReadWorkload(const YAML::Node& document, const std::str
   return workload;
 }
 
-uint32_t GpusOf(const YAML::Node& pod_spec) {
+uint32_t GpusOf(const TrainingPods& pods) {
   uint32_t most = 0;
-  for (const YAML::Node& container : At(pod_spec, "containers")) {
+  for (const YAML::Node& container : At(At(pods.pod_template, "spec"), "containers")) {
     uint32_t gpus = 0;
     const YAML::Node limits = At(At(container, "resources"), "limits");
     if (!limits || !limits.IsMap()) continue;

@@ -15,7 +15,7 @@ namespace addend {
 
 // Pods of the same template.
 struct TrainingPods {
-  YAML::Node spec;  // the template's; its nodes refer to the document, which changes with them
+  YAML::Node pod_template;  // its nodes refer to the document, which changes with them
   // The rest of the entry `name:` of the agent's variable ADDEND_NODE_RANK, as YAML.
   std::string node_rank;
   // Further variables of the agent, as YAML; placed before the others.
@@ -39,7 +39,7 @@ bool IsWorkload(const YAML::Node& document);
 absl::StatusOr<Workload> ReadWorkload(const YAML::Node& document, const std::string& replicated_job,
                                       const Refuse& refuse);
 
-// Returns the largest number of GPUs that a container of the pod requests.
-uint32_t GpusOf(const YAML::Node& pod_spec);
+// Returns the largest number of GPUs that a container of the pods requests.
+uint32_t GpusOf(const TrainingPods& pods);
 
 }  // namespace addend
