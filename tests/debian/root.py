@@ -19,6 +19,7 @@ PACKAGES = {
     "bullseye": ["python3-numpy", "python3-pip"],  # glibc 2.31
     "trixie": _PYTORCH,
     "trixie-minimal": ["ca-certificates"],  # as a new installation
+    "sid-policies": ["golang-go", "golang-k8s-apiserver-dev"],  # Kubernetes' own compiler of admission policies
     "forky": [*_PYTORCH, "python3-accelerate", "python3-transformers"],
 }
 PYTORCH = {"trixie": "2.6", "forky": "2.14"}  # of each suite
@@ -82,6 +83,19 @@ def root_of(name):
             shutil.rmtree(old)
         made.rename(kept)
     return kept
+
+
+def run_in(name, command, timeout=LONGEST_S, **variables):
+    """The output of a command that succeeds in the root, in the checkout, with these environment variables alone."""
+    script = "".join(f'mkdir -p "$root{folder}" && mount --rbind {folder} "$root{folder}" || exit 71\n' for folder in ("/proc", "/dev", ROOT))
+    inside = ["env", "-i", "PATH=/usr/bin:/bin", *(f"{key}={value}" for key, value in variables.items()), *map(str, command)]
+    done = subprocess.run(["unshare", "--mount", "--propagation", "private", "bash", "-c",
+                           f'root=$1; shift\n{script}exec chroot "$root" sh -c \'cd "$0" && exec "$@"\' "$@"',
+                           "bash", root_of(name), ROOT, *inside],
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout)
+    if done.returncode != 0:
+        raise RuntimeError(f"{command[0]} in {name} ended with status {done.returncode}:\n{done.stdout[-3000:]}")
+    return done.stdout
 
 
 def python_of(suite, folder):

@@ -1,18 +1,28 @@
-"""The part of the Common Expression Language that the chart's admission policy uses, and its two kinds of mutation.
+"""The part of the Common Expression Language that the chart's admission policies use, validations, and the two kinds of mutation.
 
-It is not the API server's implementation. It is equally strict (unknown names, types of objects, mixed lists), so that a policy that passes here has
-a chance there. Unsupported expressions are errors.
+It is not the API server's implementation, which test_policies.py asks whether it takes the expressions: here they are evaluated. Unsupported
+expressions are errors.
 """
 import copy
 import json
 import re
 
-_TOKEN = re.compile(r'\s*("(?:\\.|[^"\\])*"|\d+|[A-Za-z_]\w*|\|\||&&|==|!=|>=|<=|[-+*/?:.,!<>()\[\]{}])')
-_KEYS = {"containers": "name", "initContainers": "name", "volumes": "name", "env": "name", "volumeMounts": "mountPath"}
+_TOKEN = re.compile(r'\s*("(?:\\.|[^"\\])*"|\d+|[A-Za-z_]\w*|\|\||&&|==|!=|>=|<=|\.\?|\[\?|[-+*/?:.,!<>()\[\]{}])')
+_KEYS = {"containers": "name", "initContainers": "name", "volumes": "name", "env": "name", "volumeMounts": "mountPath", "imagePullSecrets": "name"}
 
 
 class CelError(Exception):
     pass
+
+
+class Optional:
+    """A value that may be missing."""
+
+    def __init__(self, *values):
+        self.values = values
+
+    def select(self, key):
+        return Optional(*(value[key] for value in self.values if key in value))
 
 
 class Message(dict):
@@ -87,9 +97,14 @@ class _Parser:
 
     def postfix(self):
         name, value = self.primary()
-        while self.peek() in (".", "[", "{"):
+        while self.peek() in (".", "[", "{", ".?", "[?"):
             token = self.take()
-            if token == "[":
+            if token in (".?", "[?"):
+                field = self.take() if token == ".?" else None
+                value, name = _select(value, (lambda env, field=field: field) if field else self.expression()), None
+                if not field:
+                    self.take("]")
+            elif token == "[":
                 value, name = _index(value, self.expression()), None
                 self.take("]")
             elif token == "{":
@@ -98,7 +113,10 @@ class _Parser:
                 value, name = self.message(name), None
             else:
                 field = self.take()
-                if self.peek() == "(":
+                if field in _METHODS and self.peek() == "(":
+                    self.take()
+                    value, name = _method(field, value, self.items(")")), None
+                elif self.peek() == "(":
                     value, name = self.macro(field, value), None
                 else:
                     value, name = _index(value, lambda env, field=field: field), f"{name}.{field}" if name else None
@@ -199,6 +217,24 @@ def _index(value, key):
     return get
 
 
+def _select(value, key):
+    def get(env):
+        container = value(env)
+        return (container if isinstance(container, Optional) else Optional(container)).select(key(env))
+    return get
+
+
+_METHODS = {
+    "hasValue": lambda target: bool(target.values),
+    "orValue": lambda target, other: target.values[0] if target.values else other,
+    "matches": lambda target, pattern: re.search(pattern, target) is not None,
+}
+
+
+def _method(name, target, arguments):
+    return lambda env: _METHODS[name](target(env), *(argument(env) for argument in arguments))
+
+
 def _has(env, path):
     value = _variable(env, path[0])
     for name in path[1:-1]:
@@ -224,6 +260,8 @@ def _operation(operator, left, right):
         a, b = left(env), right(env)
         if operator == "in":
             return a in b
+        if isinstance(a, Optional) or isinstance(b, Optional):
+            raise CelError(f"{operator} of a value that may be missing")
         if type(a) is not type(b):
             raise CelError(f"{a!r} {operator} {b!r}: different types")
         return {"==": a == b, "!=": a != b}[operator] if operator in ("==", "!=") else _ARITHMETIC[operator](a, b)
@@ -256,6 +294,14 @@ def admit(policy, pod, namespace):
         else:
             _merge(pod, evaluate(mutation["applyConfiguration"]["expression"], env), "")
     return pod
+
+
+def refusals(policy, pod, namespace):
+    """The messages with which a ValidatingAdmissionPolicy refuses the pod."""
+    env = {"object": pod, "request": {"namespace": namespace}}
+    if not all(_boolean(evaluate(condition["expression"], env)) for condition in policy["spec"]["matchConditions"]):
+        return []
+    return [one["message"] for one in policy["spec"]["validations"] if not _boolean(evaluate(one["expression"], env))]
 
 
 def _patch(pod, patch):

@@ -106,14 +106,25 @@ def _rendered(variant, settings, apis):
 
 
 def render(variant=None, *settings, apis=()):
-    """The objects that `helm template` makes, hooks included. `settings`: as for --set."""
-    status, out, err = _rendered(variant, settings, apis)
+    """The objects that `helm template` makes for Kubernetes 1.36, hooks included. `settings`: as for --set."""
+    status, out, err = _rendered(variant, settings, ("admissionregistration.k8s.io/v1/MutatingAdmissionPolicy", *apis))
     assert status == 0, err
     return load(out)
 
 
+def render_values(variant, values, apis=()):
+    """As render(), with values over the variant's; None if Helm refuses them."""
+    path = pathlib.Path(_public_copy().name) / "values.yaml"
+    path.write_text(yaml.safe_dump(values))
+    path.chmod(0o644)
+    result = helm("template", RELEASE, "addend", f"--namespace={NAMESPACE}", f"--kube-version={KUBERNETES}",
+                  f"--values=addend/ci/{variant}-values.yaml", "--values=values.yaml",
+                  *(f"--api-versions={api}" for api in ("admissionregistration.k8s.io/v1/MutatingAdmissionPolicy", *apis)))
+    return load(result.stdout) if result.returncode == 0 else None
+
+
 def refusal(*settings, variant=None):
-    """Why Helm refuses these values."""
+    """Why Helm refuses these values, for a cluster without further APIs."""
     status, out, err = _rendered(variant, settings, ())
     assert status != 0, f"Helm takes {settings}:\n{out[:2000]}"
     return err

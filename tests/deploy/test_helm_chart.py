@@ -30,7 +30,8 @@ def ours(objects):
 
 @pytest.mark.parametrize("variant", chart.VARIANTS)
 def test_helm_lints_the_chart_without_a_warning(variant):
-    result = chart.helm("lint", "--strict", "addend", f"--values=addend/ci/{variant}-values.yaml")
+    api = "--set=injection.apiVersion=admissionregistration.k8s.io/v1"  # `helm lint` asks no cluster for its APIs
+    result = chart.helm("lint", "--strict", "addend", f"--values=addend/ci/{variant}-values.yaml", api)
     assert result.returncode == 0 and "WARNING" not in result.stdout, result.stdout
 
 
@@ -102,6 +103,8 @@ def test_a_value_out_of_bounds_is_refused(setting):
     (["tls.enabled=true", "tls.certManager.enabled=true"], "needs tls.certManager.issuerRef.name"),
     (["tls.enabled=true", "tls.certManager.enabled=true", "tls.secretName=x"], "choose one"),
     (["rdma.runAsRoot=true"], "rdma.runAsRoot without rdma.enabled"),
+    (["injection.enabled=true"], "Kubernetes has it from 1.36 on"),
+    (["injection.enabled=true", "rbac.clusterScoped=false"], "set rbac.clusterScoped=true"),
     (["summation.transport=rdma"], "set rdma.enabled"),
     (["autoscaling.enabled=true", "autoscaling.minReplicas=9"], "autoscaling.minReplicas must not be more"),
 ])
@@ -349,7 +352,7 @@ def test_one_scheduler_with_sqlite_never_overlaps_with_the_next():
 
 
 def test_one_scheduler_has_no_disruption_budget_which_would_block_drains():
-    assert [o["metadata"]["name"] for o in chart.render() if o["kind"] == "PodDisruptionBudget"] == ["rel-addend-summation"]
+    assert "PodDisruptionBudget" not in chart.kinds(chart.render())
     assert chart.find(chart.render("ha-etcd"), "PodDisruptionBudget", "scheduler")["spec"]["maxUnavailable"] == 1
 
 
@@ -376,6 +379,61 @@ def test_several_schedulers_are_on_different_machines():
         "requiredDuringSchedulingIgnoredDuringExecution"]
     assert rule["topologyKey"] == "kubernetes.io/hostname"
     assert rule["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "scheduler"
+
+
+def test_a_release_of_the_chart_alone_leaves_the_pods_as_they_are():
+    """A changed label of a pod template would start every pod anew."""
+    for name, labels, _, _ in chart.pods(everything()):
+        if name.split()[0] in ("Deployment", "StatefulSet"):
+            assert not {"helm.sh/chart", "app.kubernetes.io/version"} & set(labels), name
+
+
+def test_the_state_outlives_the_release():
+    claim = chart.find(chart.render(), "PersistentVolumeClaim")
+    assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    gone = chart.find(chart.render(None, "scheduler.persistence.keep=false"), "PersistentVolumeClaim")
+    assert not gone["metadata"].get("annotations")
+
+
+def test_probes_wait_longer_than_kubernetes_second():
+    """A machine under load answers late: a probe that gives up ends a healthy pod."""
+    for name, _, _, container in ours(everything()):
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            assert container.get(probe, {"timeoutSeconds": 5})["timeoutSeconds"] >= 5, (name, probe)
+
+
+def test_spread_constraints_count_the_components_own_pods():
+    for component in ("scheduler", "summation"):
+        spec, = [spec for _, labels, _, spec in chart.pods(chart.render("ha-etcd"))
+                 if labels.get("app.kubernetes.io/component") == component and "topologySpreadConstraints" in spec] or [None]
+        if component == "scheduler":
+            selector = spec["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"]
+            assert selector["app.kubernetes.io/component"] == component and selector["app.kubernetes.io/instance"] == chart.RELEASE
+    own = chart.render_values("default", {"summation": {"topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"mine": "1"}}}]}})
+    constraint, = chart.find(own, "Deployment", "summation")["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    assert constraint["labelSelector"]["matchLabels"]["mine"] == "1"
+
+
+def test_names_that_belong_to_no_namespace_contain_the_releases():
+    for o in everything():
+        if o["kind"] in ("PriorityClass", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy",
+                         "ValidatingAdmissionPolicyBinding"):
+            assert o["metadata"]["name"].startswith(f"{chart.NAMESPACE}-"), o["metadata"]["name"]
+
+
+NAMESPACED = {"ConfigMap", "Deployment", "PersistentVolumeClaim", "Pod", "Service", "ServiceAccount", "StatefulSet", "TrainingRuntime"}
+
+
+def test_a_namespaces_administrator_can_install_it():
+    objects = chart.render(None, "rbac.clusterScoped=false", "kubeflow.enabled=true", apis=OPERATOR)
+    assert chart.kinds(objects) <= NAMESPACED
+    assert all(o["metadata"]["namespace"] == chart.NAMESPACE for o in objects)
+    assert all("priorityClassName" not in spec for _, _, _, spec in chart.pods(objects))
+
+
+def test_a_parent_charts_condition_is_no_unknown_value():
+    assert chart.render(None, "enabled=true") == chart.render()
 
 
 # ---- the servers ----
@@ -407,6 +465,14 @@ def test_a_servers_grace_period_exceeds_its_drain_timeout():
     assert pod["terminationGracePeriodSeconds"] > int(drain.removesuffix("s"))
 
 
+@pytest.mark.parametrize("value", ["1", "50%"])
+def test_a_disruption_budget_of_servers_is_a_number_or_a_part(value):
+    settings = ("summation.podDisruptionBudget.enabled=true", f"summation.podDisruptionBudget.maxUnavailable={value}")
+    budget = chart.find(chart.render(None, *settings), "PodDisruptionBudget")
+    assert str(budget["spec"]["maxUnavailable"]) == value
+    assert chart.problems([budget]) == []
+
+
 def test_servers_can_be_preempted_and_preempt_nothing():
     priority = chart.find(chart.render(), "PriorityClass")
     assert priority["value"] < 0 and priority["preemptionPolicy"] == "Never"
@@ -427,6 +493,18 @@ def test_members_advertise_the_address_of_their_pod():
     for _, _, _, container in ours(everything()):
         if BINARIES[container["name"]] in ("addend-summation", "addend-agent"):
             assert chart.environment(container)["ADDEND_ADVERTISE"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+
+
+def test_the_laptops_values_fit_on_a_machine_with_2_cpus_and_without_a_storage_class():
+    objects = chart.render("laptop")
+    assert "PersistentVolumeClaim" not in chart.kinds(objects)
+    cpus = 0
+    for _, _, _, spec in chart.pods(objects):  # the servers, the scheduler and the pod of `helm test`
+        for container in chart.containers(spec):
+            cpu = str(container["resources"]["requests"]["cpu"])
+            cpus += int(cpu.removesuffix("m")) / (1000 if cpu.endswith("m") else 1)
+    assert cpus <= 0.8, "the cluster's own pods need about one"
+    assert server("laptop")["replicas"] == 1
 
 
 # ---- scaling ----
@@ -520,7 +598,7 @@ def test_everything_off_leaves_the_scheduler_and_the_servers():
 @pytest.mark.parametrize("variant,said,unsaid", [
     ("default", ["helm test rel --namespace addend-system", "port-forward service/rel-addend-scheduler 7080", "addendctl inject -f job.yaml "
      "--scheduler=rel-addend-scheduler.addend-system.svc:7070", "summation.bandwidth is empty"], ["LimitMEMLOCK", "runtimeRef"]),
-    ("injection", ['addend.io/num-nodes: "2"', "rel-addend-inject.addend.io", "runtime torch-addend"], ["addendctl inject"]),
+    ("injection", ['addend.io/num-nodes: "2"', "addend-system-rel-addend-inject.addend.io", "runtime torch-addend"], ["addendctl inject"]),
     ("everything-off", ["all members register again"], ["helm test"]),
     ("ha-etcd", ["rel-addend-scheduler-0.rel-addend-scheduler-headless.addend-system.svc:7070,"], []),
 ])

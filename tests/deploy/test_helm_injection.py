@@ -27,7 +27,7 @@ JOB = {"batch.kubernetes.io/job-name": "j"}
 
 
 def indexed(index=1, **more):
-    return {"addend.io/num-nodes": "2", "batch.kubernetes.io/job-completion-index": str(index), **more}
+    return {"addend.io/num-nodes": "2" if index < 2 else "6", "batch.kubernetes.io/job-completion-index": str(index), **more}
 
 
 def sidecar_of(admitted):
@@ -112,10 +112,67 @@ def test_the_binding_names_the_policy():
     assert binding["apiVersion"] == "admissionregistration.k8s.io/v1beta1"
 
 
-def test_a_pod_without_its_number_of_nodes_is_refused():
-    with pytest.raises(cel.CelError, match="addend.io/num-nodes"):
-        inject({"batch.kubernetes.io/job-completion-index": "0"})
-    assert policy()["spec"]["failurePolicy"] == "Fail"
+# ---- pods for which no sidecar can be made ----
+
+REFUSED = [  # (annotations, labels, a part of the sentence)
+    ({"batch.kubernetes.io/job-completion-index": "0"}, JOB, "addend.io/num-nodes must be the number of pods"),
+    (None, JOB, "addend.io/num-nodes must be the number of pods"),
+    (indexed(**{"addend.io/num-nodes": "two"}), JOB, "addend.io/num-nodes must be the number of pods"),
+    (indexed(**{"addend.io/num-nodes": "0"}), JOB, "addend.io/num-nodes must be the number of pods"),
+    (indexed(**{"addend.io/local-size": "eight"}), JOB, "addend.io/local-size must be the number of ranks"),
+    (indexed(**{"addend.io/node-rank": "-1"}), JOB, "addend.io/node-rank must be the pod's place"),
+    (indexed(**{"addend.io/model-bytes": "1.3e9"}), JOB, "addend.io/model-bytes must be the bytes of all tensors"),
+    (indexed(**{"addend.io/memory": "6GB"}), JOB, "addend.io/memory must be the sidecar's memory"),
+    (indexed(**{"addend.io/cpu": "two"}), JOB, "addend.io/cpu must be the CPUs"),
+    (indexed(**{"addend.io/cpu-limit": "none"}), JOB, "addend.io/cpu-limit must be the limit"),
+    (indexed(**{"addend.io/job": "a job"}), JOB, "addend.io/job must be a name"),
+    (indexed(), {}, "the annotation addend.io/job must name its job"),
+    ({"addend.io/num-nodes": "2"}, JOB, "completionMode: Indexed"),
+    (indexed(**{"addend.io/num-nodes": "1"}), JOB, "not below the annotation addend.io/num-nodes"),
+]
+
+
+def validation(*settings):
+    return chart.find(chart.render("injection", *settings), "ValidatingAdmissionPolicy")
+
+
+@pytest.mark.parametrize("annotations,labels,sentence", REFUSED)
+def test_a_pod_that_cannot_be_a_node_is_refused_with_a_sentence_and_left_alone(annotations, labels, sentence):
+    refused = pod(annotations, labels)
+    messages = cel.refusals(validation(), refused, "team-a")
+    assert [message for message in messages if sentence in message], messages
+    assert max(map(len, messages)) < 120
+    assert cel.admit(policy(), refused, "team-a") == refused, "the other policy has no error of its own"
+
+
+def test_a_pod_with_a_sidecar_is_not_refused():
+    assert cel.refusals(validation(), inject(), "team-a") == []
+    assert cel.refusals(validation(), pod({}, {}, initContainers=[{"name": "addend-agent"}]), "team-a") == []
+
+
+@pytest.mark.parametrize("policy_of_failure,action", [("Fail", "Deny"), ("Ignore", "Warn")])
+def test_such_a_pod_is_refused_or_only_warned_of(policy_of_failure, action):
+    objects = chart.render("injection", f"injection.failurePolicy={policy_of_failure}")
+    binding = chart.find(objects, "ValidatingAdmissionPolicyBinding")
+    assert binding["spec"] == {"policyName": chart.find(objects, "ValidatingAdmissionPolicy")["metadata"]["name"], "validationActions": [action]}
+    assert {o["spec"]["failurePolicy"] for o in objects if o["kind"].endswith("AdmissionPolicy")} == {policy_of_failure}
+
+
+def test_the_policys_api_is_the_newest_of_the_cluster():
+    older = chart.helm("template", "x", "addend", "--set=injection.enabled=true", f"--kube-version={chart.KUBERNETES}",
+                       "--api-versions=admissionregistration.k8s.io/v1beta1/MutatingAdmissionPolicy")
+    assert chart.find(chart.load(older.stdout), "MutatingAdmissionPolicy")["apiVersion"] == "admissionregistration.k8s.io/v1beta1"
+    assert policy("rdma")["apiVersion"] == "admissionregistration.k8s.io/v1"
+
+
+def test_pull_secrets_are_also_those_of_pods_with_a_sidecar():
+    by = chart.find(chart.render_values("injection", {"global": {"imagePullSecrets": [{"name": "pull"}]}}), "MutatingAdmissionPolicy")
+    assert inject(by=by)["spec"]["imagePullSecrets"] == [{"name": "pull"}]
+    kept = inject(by=by, imagePullSecrets=[{"name": "own"}])["spec"]["imagePullSecrets"]
+    assert kept == [{"name": "own"}, {"name": "pull"}]
+    runtime = chart.render_values("injection", {"global": {"imagePullSecrets": [{"name": "pull"}]}})
+    (_, _, _, spec), = chart.pods([chart.find(runtime, "ClusterTrainingRuntime")])
+    assert spec["imagePullSecrets"] == [{"name": "pull"}]
 
 
 # ---- job and rank ----
@@ -129,11 +186,6 @@ def test_a_pod_without_its_number_of_nodes_is_refused():
 ], ids=["job", "jobset", "pytorchjob", "annotation", "bare pod"])
 def test_the_job_is_named_after_its_owner_within_its_namespace(labels, annotations, job):
     assert chart.environment(sidecar_of(inject(indexed(**annotations), labels)))["ADDEND_JOB"] == job
-
-
-def test_a_pod_without_a_known_owner_must_name_its_job():
-    with pytest.raises(cel.CelError, match="addend.io/job"):
-        inject(indexed(), {})
 
 
 @pytest.mark.parametrize("job_index,index,rank", [(0, 1, "1"), (1, 0, "2"), (2, 1, "5")])
@@ -179,6 +231,31 @@ def test_memory_of_the_values_holds_unless_the_pod_says_its_model():
     assert sidecar_of(inject(by=by))["resources"]["limits"]["memory"] == "5Gi"
     said = inject(indexed(**{"addend.io/model-bytes": "1000"}), by=by)
     assert sidecar_of(said)["resources"]["limits"]["memory"] == str(3 * 1000 + 128 * MIB)
+
+
+# ---- CPUs ----
+
+def test_a_sidecar_has_no_limit_of_its_cpu_unless_one_is_said():
+    assert set(sidecar_of(inject())["resources"]["limits"]) == {"memory"}
+    by = policy("injection", "agent.resources.limits.cpu=3")
+    assert sidecar_of(inject(by=by))["resources"]["limits"]["cpu"] == "3"
+    said = inject(indexed(**{"addend.io/cpu": "4", "addend.io/cpu-limit": "5"}), by=by)
+    assert sidecar_of(said)["resources"]["requests"]["cpu"] == "4"
+    assert sidecar_of(said)["resources"]["limits"]["cpu"] == "5"
+
+
+def test_a_pod_stays_guaranteed_with_limits_that_equal_the_requests():
+    resources = sidecar_of(inject(by=policy("injection", "agent.resources.limits.cpu=2")))["resources"]
+    assert resources["requests"] == resources["limits"]
+
+
+def test_the_values_of_the_sidecar_are_those_of_the_runtimes():
+    values = {"agent": {"resources": {"limits": {"cpu": "3"}}, "livenessProbe": {"timeoutSeconds": 9}, "startupProbe": {"failureThreshold": 7}}}
+    objects = chart.render_values("injection", values)
+    (_, _, _, spec), = chart.pods([chart.find(objects, "ClusterTrainingRuntime")])
+    for sidecar in (spec["initContainers"][0], sidecar_of(inject(by=chart.find(objects, "MutatingAdmissionPolicy")))):
+        assert sidecar["resources"]["limits"]["cpu"] == "3"
+        assert (sidecar["livenessProbe"]["timeoutSeconds"], sidecar["startupProbe"]["failureThreshold"]) == (9, 7)
 
 
 # ---- TLS, secrets and RDMA ----

@@ -162,7 +162,7 @@ def faults_of(data, settings):
         "end_of_line": "\r" in text,
         "insert_final_newline": text != "" and not text.endswith("\n"),
         "trim_trailing_whitespace": any(line != line.rstrip() for line in lines),
-        "indent_style": any(line.startswith("\t") for line in lines),
+        "indent_style": any(line.startswith("\t" if settings["indent_style"] == "space" else "  ") for line in lines),
     }
     return [name for name, fault in faults.items() if fault and settings[name] != "unset"]
 

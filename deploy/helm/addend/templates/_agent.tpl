@@ -1,7 +1,8 @@
 {{/*
 The agent's sidecar as a container, from files/sidecar.yaml, which `addendctl inject` fills in too.
-Arguments: root, job, numNodes, localSize, nodeRank (what follows `name: ADDEND_NODE_RANK,`), memory; optional env: a list
-that comes before the file's, so that its values may refer to it; component: whose credentials it has, if not an agent's.
+Arguments: root, job, numNodes, localSize, nodeRank (what follows `name: ADDEND_NODE_RANK,`), memory; optional cpu: instead
+of the values'; env: a list that comes before the file's, so that its values may refer to it; component: whose credentials it
+has, if not an agent's.
 */}}
 {{- define "addend.agentSidecar" -}}
 {{- $values := .root.Values -}}
@@ -9,7 +10,7 @@ that comes before the file's, so that its values may refer to it; component: who
 {{- $text := .root.Files.Get "files/sidecar.yaml" -}}
 {{- $fill := dict
       "image" (include "addend.image" (dict "root" .root "image" $values.agent.image)) "pullPolicy" $values.agent.image.pullPolicy
-      "scheduler" (include "addend.schedulerAddress" .root) "cpu" $values.agent.cpu
+      "scheduler" (include "addend.schedulerAddress" .root) "cpu" (default $values.agent.cpu .cpu)
       "job" .job "numNodes" .numNodes "localSize" .localSize "nodeRank" .nodeRank "memory" .memory
       "insecure" (not $values.tls.enabled) -}}
 {{- range $key, $value := $fill -}}
@@ -20,6 +21,9 @@ that comes before the file's, so that its values may refer to it; component: who
       (include "addend.secretEnv" $whose | fromYamlArray) $values.agent.extraEnv -}}
 {{- $_ := set $agent "env" (include "addend.uniqueEnv" $env | fromYamlArray) -}}
 {{- $_ := set $agent "volumeMounts" (concat $agent.volumeMounts (include "addend.credentialMounts" $whose | fromYamlArray)) -}}
+{{- range list "resources" "startupProbe" "livenessProbe" -}}
+{{- $_ := mergeOverwrite (get $agent .) (deepCopy (get $values.agent .)) -}}
+{{- end -}}
 {{- if $values.rdma.enabled -}}
 {{- range list $agent.resources.requests $agent.resources.limits -}}
 {{- $_ := set . $values.rdma.resource ($values.rdma.count | toString) -}}
@@ -62,7 +66,8 @@ with "cel:" is an expression already.
 {{- $parts := list -}}
 {{- $plain := regexMatch "\\.(requests|limits)$" $type -}}
 {{- range $key, $value := .value -}}
-{{- $parts = append $parts (printf "%s: %s" (ternary (toJson $key) $key $plain) (include "addend.cel" (dict "value" $value "type" (printf "%s.%s" $type $key)))) -}}
+{{- $part := include "addend.cel" (dict "value" (ternary (toString $value) $value $plain) "type" (printf "%s.%s" $type $key)) -}}
+{{- $parts = append $parts (printf "%s: %s" (ternary (toJson $key) $key $plain) $part) -}}
 {{- end -}}
 {{- printf "%s{%s}" (ternary "" $type $plain) (join ", " $parts) -}}
 {{- else if kindIs "slice" .value -}}

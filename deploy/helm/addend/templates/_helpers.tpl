@@ -13,11 +13,25 @@
 {{- end -}}
 {{- end -}}
 
+{{/* The prefix of cluster-scoped names: releases of one name in two namespaces must not share them. */}}
+{{- define "addend.clusterName" -}}
+{{- printf "%s-%s" .Release.Namespace (include "addend.fullname" .) -}}
+{{- end -}}
+
 {{/* The selector labels of the pods of a component: (dict "root" $ "component" "scheduler"). */}}
 {{- define "addend.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "addend.name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{/* Labels of pods: without versions, so that a new release of the chart alone leaves the pods running. */}}
+{{- define "addend.podLabels" -}}
+{{ include "addend.selectorLabels" . }}
+app.kubernetes.io/part-of: addend
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "addend.labels" -}}
@@ -91,6 +105,11 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- if gt (int .localSize) 1 }}{{ $slots = add (int .localSize) 3 }}{{ end -}}
 {{- add (mul (int64 .modelBytes) (int64 $slots)) 134217728 -}}
 {{- end -}}
+{{- end -}}
+
+{{/* A map of the chart's with the user's values over it: (dict "own" text in YAML, "over" map). */}}
+{{- define "addend.over" -}}
+{{- mergeOverwrite (fromYaml .own) (deepCopy (default dict .over)) | toYaml -}}
 {{- end -}}
 
 {{- define "addend.podSecurityContext" -}}
@@ -193,9 +212,18 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 {{- end -}}
 
-{{/* Scheduling constraints of a pod from the values of a component: (dict "root" $ "component" ... "affinity" the chart's own). */}}
+{{/* What the values of a component say of its pods as such: (dict "root" $ "component" ... "affinity" the chart's own). */}}
 {{- define "addend.placement" -}}
 {{- $values := index .root.Values .component -}}
+{{- with $values.runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- with $values.hostAliases }}
+hostAliases: {{ toJson . }}
+{{- end }}
+{{- with $values.initContainers }}
+initContainers: {{- toYaml . | nindent 0 }}
+{{- end }}
 {{- with $values.nodeSelector }}
 nodeSelector: {{ toJson . }}
 {{- end }}
@@ -205,8 +233,13 @@ tolerations: {{ toJson . }}
 {{- with $values.affinity | default .affinity }}
 affinity: {{ toJson . }}
 {{- end }}
-{{- with $values.topologySpreadConstraints }}
-topologySpreadConstraints: {{ toJson . }}
+{{- if $values.topologySpreadConstraints }}
+topologySpreadConstraints:
+{{- /* A constraint without a selector spreads nothing. */}}
+{{- $selector := dict "labelSelector" (dict "matchLabels" (include "addend.selectorLabels" . | fromYaml)) }}
+{{- range $values.topologySpreadConstraints }}
+- {{ merge (deepCopy .) $selector | toJson }}
+{{- end }}
 {{- end }}
 {{- end -}}
 
@@ -217,9 +250,10 @@ topologySpreadConstraints: {{ toJson . }}
       (dict "topologyKey" "kubernetes.io/hostname" "namespaceSelector" (dict) "labelSelector" (dict "matchLabels" $labels)))) | toJson -}}
 {{- end -}}
 
-{{/* Decides auto, always or never by the APIs of the cluster. */}}
+{{/* Decides auto, always or never by the APIs of the cluster, which a namespace's administrator may not be allowed to use. */}}
 {{- define "addend.wanted" -}}
-{{- if or (eq .mode "always") (and (eq .mode "auto") (.root.Capabilities.APIVersions.Has .api)) -}}true{{- end -}}
+{{- $there := and .root.Values.rbac.clusterScoped (.root.Capabilities.APIVersions.Has .api) -}}
+{{- if or (eq .mode "always") (and (eq .mode "auto") $there) -}}true{{- end -}}
 {{- end -}}
 
 {{/* A list of environment variables without duplicates: the last value of a name, at the position of the first. */}}

@@ -27,6 +27,9 @@
 {{- if and $v.autoscaling.enabled (gt (int $v.autoscaling.minReplicas) (int $v.autoscaling.maxReplicas)) -}}
 {{- fail "autoscaling.minReplicas must not be more than autoscaling.maxReplicas." -}}
 {{- end -}}
+{{- if and $v.injection.enabled (not $v.rbac.clusterScoped) -}}
+{{- fail "injection.enabled makes admission policies, which belong to no namespace: set rbac.clusterScoped=true, or injection.enabled=false and use addendctl inject." -}}
+{{- end -}}
 {{- if and (eq $v.summation.transport "rdma") (not $v.rdma.enabled) -}}
 {{- fail "summation.transport is rdma: set rdma.enabled, or no server can open a link." -}}
 {{- end -}}
