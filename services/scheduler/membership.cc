@@ -149,11 +149,14 @@ Outcome<absl::Status> Membership::Heartbeat(absl::Time now, const v1::HeartbeatR
   const bool is_current =
       current.state == v1::READY && Generation(request.generation()) == current.number;
   if (!is_current) return {absl::OkStatus(), changes.TakeDecision()};
+  const bool asks = request.pause() != 0 && job->TakesPart(*node);
+  if (asks) changes.Single(job->id, node->rank).set_confirmed_pause(request.pause());
   const bool departed = current.departures.Take(node->rank, request);
   const Standstill::News news =
       current.standstill.Take(*job, node->rank, request, now, [&] { return changes.NextNumber(); });
-  if (!departed && !news.told && !news.clash) return {absl::OkStatus(), changes.TakeDecision()};
-  changes.Broadcast(job->id);
+  const bool told = departed || news.told || news.clash;
+  if (!told && !asks) return {absl::OkStatus(), changes.TakeDecision()};
+  if (told) changes.Broadcast(job->id);
   if (news.clash) Declarations(ScopeOf(*job, changes)).RefuseClash(*news.clash);
   return {absl::OkStatus(), Finish(&changes)};
 }

@@ -119,7 +119,8 @@ NodeContext Agent::MakeContext() {
           .counters = &lasting_.counters,
           .incidents = &lasting_.incidents,
           .journal = &lasting_.journal,
-          .slots = result_slots_.get()};
+          .slots = result_slots_.get(),
+          .pulse = &lasting_.pulse};
 }
 
 Agent::~Agent() {

@@ -91,6 +91,7 @@ class Agent final : private TrainerEvents {
     Journal journal;
     Convoy convoy;
     ServerDirectory directory;  // its links use the convoy
+    Pulse pulse;
   };
   struct Transports {
     std::shared_ptr<Transport> tcp;

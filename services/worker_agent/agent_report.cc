@@ -132,6 +132,7 @@ void AgentReport::FillBeat(const NodeGeneration& generation, v1::HeartbeatReques
   beat->set_links(DescribeLinks(generation.servers()));
   beat->set_generation(context_.identity->generation.value());
   FillRounds(context_.journal->times(), beat->mutable_rounds());
+  beat->set_pause(context_.pulse->question());
   generation.departures().FillBeat(beat);
   generation.stall_report().FillBeat(beat);
   for (const Incidents::Incident& incident : context_.incidents->Take()) {

@@ -17,6 +17,7 @@
 #include "services/worker_agent/incidents.h"
 #include "services/worker_agent/journal.h"
 #include "services/worker_agent/node_options.h"
+#include "services/worker_agent/pulse.h"
 #include "services/worker_agent/result_slots.h"
 #include "services/worker_agent/scheduler_reports.h"
 #include "services/worker_agent/server_link.h"
@@ -69,6 +70,7 @@ struct NodeContext {
   Incidents* incidents = nullptr;
   Journal* journal = nullptr;
   ResultSlots* slots = nullptr;
+  Pulse* pulse = nullptr;
 };
 
 }  // namespace addend

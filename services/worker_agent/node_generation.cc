@@ -178,6 +178,9 @@ bool NodeGeneration::Apply(const v1::NodeUpdate& update) {
   departures_.Apply(update);
   stalls_.Apply(update);
   stall_report_.Apply(update);
+  if (update.confirmed_pause() != 0 && context_.pulse->Confirm(update.confirmed_pause())) {
+    rounds_.OnPauseConfirmed();
+  }
   const bool forms = update.state() == v1::FORMING && context_.job->state != v1::FORMING;
   TakeState(update);
   plan_.AckChange();
@@ -230,6 +233,7 @@ void NodeGeneration::ReportAgain() const {
 }
 
 void NodeGeneration::CheckTimeouts() {
+  rounds_.NotePause();
   devices_.CheckMissing();
   departures_.TellAwaited();
   stall_report_.Check();

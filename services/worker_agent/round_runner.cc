@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "lib/base/failure.h"
+#include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "lib/wire/stamp.h"
@@ -216,7 +217,27 @@ void RoundRunner::Deliver(const Shared& tensor, uint32_t partition) {
   if (tensor->asynchronous()) tensor->stamps[partition].Take();
   tensor->owners[partition].link->Arrived(PartitionId(tensor->id, partition));
   source_->OnDelivered(*tensor, partition);
-  if (tensor->rounds.OnResult(partition)) Complete(tensor.get());
+  if (tensor->rounds.OnResult(partition)) CompleteOrAsk(tensor);
+}
+
+void RoundRunner::NotePause() {
+  if (!context_.pulse->Beat(context_.clock->Now(), context_.lease)) return;
+  spdlog::warn(
+      "this process did not run for a while: no result is told until the scheduler has "
+      "confirmed that this node still takes part");
+  context_.reports->BeatSoon();
+}
+
+void RoundRunner::CompleteOrAsk(const Shared& tensor) {
+  NotePause();
+  if (!context_.pulse->asking()) return Complete(tensor.get());
+  unconfirmed_.push_back(tensor);
+}
+
+void RoundRunner::OnPauseConfirmed() {
+  for (const Shared& tensor : std::exchange(unconfirmed_, {})) {
+    if (!state_->failed() && tensor->error.ok()) Complete(tensor.get());
+  }
 }
 
 void RoundRunner::Complete(NodeTensor* tensor) {

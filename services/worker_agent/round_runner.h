@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "services/worker_agent/contribution_source.h"
@@ -53,6 +54,11 @@ class RoundRunner final : public ContributionSource::Listener {
   // Sends the contribution again if its result is awaited and its round is later than `held`.
   void Resend(const Shared& tensor, uint32_t partition, Round held = Round());
 
+  // Once a second. Asks the scheduler if this process has just paused (pulse.h).
+  void NotePause();
+  // The scheduler has answered: the rounds that were complete meanwhile are told.
+  void OnPauseConfirmed();
+
   // ---- of the owners: as ServerEvents ----
   MutableBytes RoomForResult(const ServerLink* link, const FrameHeader& header) const;
   void OnResult(const ServerLink* link, const FrameHeader& header, Bytes result);
@@ -72,6 +78,7 @@ class RoundRunner final : public ContributionSource::Listener {
   // Delivers the result as soon as nothing copies the contribution any more.
   void DeliverWhenCopied(const ServerLink* link, const FrameHeader& header, const Shared& tensor);
   void Deliver(const Shared& tensor, uint32_t partition);
+  void CompleteOrAsk(const Shared& tensor);
   void Complete(NodeTensor* tensor);
   void ForgetPushes(NodeTensor* tensor);
 
@@ -83,6 +90,7 @@ class RoundRunner final : public ContributionSource::Listener {
   Servers* const servers_;
   Integrity* const integrity_;
   ContributionSource* source_ = nullptr;
+  std::vector<Shared> unconfirmed_;  // complete rounds whose ranks wait for the scheduler's answer
 };
 
 }  // namespace addend

@@ -105,6 +105,24 @@ TEST_F(NodeLossTest, RepeatedAccusationsGiveANodeNoNewLease) {
   EXPECT_THAT(LostIn(*nodes_of_[0]), ElementsAre(1));
 }
 
+TEST_F(NodeLossTest, NodeThatAsksAfterAPauseIsAnsweredWhileItTakesPart) {
+  Begin("shrink");
+  v1::HeartbeatRequest beat;
+  *beat.mutable_member() = nodes_of_[1]->member();
+  beat.set_generation(nodes_of_[1]->generation);
+  beat.set_pause(3);
+  const size_t updates = nodes_of_[0]->updates.size();
+  auto [status, decision] = membership_->Heartbeat(now_, beat);
+  ASSERT_TRUE(status.ok());
+  Apply(std::move(decision));
+  EXPECT_EQ(nodes_of_[1]->updates.back().confirmed_pause(), 3u);
+  EXPECT_EQ(nodes_of_[1]->updates.back().state(), v1::READY);
+  EXPECT_EQ(nodes_of_[0]->updates.size(), updates);
+  Kill(nodes_of_[1]);
+  Pass(absl::Seconds(6));
+  EXPECT_EQ(membership_->Heartbeat(now_, beat).answer.code(), absl::StatusCode::kNotFound);
+}
+
 TEST_F(NodeLossTest, AccusationThatIsTakenBackCostsNothing) {
   Begin("shrink");
   ReportLost(*nodes_of_[0], *ServerOf(*nodes_of_[1]));

@@ -250,7 +250,8 @@ class FakeNode {
             .counters = &counters,
             .incidents = &incidents,
             .journal = &journal,
-            .slots = &slots};
+            .slots = &slots,
+            .pulse = &pulse};
   }
 
   FakeLoop loop;
@@ -276,6 +277,7 @@ class FakeNode {
   Incidents incidents;
   Journal journal;
   ResultSlots slots;
+  Pulse pulse;
   Convoy convoy{SendLimits()};
   ServerDirectory directory;
 };

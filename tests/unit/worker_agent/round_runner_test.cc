@@ -76,6 +76,37 @@ TEST_F(RoundRunnerTest, RanksAreToldWhenAllResultsAreInTheirSlot) {
   EXPECT_EQ(node_.counters.rounds, 1u);
 }
 
+// The other nodes may have completed the round without this one.
+TEST_F(RoundRunnerTest, AfterAPauseRanksAreToldWhenTheSchedulerHasConfirmedTheNode) {
+  Plan();
+  PushAll();
+  generation_.rounds.NotePause();
+  node_.loop.Pass(absl::Seconds(8));
+  node_.reports.said.clear();
+  ASSERT_TRUE(Result(0, {5, 6}).ok());
+  ASSERT_TRUE(Result(1, {7, 8}).ok());
+  EXPECT_THAT(trainer(0).types(), IsEmpty());
+  EXPECT_THAT(node_.reports.said, ElementsAre("beat"));
+  ASSERT_TRUE(node_.pulse.Confirm(node_.pulse.question()));
+  generation_.rounds.OnPauseConfirmed();
+  EXPECT_THAT(trainer(0).types(), ElementsAre(ipc::Type::kResult));
+  EXPECT_EQ(tensor_->rounds.round(), Round(2));
+}
+
+TEST_F(RoundRunnerTest, NodeThatIsLostInAPauseTellsNoResult) {
+  Plan();
+  PushAll();
+  generation_.rounds.NotePause();
+  node_.loop.Pass(absl::Seconds(8));
+  ASSERT_TRUE(Result(0, {5, 6}).ok());
+  ASSERT_TRUE(Result(1, {7, 8}).ok());
+  generation_.state.FailAsTold(MakeFailure(FailureKind::kPeerLost, "node 1 was lost"));
+  generation_.state.End(/*decided=*/false);
+  EXPECT_THAT(trainer(0).types(), ElementsAre(ipc::Type::kFailure));
+  generation_.rounds.OnPauseConfirmed();
+  EXPECT_THAT(trainer(0).types(), ElementsAre(ipc::Type::kFailure));
+}
+
 TEST_F(RoundRunnerTest, RepeatedAndLateResultsHaveNoRoom) {
   Plan();
   PushAll();
