@@ -53,17 +53,25 @@ std::optional<int> StopSignal::Wait(absl::Duration timeout) {
         std::clamp(deadline - SteadyNow(), absl::ZeroDuration(), absl::Hours(1));
     const int ready =
         ::poll(fds, 2, static_cast<int>(absl::ToInt64Milliseconds(left + absl::Microseconds(999))));
-    if (ready > 0 && fds[0].revents != 0) {
-      signalfd_siginfo info{};
-      if (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
-        RestoreMask();
-        taken_ = static_cast<int>(info.ssi_signo);
-        return taken_;
-      }
-    }
+    if (ready > 0 && fds[0].revents != 0 && TakeSignal()) return taken_;
     // stays readable, as the reason stays set
     if (ready > 0 && fds[1].revents != 0) return std::nullopt;
     if (SteadyNow() >= deadline) return std::nullopt;
+  }
+}
+
+bool StopSignal::TakeSignal() {
+  signalfd_siginfo info{};
+  if (::read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return false;
+  RestoreMask();
+  taken_ = static_cast<int>(info.ssi_signo);
+  return true;
+}
+
+void StopSignal::WaitForSignal() {
+  pollfd signal = {signals_.get(), POLLIN, 0};
+  while (!taken_.has_value()) {
+    if (::poll(&signal, 1, /*timeout=*/-1) > 0) TakeSignal();
   }
 }
 

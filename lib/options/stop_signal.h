@@ -30,6 +30,9 @@ class StopSignal {
   // called. From a single thread, the creator's.
   std::optional<int> Wait(absl::Duration timeout);
 
+  // Waits for a signal, whether or not RequestStop is or was called. From the creator's thread.
+  void WaitForSignal();
+
   // Waits for a signal (returns OK: a wanted end) or for RequestStop (returns its reason).
   absl::Status WaitUntilStopped();
 
@@ -40,6 +43,7 @@ class StopSignal {
 
  private:
   void RestoreMask();
+  bool TakeSignal();
 
   sigset_t old_mask_;
   bool blocked_ = true;

@@ -35,17 +35,21 @@ bool BesideTheSameNode(const v1::RegisterServerRequest& a, const v1::RegisterSer
   return a.colocated_job() == b.colocated_job() && a.colocated_node() == b.colocated_node();
 }
 
-// `restored`: the holder of the rank is known from the store alone, and the registering agent says
-// that a former scheduler has taken it in. A store that has lost its last writes does not know that
-// agent, but anybody can say so: the holder keeps the rank until its lease ends, and the agent
-// tries again, because UNAVAILABLE is repeated by lib/member.
+// The holder of the rank keeps it until its lease ends. Where the holder may be gone, the agent
+// tries again, because UNAVAILABLE is repeated by lib/member:
+// - `restored`: the holder is known from the store alone, and the registering agent says that a
+//   former scheduler has taken it in. A store that has lost its last writes does not know that
+//   agent, but anybody can say so.
+// - `silent`: nothing was heard of the holder where a heartbeat was due, as of a machine that has
+//   vanished.
 absl::Status RankTaken(const std::string& job, uint32_t rank, const std::string& host,
-                       bool restored) {
-  if (restored) {
+                       bool restored, bool silent) {
+  if (restored || silent) {
     return absl::UnavailableError(absl::StrFormat(
-        "node rank %d of job '%s' is kept for the agent on %s until its lease ends: "
-        "that agent has not come back to this scheduler yet",
-        rank, job, host));
+        "node rank %d of job '%s' is kept for the agent on %s until its lease ends: %s", rank, job,
+        host,
+        restored ? "that agent has not come back to this scheduler yet"
+                 : "that agent does not answer any more"));
   }
   return WithKind(absl::AlreadyExistsError(absl::StrFormat(
                       "node rank %d of job '%s' is taken by the agent on %s: give every agent "
@@ -135,6 +139,11 @@ void Registration::NoteUnfit(const Server& server) {
   }
 }
 
+// Members send three heartbeats in a lease.
+bool Registration::IsSilent(const Lease& lease) const {
+  return changes_.now() - lease.last_seen > leases_.length() / 2;
+}
+
 // An earlier start of the same server gives way, if its connection is gone.
 absl::Status Registration::ReplaceServer(const v1::RegisterServerRequest& request) {
   const auto give_way = [this](const Server& old) {
@@ -148,7 +157,8 @@ absl::Status Registration::ReplaceServer(const v1::RegisterServerRequest& reques
     if (old == nullptr) return absl::OkStatus();
     if (!leases_.Alive(old->lease, changes_.now())) return give_way(*old);
     return RankTaken(request.colocated_job(), request.colocated_node(), old->info.hostname(),
-                     request.former_server_id() != 0 && !old->lease.has_watched);
+                     request.former_server_id() != 0 && !old->lease.has_watched,
+                     IsSilent(old->lease));
   }
   if (request.control_address().empty()) return absl::OkStatus();
   for (const auto& [id, old] : fleet_.servers()) {
@@ -261,7 +271,7 @@ absl::Status Registration::ReplaceNode(Job* job, const v1::RegisterNodeRequest& 
   if (leases_.Alive(old->lease, changes_.now())) {
     const bool was_here = request.former_job_id() == job->id.value();
     return RankTaken(job->name, request.node_rank(), old->info.hostname(),
-                     was_here && !old->lease.has_watched);
+                     was_here && !old->lease.has_watched, IsSilent(old->lease));
   }
   roster_.RemoveNode(job, old->rank,
                      NameOf(*job, *old) + " was lost: its agent has been started anew", true);

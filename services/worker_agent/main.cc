@@ -2,6 +2,8 @@
 // itself.
 #include <prometheus/registry.h>
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -54,7 +56,9 @@ class AgentProcess {
   AgentProcess(const AgentOptions& options, StopSignal* stop) : options_(options), stop_(stop) {}
 
   absl::Status Run() {
-    ADDEND_ASSIGN_OR_RETURN(rdma_, OpenRdma(options_.machine.transport));
+    // Trainers hear also why there is no RDMA, so the agent begins without it.
+    auto rdma = OpenRdma(options_.machine.transport);
+    if (rdma.ok()) rdma_ = *std::move(rdma);
     network_ = MakeInprocNetwork();
     ADDEND_ASSIGN_OR_RETURN(
         agent_, Agent::Create({.job = options_.job,
@@ -80,16 +84,40 @@ class AgentProcess {
                                .deterministic_intranode = options_.deterministic_intranode,
                                .gpudirect = options_.gpudirect},
                               network_));
-    const absl::Status status = Serve();
+    const absl::Status status = rdma.ok() ? Serve() : rdma.status();
     if (absl::IsCancelled(status) && stop_->Wait(absl::ZeroDuration()).has_value()) {
       agent_->RefuseTrainers(StoppedStatus(), absl::ZeroDuration());
       return absl::OkStatus();
     }
-    if (!status.ok()) agent_->RefuseTrainers(status, kRefusalGrace);
+    if (status.ok()) return status;
+    if (options_.stay_to_refuse && IsForGood(status)) {
+      ADDEND_RETURN_IF_ERROR(RefuseUntilStopped(status));
+    } else {
+      agent_->RefuseTrainers(status, kRefusalGrace);
+    }
     return status;
   }
 
  private:
+  // No new attempt of the same process helps (docs/operations.md, Exit statuses).
+  static bool IsForGood(const absl::Status& status) {
+    constexpr int kForGood[] = {64, 65, 66, 77};
+    return std::find(std::begin(kForGood), std::end(kForGood), ExitCodeOf(status)) !=
+           std::end(kForGood);
+  }
+
+  absl::Status RefuseUntilStopped(const absl::Status& why) {
+    spdlog::error("{}; every trainer is told, until this agent is stopped", Message(why));
+    std::unique_ptr<HealthServer> health;
+    if (options_.listen.health) {
+      ADDEND_ASSIGN_OR_RETURN(health, HealthServer::Start(*options_.listen.health));
+      health->SetReady(true);
+    }
+    agent_->RefuseTrainers(why, absl::ZeroDuration());
+    stop_->WaitForSignal();
+    return absl::OkStatus();
+  }
+
   absl::Status Serve() {
     ADDEND_RETURN_IF_ERROR(StartEngine());
     AgentService agent_service(agent_.get());

@@ -74,6 +74,10 @@ ABSL_FLAG(bool, encrypt_data, false,
           "costs (docs/security.md); give it to all agents of the job");
 ABSL_FLAG(absl::Duration, stall_timeout, absl::Seconds(300),
           "job setting: a round that is open longer is an error");
+ABSL_FLAG(bool, stay_to_refuse, false,
+          "what no new attempt can mend (exit status 64, 65, 66 or 77) does not end the agent: it "
+          "counts as ready and tells each trainer the reason until it is stopped; for sidecars, "
+          "which are started before the trainers, and again for ever");
 ABSL_FLAG(std::string, port_file, "",
           "where to write the ports as JSON when serving (for ports chosen by the kernel)");
 
@@ -170,6 +174,7 @@ absl::StatusOr<AgentOptions> ReadAgentOptions() {
   options.reduction_order = absl::GetFlag(FLAGS_reduction_order);
   options.audit_one_in = absl::GetFlag(FLAGS_audit_one_in);
   options.stall_timeout = absl::GetFlag(FLAGS_stall_timeout);
+  options.stay_to_refuse = absl::GetFlag(FLAGS_stay_to_refuse);
   options.port_file = absl::GetFlag(FLAGS_port_file);
   if (const std::string intranode = absl::GetFlag(FLAGS_intranode); intranode != "auto") {
     const absl::StatusOr<Strategy> strategy = ParseStrategy(intranode);

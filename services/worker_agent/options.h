@@ -42,6 +42,7 @@ struct AgentOptions {
   bool deterministic_intranode = true;
   bool gpudirect = false;
   bool encrypt_data = false;  // TCP is the transport then
+  bool stay_to_refuse = false;
   std::string port_file;
 };
 

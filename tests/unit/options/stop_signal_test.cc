@@ -6,6 +6,8 @@
 
 #include <thread>
 
+#include "absl/time/clock.h"
+
 namespace addend {
 namespace {
 
@@ -44,6 +46,18 @@ TEST(StopSignalTest, AnotherThreadCanEndTheWaiting) {
   EXPECT_EQ(stop.WaitUntilStopped(), absl::UnavailableError("first"));
   other.join();
   EXPECT_EQ(stop.Wait(absl::InfiniteDuration()), std::nullopt);
+}
+
+TEST(StopSignalTest, AWantedEndIsWaitedForAlsoAfterAComponentHasGivenUp) {
+  StopSignal stop;
+  stop.RequestStop(absl::UnavailableError("first"));
+  std::thread other([] {
+    absl::SleepFor(absl::Milliseconds(20));
+    ::kill(::getpid(), SIGTERM);
+  });
+  stop.WaitForSignal();
+  EXPECT_EQ(stop.Wait(absl::ZeroDuration()), SIGTERM);
+  other.join();
 }
 
 TEST(StopSignalTest, ThreadsInheritTheBlockedSignals) {
