@@ -10,26 +10,32 @@
 namespace addend {
 void GenerationState::Fail(const absl::Status& why) {
   if (!running()) return;
-  Begin(why);
+  Begin(why, /*missed=*/true);
   context_.reports->Send(report::Failed(context_.identity->generation, why));
   EndIfDecided();
 }
 
 void GenerationState::FailAsTold(const absl::Status& why) {
   if (failed()) return;
-  Begin(why);
+  Begin(why, /*missed=*/ranks_->any());
   EndIfDecided();
 }
 
-void GenerationState::Begin(const absl::Status& why) {
+// `missed`: by a rank; otherwise all have left, and this is the end of a job.
+void GenerationState::Begin(const absl::Status& why, bool missed) {
   const bool first = running();
   phase_ = Phase::kFailing;
   why_ = why;
   *context_.job = {.state = v1::FAILED, .reason = Message(why)};
   if (!first) return;
-  spdlog::error("generation {} of job {} has failed: {}", context_.identity->generation.value(),
-                context_.options->job, context_.job->reason);
-  ++context_.counters->failures[std::string(CauseOf(why))];
+  if (missed) {
+    spdlog::error("generation {} of job {} has failed: {}", context_.identity->generation.value(),
+                  context_.options->job, context_.job->reason);
+    ++context_.counters->failures[std::string(CauseOf(why))];
+  } else {
+    spdlog::info("generation {} of job {} is over: {}", context_.identity->generation.value(),
+                 context_.options->job, context_.job->reason);
+  }
   context_.loop->RunAfter(context_.lease, [this] { End(/*decided=*/false); });
 }
 

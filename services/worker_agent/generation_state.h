@@ -54,7 +54,7 @@ class GenerationState {
   void End(bool decided);
 
  private:
-  void Begin(const absl::Status& why);
+  void Begin(const absl::Status& why, bool missed);
   bool AwaitsDecision() const;
 
   const NodeContext context_;

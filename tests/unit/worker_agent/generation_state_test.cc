@@ -94,6 +94,18 @@ TEST_F(GenerationStateTest, OnlyTheFirstFailureOfTheNodeCounts) {
               ElementsAre(std::pair<const std::string, uint64_t>(CauseOf(lost_), 1)));
 }
 
+TEST_F(GenerationStateTest, EndThatNoRankMissesIsNoFailure) {
+  for (auto& trainer : generation_.trainers) ASSERT_TRUE(generation_.ranks.Leave(trainer.get()));
+  state_.FailAsTold(MakeFailure(FailureKind::kTemporary, "the agent of node 0 was stopped"));
+  EXPECT_THAT(node_.counters.failures, IsEmpty());
+}
+
+TEST_F(GenerationStateTest, LossOfTheLastRankIsAFailure) {
+  for (auto& trainer : generation_.trainers) ASSERT_TRUE(generation_.ranks.Leave(trainer.get()));
+  state_.Fail(lost_);
+  EXPECT_EQ(node_.counters.failures.size(), 1u);
+}
+
 TEST_F(GenerationStateTest, SchedulersReasonReplacesTheNodesUntilTrainersAreTold) {
   StartRound();
   state_.Fail(lost_);
