@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_format.h"
 #include "lib/base/clock.h"
 #include "lib/base/failure.h"
@@ -361,7 +362,10 @@ TEST_F(SchedulerServiceTest, StatusIsComputedOncePerInterval) {
   while (computed.size() < 3) {
     const absl::Time asked = SteadyNow();
     v1::GetStatusResponse status;
-    ASSERT_TRUE(Call(&v1::Scheduler::Stub::GetStatus, {}, &status).ok());
+    const absl::Status called = Call(&v1::Scheduler::Stub::GetStatus, {}, &status);
+    // The service hears late, and on another thread, that its answers have been read.
+    if (absl::IsResourceExhausted(called)) continue;
+    ASSERT_TRUE(called.ok()) << called;
     const absl::Time at = absl::UnixEpoch() + absl::Seconds(status.now_unix_s());
     EXPECT_GT(at, asked - SchedulerService::kStatusInterval - absl::Milliseconds(1));
     if (computed.empty() || computed.back() != status.now_unix_s()) {
@@ -430,24 +434,26 @@ TEST_F(SchedulerStatusTest, UnreadStatusAnswersAreLimited) {
   v1::GetStatusResponse status;
   const auto ask = [&] { return Call(&v1::Scheduler::Stub::GetStatus, {}, &status); };
   // An answer is counted until the scheduler knows that it was sent, a little longer than it takes.
-  const auto gets = [&](absl::StatusCode code) {
+  absl::Status last;
+  const auto gets = [&](absl::StatusCode code, absl::FunctionRef<void()> otherwise) {
     const absl::Time deadline = SteadyNow() + absl::Seconds(20);
     int in_a_row = 0;
     while (in_a_row < 10 && SteadyNow() < deadline) {
-      in_a_row = ask().code() == code ? in_a_row + 1 : 0;
+      last = ask();
+      in_a_row = last.code() == code ? in_a_row + 1 : 0;
+      if (in_a_row == 0) otherwise();
     }
     return in_a_row == 10;
   };
   {
     std::vector<std::unique_ptr<UnreadStatus>> unread;
-    // More than there is room for: an answer to `ask` takes the room of a call for a moment.
-    for (int i = 0; i < 2 * SchedulerService::kMaxStatusAnswers; ++i) {
-      unread.push_back(std::make_unique<UnreadStatus>(channel));
-    }
-    EXPECT_TRUE(gets(absl::StatusCode::kResourceExhausted));
-    EXPECT_THAT(Message(ask()), HasSubstr("32 answers"));
+    // An answer to `ask` takes the room of a call for a moment, so some of these are refused.
+    const auto one_more = [&] { unread.push_back(std::make_unique<UnreadStatus>(channel)); };
+    for (int i = 0; i < SchedulerService::kMaxStatusAnswers; ++i) one_more();
+    EXPECT_TRUE(gets(absl::StatusCode::kResourceExhausted, one_more));
+    EXPECT_THAT(Message(last), HasSubstr("32 answers"));
   }
-  EXPECT_TRUE(gets(absl::StatusCode::kOk));
+  EXPECT_TRUE(gets(absl::StatusCode::kOk, [] {}));
 }
 
 }  // namespace
