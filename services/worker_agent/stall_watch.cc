@@ -27,6 +27,11 @@ std::string StallWatch::Describe(const NodeTensor& tensor, const ContributionSou
     return head + absl::StrFormat("rank %s of this node has not pushed it",
                                   ranks_->RanksOf(tensor.rounds.Missing()));
   }
+  if (context_.pulse->asking()) {
+    return head +
+           "this process did not run for a while, and the scheduler has not confirmed yet "
+           "that its node still takes part";
+  }
   if (const std::string why = source.WhyOpen(tensor); !why.empty()) return head + why;
   if (const std::string others = Others(tensor); !others.empty()) return head + others;
   if (!tensor.planned()) return head + "another node has not declared it";

@@ -52,6 +52,15 @@ TEST_F(StallWatchTest, NamesTheReason) {
               ElementsAre(HasSubstr("another node has not ('addendctl why job' names it)")));
 }
 
+TEST_F(StallWatchTest, NamesTheSchedulerThatHasToConfirmTheNodeAfterAPause) {
+  ASSERT_TRUE(generation_.Push(tensor_, 0, {1, 2}).ok());
+  ASSERT_TRUE(generation_.Push(tensor_, 1, {1, 2}).ok());
+  node_.pulse.Beat(node_.loop.Now(), absl::Seconds(10));
+  node_.pulse.Beat(node_.loop.Now() + absl::Seconds(10), absl::Seconds(10));
+  EXPECT_THAT(After(absl::Seconds(10)),
+              ElementsAre(HasSubstr("the scheduler has not confirmed yet that its node")));
+}
+
 TEST_F(StallWatchTest, SaysForWhatTheMissingRankWaitsInstead) {
   const std::shared_ptr<NodeTensor> other = generation_.Declare(Floats("u", 2));
   ASSERT_TRUE(generation_.Push(tensor_, 0, {1, 2}).ok());
