@@ -210,7 +210,7 @@ def statistics() -> dict[str, int]:
     """Counters of this process since init(): copied_in_bytes, copied_out_bytes, rounds."""
     values = Statistics()
     lib.addend_get_statistics(context(), ctypes.byref(values))
-    return {name: getattr(values, name) for name, _ in Statistics._fields_}
+    return {field[0]: getattr(values, field[0]) for field in Statistics._fields_}
 
 
 class Pin:

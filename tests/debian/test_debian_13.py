@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(2 * 3600)]
 CLUSTERS = ["training", "backend", "participants", "recovery", "node_loss", "tls", "async"]
 ENTER = """
 root=$1
+mount --bind "$root" "$root" || exit 71  # ip netns wants / to be a mount
 for folder in /proc /dev /sys; do mount --rbind $folder "$root$folder" || exit 71; done
 mount -t tmpfs none "$root/run" && mount -t tmpfs none "$root/tmp" || exit 71
 exec chroot "$root" /bin/bash -c "cd /addend && $2"

@@ -62,9 +62,11 @@ class HookState:
         if model is not None:
             group = getattr(model, "process_group", None)
             self._group_size = group.size() if group is not None else None
+            inner = model
             if isinstance(model, torch.nn.parallel.DistributedDataParallel):
-                model = model.module
-            self._names = {p: name for name, p in model.named_parameters()}
+                module: Any = model.module
+                inner = module
+            self._names = {p: name for name, p in inner.named_parameters()}
         self._known: dict[Any, tuple[str, list[Part]]] = {}  # identity of a bucket -> its name and parts
         self._declared: set[str] = set()  # names of the last backward passes' buckets
         # The following members belong to the backward pass under way.

@@ -8,7 +8,7 @@ import statistics
 import sys
 import threading
 import time
-from typing import TextIO
+from typing import Any, TextIO, cast
 
 import torch
 import torch.distributed as dist
@@ -45,7 +45,7 @@ def shadow(model: DistributedDataParallel, steps: int = 20, out: TextIO | None =
     if steps < 1:
         raise ValueError("addend.torch.shadow needs at least one step, not %d" % steps)
     watcher = Shadow(model, steps, sys.stdout if out is None else out)
-    model.register_comm_hook(watcher, _hook)  # type: ignore[operator]
+    cast(Any, model).register_comm_hook(watcher, _hook)
     watcher.join()
     return watcher
 

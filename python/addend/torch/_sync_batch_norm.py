@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional
 from torch import Tensor
@@ -30,7 +32,8 @@ class SyncBatchNorm(_BatchNorm):
         track_running_stats: bool = True,
         process_set: ProcessSet | None = None,
     ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats)  # type: ignore[arg-type]
+        # None is the average of all batches, which PyTorch 1.13 does not say.
+        super().__init__(num_features, eps, cast(float, momentum), affine, track_running_stats)
         self._process_set = process_set
 
     def _check_input_dim(self, input: Tensor) -> None:
