@@ -26,16 +26,16 @@ PYTORCH = {"trixie": "2.6", "forky": "2.14"}  # of each suite
 SCRIPTS = pathlib.Path("/usr/share/debootstrap/scripts")
 LONGEST_S = 1200  # for a command, or the making of a root
 
+# Mounts folders of this machine at the same places below $root; the processes have mounts of their own.
+MOUNT = 'for folder in {folders}; do mkdir -p "$root$folder" && mount --rbind "$folder" "$root$folder" || exit 71; done'
 # The other system sees the machine's devices, the checkout and the temporary files where they are. It stays a single process, so that
 # signals reach it. Its PyTorch is built without libuv.
-WRAPPER = """#!/bin/bash
+WRAPPER = f"""#!/bin/bash
 export USE_LIBUV=0
 exec unshare --mount --propagation private bash -c '
   root=$1; shift
-  for folder in {folders}; do
-    mkdir -p "$root$folder" && mount --rbind "$folder" "$root$folder" || exit 71
-  done
-  exec chroot "$root" /bin/sh -c "cd \\"\\$1\\" && shift && exec python3 \\"\\$@\\"" sh "$PWD" "$@"' python3 {root} "$@"
+  {MOUNT}
+  exec chroot "$root" /bin/sh -c "cd \\"\\$1\\" && shift && exec python3 \\"\\$@\\"" sh "$PWD" "$@"' python3 {{root}} "$@"
 """
 
 
@@ -87,10 +87,10 @@ def root_of(name):
 
 def run_in(name, command, timeout=LONGEST_S, **variables):
     """The output of a command that succeeds in the root, in the checkout, with these environment variables alone."""
-    script = "".join(f'mkdir -p "$root{folder}" && mount --rbind {folder} "$root{folder}" || exit 71\n' for folder in ("/proc", "/dev", ROOT))
+    script = MOUNT.format(folders=f"/proc /dev {ROOT}")
     inside = ["env", "-i", "PATH=/usr/bin:/bin", *(f"{key}={value}" for key, value in variables.items()), *map(str, command)]
     done = subprocess.run(["unshare", "--mount", "--propagation", "private", "bash", "-c",
-                           f'root=$1; shift\n{script}exec chroot "$root" sh -c \'cd "$0" && exec "$@"\' "$@"',
+                           f'root=$1; shift\n{script}\nexec chroot "$root" sh -c \'cd "$0" && exec "$@"\' "$@"',
                            "bash", root_of(name), ROOT, *inside],
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout)
     if done.returncode != 0:
@@ -107,14 +107,25 @@ def python_of(suite, folder):
     return program
 
 
-def python_or_skip(suite, folder):
-    """As python_of(). Skips the test on a machine that cannot make the root: a container without mounts, or without the mirror."""
-    if unavailable():
-        pytest.skip(unavailable())
+def skip_if_unavailable():
+    """Skips the test on a machine that can make no root: without debootstrap, mounts of its own, or the mirror."""
+    if reason := unavailable():
+        pytest.skip(reason)
+
+
+def root_or_skip(name):
+    """As root_of(). Skips the test where the root cannot be made."""
+    skip_if_unavailable()
     try:
-        return python_of(suite, folder)
+        return root_of(name)
     except (RuntimeError, subprocess.TimeoutExpired) as why:
-        pytest.skip(f"no root file system of {suite} can be made here: {str(why)[:300]}")
+        pytest.skip(f"no root file system of {name} can be made here: {str(why)[:300]}")
+
+
+def python_or_skip(suite, folder):
+    """As python_of(). Skips the test where the root cannot be made."""
+    root_or_skip(suite)
+    return python_of(suite, folder)
 
 
 def run(command, **variables):

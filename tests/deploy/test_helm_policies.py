@@ -36,14 +36,9 @@ PODS = {
 @pytest.fixture(scope="module")
 def evaluator():
     """Runs policies/main.go, which is compiled once, on policies and pods; returns its answer."""
-    if root.unavailable():
-        pytest.skip(root.unavailable())
+    root.root_or_skip("sid-policies")
     program = root.KEPT / f"policies-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]}"
     if not program.exists():
-        try:
-            root.root_of("sid-policies")
-        except (RuntimeError, subprocess.TimeoutExpired) as why:
-            pytest.skip(f"no root file system with Kubernetes' packages can be made here: {str(why)[:300]}")
         made = program.with_suffix(".new")
         root.run_in("sid-policies", ["go", "build", "-o", made, SOURCE], GO111MODULE="off", GOPATH="/usr/share/gocode",
                     GOCACHE=root.KEPT / "go", HOME="/tmp", CGO_ENABLED="0")
