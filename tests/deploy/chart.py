@@ -96,18 +96,24 @@ def load(text):
     return [document for document in yaml.load_all(text, StrictLoader) if document]
 
 
-@functools.cache
-def _rendered(variant, settings, apis):
+POLICIES = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"  # of Kubernetes 1.36
+
+
+def _template(variant, apis, *flags):
     files = [f"--values=addend/ci/{variant}-values.yaml"] if variant else []
-    flags = [f"--set={item}" for item in settings]
     result = helm("template", RELEASE, "addend", f"--namespace={NAMESPACE}", f"--kube-version={KUBERNETES}", *files, *flags,
                   *(f"--api-versions={api}" for api in apis))
     return result.returncode, result.stdout, result.stderr
 
 
+@functools.cache
+def _rendered(variant, settings, apis):
+    return _template(variant, apis, *(f"--set={item}" for item in settings))
+
+
 def render(variant=None, *settings, apis=()):
     """The objects that `helm template` makes for Kubernetes 1.36, hooks included. `settings`: as for --set."""
-    status, out, err = _rendered(variant, settings, ("admissionregistration.k8s.io/v1/MutatingAdmissionPolicy", *apis))
+    status, out, err = _rendered(variant, settings, (POLICIES, *apis))
     assert status == 0, err
     return load(out)
 
@@ -117,10 +123,8 @@ def render_values(variant, values, apis=()):
     path = pathlib.Path(_public_copy().name) / "values.yaml"
     path.write_text(yaml.safe_dump(values))
     path.chmod(0o644)
-    result = helm("template", RELEASE, "addend", f"--namespace={NAMESPACE}", f"--kube-version={KUBERNETES}",
-                  f"--values=addend/ci/{variant}-values.yaml", "--values=values.yaml",
-                  *(f"--api-versions={api}" for api in ("admissionregistration.k8s.io/v1/MutatingAdmissionPolicy", *apis)))
-    return load(result.stdout) if result.returncode == 0 else None
+    status, out, _ = _template(variant, (POLICIES, *apis), "--values=values.yaml")
+    return load(out) if status == 0 else None
 
 
 def refusal(*settings, variant=None):

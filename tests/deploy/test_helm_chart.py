@@ -403,12 +403,9 @@ def test_probes_wait_longer_than_kubernetes_second():
 
 
 def test_spread_constraints_count_the_components_own_pods():
-    for component in ("scheduler", "summation"):
-        spec, = [spec for _, labels, _, spec in chart.pods(chart.render("ha-etcd"))
-                 if labels.get("app.kubernetes.io/component") == component and "topologySpreadConstraints" in spec] or [None]
-        if component == "scheduler":
-            selector = spec["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"]
-            assert selector["app.kubernetes.io/component"] == component and selector["app.kubernetes.io/instance"] == chart.RELEASE
+    constraint, = chart.find(chart.render("ha-etcd"), "StatefulSet")["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    selector = constraint["labelSelector"]["matchLabels"]
+    assert selector["app.kubernetes.io/component"] == "scheduler" and selector["app.kubernetes.io/instance"] == chart.RELEASE
     own = chart.render_values("default", {"summation": {"topologySpreadConstraints": [
         {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"mine": "1"}}}]}})
     constraint, = chart.find(own, "Deployment", "summation")["spec"]["template"]["spec"]["topologySpreadConstraints"]
