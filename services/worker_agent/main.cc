@@ -101,9 +101,11 @@ class AgentProcess {
  private:
   // No new attempt of the same process helps (docs/operations.md, Exit statuses).
   static bool IsForGood(const absl::Status& status) {
-    constexpr int kForGood[] = {64, 65, 66, 77};
-    return std::find(std::begin(kForGood), std::end(kForGood), ExitCodeOf(status)) !=
-           std::end(kForGood);
+    constexpr FailureKind kForGood[] = {FailureKind::kInvalid, FailureKind::kMismatch,
+                                        FailureKind::kVersion, FailureKind::kPermission};
+    return std::any_of(std::begin(kForGood), std::end(kForGood), [&status](FailureKind kind) {
+      return TraitsOf(kind).exit_status == ExitCodeOf(status);
+    });
   }
 
   absl::Status RefuseUntilStopped(const absl::Status& why) {
