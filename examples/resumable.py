@@ -57,7 +57,7 @@ def train(options):
         torch.nn.functional.mse_loss(model(data), target).backward()
         optimizer.step()
         time.sleep(options.pause)
-        # A signal may reach one rank before another: all stop after the same step.
+        # A signal may reach a rank before the others: all stop after the same step.
         stop = hvd.allreduce(torch.tensor([len(_stop)]), name="stop", op=hvd.Max).item() > 0
         if hvd.rank() == 0 and (stop or step % options.every == 0 or step == options.steps):
             save(options.checkpoint, step, model, optimizer)

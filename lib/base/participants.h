@@ -16,7 +16,7 @@ namespace addend {
 
 class Participants {
  public:
-  // Ranks below this number can be named one by one.
+  // Ranks below this number can be named.
   static constexpr size_t kMaxBits = 8 * kMaxParticipantsBytes;
 
   // All ranks of the job.

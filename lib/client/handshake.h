@@ -34,7 +34,7 @@ class ProgressPrinter {
   explicit ProgressPrinter(When when, NowMs now_ms = &SteadyNowMs) : when_(when), now_ms_(now_ms) {}
 
   void Print(const std::string& text);
-  // How long a text is still to be held back, 0 if it is due; -1: none is held back.
+  // How long a text is still to be held back, 0 if it is due; -1 without such a text.
   int HeldBackForMs() const;
   // Prints the text that was held back last.
   void Release();

@@ -80,7 +80,7 @@ void Declarations::Repeat(NodeId node, DeclaredTensor* tensor,
                           const Participants& participants) {
   if (!Agree(tensor->descriptor, descriptor)) {
     if (job_.current.tensors.Front(tensor->descriptor.name()) != tensor) {
-      // Other nodes still have the former tensor of the name, and hear of this one after it.
+      // Other nodes still have the former tensor of the name, and hear of this tensor after it.
       if (!tensor->differing) TakeDiffering(node, tensor, descriptor, participants);
       return;
     }

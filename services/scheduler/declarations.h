@@ -19,8 +19,8 @@ class Declarations {
   explicit Declarations(const JobScope& scope)
       : job_(scope.job), scope_(scope), ledger_(scope), placement_(scope) {}
 
-  // A node that takes part in a READY generation declares the tensor, which it knows by `number`
-  // (0: it has given none).
+  // A node that takes part in a READY generation declares the tensor. `number`: the node's own for
+  // it, 0 if unknown.
   void Declare(NodeId node, const v1::TensorDescriptor& descriptor, uint32_t number,
                const PartitionSize& size);
   void Undeclare(NodeId node, const std::string& name);

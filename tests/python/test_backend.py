@@ -215,7 +215,7 @@ def test_a_map_of_devices_may_name_it(start_agent):
     run(start_agent(RANKS), mapped)
 
 
-# ---- what PyTorch builds on it ----
+# ---- PyTorch's own layers above it ----
 
 
 def weights(wrap, steps=4):

@@ -17,7 +17,7 @@ QUICK = [
     "test_isend", "test_reduce_sum", "test_scatter", "test_send_recv",
 ]
 _DATACLASS = "PyTorch 1.13 cannot import torch.distributed._shard in Python 3.11 (mutable default): so with every backend"
-# By version: what may fail, and why.
+# By version: the cases that may fail, and why.
 FAILURES = {
     "1.13": {name: _DATACLASS for name in ("test_DistributedDataParallelCPU", "test_DistributedDataParallelCPU_grad_is_view", "test_ddp_create_graph",
                                            "test_ddp_logging_data_cpu", "test_static_graph_api_cpu")},

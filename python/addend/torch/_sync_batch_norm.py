@@ -45,7 +45,7 @@ class SyncBatchNorm(_BatchNorm):
         alone = len(_sets.chosen(self._process_set).ranks) == 1
         if alone or not (self.training or not self.track_running_stats):
             return super().forward(input)
-        # Sums of 16 bits would lose what they are made of.
+        # Sums of 16 bits would lose their small terms.
         values = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
         others = [dim for dim in range(values.dim()) if dim != 1]
         shape = [1, -1] + [1] * (values.dim() - 2)

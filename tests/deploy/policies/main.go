@@ -45,7 +45,7 @@ func note(where string, err error) {
 	errors = append(errors, fmt.Sprintf("%s: %v", where, err))
 }
 
-// A policy's parts, compiled. The mode for expressions of new objects is the strict one.
+// A policy's parts, compiled. The mode for expressions of new objects is the strictest.
 type policy struct {
 	name       string
 	compiler   *cel.CompositedCompiler // of the variables

@@ -76,7 +76,7 @@ TEST_F(RoundRunnerTest, RanksAreToldWhenAllResultsAreInTheirSlot) {
   EXPECT_EQ(node_.counters.rounds, 1u);
 }
 
-// The other nodes may have completed the round without this one.
+// The other nodes may have completed the round without this node.
 TEST_F(RoundRunnerTest, AfterAPauseRanksAreToldWhenTheSchedulerHasConfirmedTheNode) {
   Plan();
   PushAll();
