@@ -62,6 +62,23 @@ def test_a_script_without_an_agent_just_starts(program, size):
     assert lines == ["this process alone" if size == 1 else f"the {size} ranks of this machine"]
 
 
+NO_STORE = """
+import addend.torch._backend
+constructor = addend.torch._backend._Group.__init__
+def only_without_store(self, *place):
+    if len(place) == 3:
+        raise TypeError("PyTorch's own words")
+    constructor(self, *place)
+addend.torch._backend._Group.__init__ = only_without_store
+""" + BY_NAME
+
+
+def test_a_constructor_that_makes_no_subclass_is_avoided(tmp_path):
+    """PyTorch 2.7 to 2.13 have such a constructor, which takes the store; Debian packages other versions."""
+    for output in launched(NO_STORE, 2):
+        assert "of 2 [2.0, 2.0]" in output, output
+
+
 def test_what_was_started_ends_when_the_ranks_are_killed(tmp_path):
     ready = tmp_path / "ready"
     program = ALONE + f"open({str(ready)!r}, 'w').close()\nimport os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"

@@ -156,6 +156,7 @@ class _Joined:
 
     def shutdown(self):
         """Called by destroy_process_group() of newer versions."""
+        self._inner.shutdown()
         if self._leave is not None:
             self._leave()
 
@@ -168,7 +169,10 @@ class AddendGroup(_Joined, _Group):
 
     def __init__(self, options):
         place = (options.group_rank, options.group_size)
-        _Group.__init__(self, *(place if torch.__version__.startswith("1.") else (options.store, *place)))
+        try:
+            _Group.__init__(self, options.store, *place)
+        except TypeError:  # 1.13 has no such constructor, and that of 2.7 to 2.13 makes no subclass
+            _Group.__init__(self, *place)
         self._join(options, _works.Kept())
         if hasattr(self, "_register_backend"):
             # C++ code finds here the functions that this class does not override. The last reference may then be
@@ -176,6 +180,9 @@ class AddendGroup(_Joined, _Group):
             # the interpreter that these need: so none is destroyed before the process ends.
             _kept.append(self._inner.gloo)
             self._register_backend(torch.device("cpu"), c10d.ProcessGroup.BackendType.GLOO, self._inner.gloo)
+            if torch.cuda.is_available() and dist.is_nccl_available():
+                self._register_backend(
+                    torch.device("cuda"), c10d.ProcessGroup.BackendType.NCCL, self._inner.nccl())
 
 
 if _Backend is not None:

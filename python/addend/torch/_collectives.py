@@ -69,15 +69,23 @@ class Inner:
         if name not in self._told:
             self._told.add(name)
             _log.info("%s: %s goes through %s", self._title, name, "NCCL" if on_gpu else "Gloo")
-        return self._the_nccl() if on_gpu else self.gloo
+        return self.nccl() if on_gpu else self.gloo
 
-    def _the_nccl(self):
+    def nccl(self):
+        """Its ranks connect with the first collective."""
         if self._nccl is None:
             options = dist.ProcessGroupNCCL.Options()
             options._timeout = self._timeout
             store = dist.PrefixStore("nccl/", self._store)
             self._nccl = dist.ProcessGroupNCCL(store, *self._place, options)
         return self._nccl
+
+    def shutdown(self):
+        """Ends NCCL's threads, which look into the store. Gloo's end with the process."""
+        nccl, self._nccl = self._nccl, None
+        end = getattr(nccl, "shutdown", getattr(nccl, "_shutdown", None))  # before PyTorch 2.7: _shutdown
+        if end is not None:
+            end()
 
 
 def _flat(arguments):
