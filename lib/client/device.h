@@ -42,8 +42,8 @@ struct DeviceRound {
   void* state = nullptr;  // the executor's
 };
 
-// The executor's callbacks to libaddend. They run in any thread and possibly within CUDA's
-// callbacks, where no CUDA function may be called: an implementation only sends a message.
+// The executor's callbacks to libaddend. They run in any thread, on which other callbacks wait: an
+// implementation only sends a message.
 class DeviceSink {
  public:
   // This rank has staged its part of the first `bytes` of the contribution in host memory.

@@ -54,28 +54,6 @@ std::string BusIdOf(int device) {
 
 }  // namespace
 
-void Teller::Staged(uint64_t round, uint64_t bytes) {
-  const std::lock_guard lock(mu_);
-  if (sink_ != nullptr) sink_->Staged(round, bytes);
-}
-
-void Teller::Fetched(uint32_t tensor, uint64_t number, uint64_t offset, uint64_t bytes) {
-  const std::lock_guard lock(mu_);
-  if (sink_ != nullptr) sink_->Fetched(tensor, number, offset, bytes);
-}
-
-void Teller::Failed(cudaError_t status) {
-  const std::string why = errors_.Sentence(status, "copying a contribution to host memory");
-  const std::lock_guard lock(mu_);
-  if (sink_ != nullptr) sink_->Failed(why.c_str());
-  sink_ = nullptr;
-}
-
-void Teller::Silence() {
-  const std::lock_guard lock(mu_);
-  sink_ = nullptr;
-}
-
 std::unique_ptr<Executor> Executor::Make(DeviceSink* sink) {
   const Errors nobody("");
   const std::string why = WhyNoDevice();
@@ -92,7 +70,7 @@ std::unique_ptr<Executor> Executor::Make(DeviceSink* sink) {
 Executor::Executor(DeviceSink* sink, int device, std::string gpu)
     : device_(device),
       errors_(std::move(gpu)),
-      teller_(std::make_shared<Teller>(sink, errors_)),
+      sink_(sink),
       events_(errors_),
       collectives_(std::make_unique<Collectives>(errors_)) {}
 
@@ -107,14 +85,18 @@ bool Executor::Open() {
     return false;
   }
   // Sums are short, and other ranks wait for them; the training's kernels fill the device.
-  for (cudaStream_t* stream : {&collective_, &down_, &told_, &fetch_, &up_}) {
+  for (cudaStream_t* stream : {&collective_, &down_, &fetch_, &up_}) {
     if (!errors_.Check(cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, greatest),
                        "cudaStreamCreateWithPriority")) {
       return false;
     }
   }
   between_ = events_.Take();
-  return between_ != nullptr;
+  if (between_ == nullptr) return false;
+  watch_ = std::make_unique<EventWatch>(device_, [this](cudaError_t status) {
+    sink_->Failed(errors_.Sentence(status, "copying a contribution to host memory").c_str());
+  });
+  return true;
 }
 
 Executor::~Executor() {
@@ -127,12 +109,12 @@ Executor::~Executor() {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   collectives_->Abort();
-  for (cudaStream_t stream : {collective_, down_, told_, fetch_, up_}) {
+  for (cudaStream_t stream : {collective_, down_, fetch_, up_}) {
     if (stream == nullptr) continue;
     cudaStreamSynchronize(stream);
     cudaStreamDestroy(stream);
   }
-  teller_->Silence();
+  watch_.reset();
   collectives_.reset();
   for (Slot& slot : slots_) cudaFree(slot.memory);
   cudaFree(narrow_in_);

@@ -5,11 +5,11 @@
 // device, separate from the caller's:
 //   collective  aggregates, spreads, converts; the only stream that NCCL uses
 //   down        copies pieces to host memory, or to memory that a NIC reads
-//   told        waits for those copies and calls Staged, so that no copy waits for a callback
 //   fetch       copies memory that a NIC reads to host memory, beside the work that waits for
 //               callers' streams
 //   up          copies results to the device
-// The streams wait for each other by events. Only Join, Unmap, Export, Unexport and the destructor
+// The streams wait for each other by events; an EventWatch calls the sink when copies are complete.
+// Only Join, Unmap, Export, Unexport and the destructor
 // wait for the device, and after the first rounds no device memory is allocated and no event
 // created. (Memory that Map could not pin is copied within the call: then Contribute and Arrived
 // take as long as their copies.)
@@ -26,7 +26,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -35,27 +34,11 @@
 
 #include "lib/client/cuda/collectives.h"
 #include "lib/client/cuda/errors.h"
+#include "lib/client/cuda/event_watch.h"
 #include "lib/client/cuda/events.h"
 #include "lib/client/device.h"
 
 namespace addend::client::cuda {
-
-// Calls the sink: reports a failure once, and nothing after it. Outlives the executor in the
-// callbacks that CUDA has not run yet.
-class Teller {
- public:
-  Teller(DeviceSink* sink, const Errors& errors) : errors_(errors), sink_(sink) {}
-  void Staged(uint64_t round, uint64_t bytes);
-  void Fetched(uint32_t tensor, uint64_t number, uint64_t offset, uint64_t bytes);
-  void Failed(cudaError_t status);
-  // The sink is not called after this returns.
-  void Silence();
-
- private:
-  const Errors errors_;
-  std::mutex mu_;
-  DeviceSink* sink_;  // guarded by mu_; null after Silence or a failure
-};
 
 class Executor final : public DeviceExecutor {
  public:
@@ -87,23 +70,18 @@ class Executor final : public DeviceExecutor {
     // Used by the reader: the missing bytes of each chunk, and the number of incomplete chunks.
     std::vector<uint64_t> missing;
     uint64_t incomplete = 0;
-    bool arrived = false;  // some bytes have arrived
+    bool arrived = false;       // some bytes have arrived
+    std::vector<Event> staged;  // by chunk
   };
   // A buffer for a piece on its way to host memory. Slots are used in rotation.
   struct Slot {
     std::byte* memory = nullptr;
     Event copied;
   };
-  // The argument of a callback: `say` runs unless the device has failed. The callback deletes it.
-  struct Note {
-    std::shared_ptr<Teller> teller;
-    std::function<void(Teller*)> say;
-  };
   static constexpr size_t kSlots = 4;
 
   Executor(DeviceSink* sink, int device, std::string gpu);
   bool Open();
-  static void OnReached(cudaStream_t stream, cudaError_t status, void* note);
 
   bool IsAlone() const { return collectives_->group().members == 1; }
 
@@ -122,8 +100,7 @@ class Executor final : public DeviceExecutor {
   bool CopyFromSlot(const DeviceRound& round, const Chunk& chunk, ipc::Piece piece,
                     const Slot& slot);
   bool CopyDown(const DeviceRound& round, uint64_t offset, const void* from, uint64_t bytes);
-  bool TellStaged(const DeviceRound& round, cudaStream_t after, uint64_t bytes);
-  bool Tell(cudaStream_t stream, std::function<void(Teller*)> say);
+  bool TellStaged(const DeviceRound& round, uint64_t chunk, cudaStream_t after, uint64_t bytes);
 
   std::byte* LandingOf(const DeviceRound& round, const Chunk& chunk) const;
   bool CopyUp(const DeviceRound& round, const Chunk& chunk, uint64_t begin, uint64_t end);
@@ -133,12 +110,12 @@ class Executor final : public DeviceExecutor {
   // Constant after Open. The members are in the order of construction; destroyed in reverse.
   const int device_;
   const Errors errors_;
-  const std::shared_ptr<Teller> teller_;
+  DeviceSink* const sink_;  // called by watch_ only
   EventPool events_;
+  std::unique_ptr<EventWatch> watch_;
   std::unique_ptr<Collectives> collectives_;
   cudaStream_t collective_ = nullptr;
   cudaStream_t down_ = nullptr;
-  cudaStream_t told_ = nullptr;
   cudaStream_t fetch_ = nullptr;
   cudaStream_t up_ = nullptr;
   Event between_;  // for waits that are enqueued right after the record

@@ -63,6 +63,13 @@ bool Executor::Begin(DeviceRound* round, void* stream) {
     state->missing[i] = ipc::ChunkAt(i, round->elements, size).elements() * size;
   }
   state->arrived = false;
+  // Here and not when a chunk is staged: the number of events then does not depend on how many
+  // chunks are under way at the same time.
+  state->staged.resize(std::max<uint64_t>(1, state->incomplete));
+  for (Event& staged : state->staged) {
+    staged = events_.Take();
+    if (staged == nullptr) return false;
+  }
   round->state = state.release();
   return true;
 }
@@ -92,13 +99,13 @@ bool Executor::Contribute(DeviceRound* round, uint64_t with_data) {
   for (uint64_t i = 0; i < chunks; ++i) {
     if (!ContributeChunk(*round, ChunkOf(*round, i), with_data)) return false;
   }
-  return chunks > 0 || TellStaged(*round, down_, 0);
+  return chunks > 0 || TellStaged(*round, 0, down_, 0);
 }
 
 bool Executor::ContributeChunk(const DeviceRound& round, const Chunk& chunk, uint64_t with_data) {
   if (IsAlone() ? round.in == nullptr : with_data == 0) {
     const uint64_t end = collectives_->WholeOf(chunk).end * SizeOf(round.dtype);
-    return TellStaged(round, down_, end);
+    return TellStaged(round, chunk.index, down_, end);
   }
   return IsAlone() ? ContributeAlone(round, chunk) : ContributeInGroup(round, chunk, with_data);
 }
@@ -110,7 +117,7 @@ bool Executor::ContributeAlone(const DeviceRound& round, const Chunk& chunk) {
       static_cast<const std::byte*>(round.in) + whole.begin * SizeOf(round.caller_dtype);
   if (!IsConverted(round)) {
     return CopyDown(round, whole.begin * size, in, whole.elements() * size) &&
-           TellStaged(round, down_, whole.end * size);
+           TellStaged(round, chunk.index, down_, whole.end * size);
   }
   Slot* slot = nullptr;
   return TakeSlot(&slot) &&
@@ -135,7 +142,7 @@ bool Executor::ContributeInGroup(const DeviceRound& round, const Chunk& chunk, u
   }
   if (piece.elements() == 0) {
     return collectives_->Aggregate(chunk, with_data, in, nullptr, collective_) &&
-           TellStaged(round, collective_, whole.end * SizeOf(round.dtype));
+           TellStaged(round, chunk.index, collective_, whole.end * SizeOf(round.dtype));
   }
   Slot* slot = nullptr;
   return TakeSlot(&slot) &&
@@ -156,7 +163,7 @@ bool Executor::CopyFromSlot(const DeviceRound& round, const Chunk& chunk, ipc::P
   return After(down_, collective_) &&
          CopyDown(round, piece.begin * size, slot.memory, piece.elements() * size) &&
          Record(slot.copied, down_) &&
-         TellStaged(round, down_, collectives_->WholeOf(chunk).end * size);
+         TellStaged(round, chunk.index, down_, collectives_->WholeOf(chunk).end * size);
 }
 
 // Copies to the memory from which the contribution is read: by the agent from host memory, or by a
@@ -175,36 +182,30 @@ bool Executor::CopyDown(const DeviceRound& round, uint64_t offset, const void* f
 
 bool Executor::Fetch(DeviceRound* round, uint64_t offset, uint64_t bytes) {
   const DeviceGuard guard(device_);
-  return errors_.Check(cudaMemcpyAsync(round->contribution + offset, round->direct + offset, bytes,
-                                       cudaMemcpyDeviceToHost, fetch_),
-                       "cudaMemcpyAsync to host memory") &&
-         Tell(fetch_, [tensor = round->tensor, number = round->number, offset,
-                       bytes](Teller* teller) { teller->Fetched(tensor, number, offset, bytes); });
-}
-
-bool Executor::TellStaged(const DeviceRound& round, cudaStream_t after, uint64_t bytes) {
-  return After(told_, after) &&
-         Tell(told_, [id = round.id, bytes](Teller* teller) { teller->Staged(id, bytes); });
-}
-
-bool Executor::Tell(cudaStream_t stream, std::function<void(Teller*)> say) {
-  auto note = std::make_unique<Note>(Note{teller_, std::move(say)});
-  // Not cudaLaunchHostFunc: CUDA does not call its functions once the device has failed.
-  if (!errors_.Check(cudaStreamAddCallback(stream, &Executor::OnReached, note.get(), 0),
-                     "cudaStreamAddCallback")) {
+  const Event copied = events_.Take();
+  if (copied == nullptr ||
+      !errors_.Check(cudaMemcpyAsync(round->contribution + offset, round->direct + offset, bytes,
+                                     cudaMemcpyDeviceToHost, fetch_),
+                     "cudaMemcpyAsync to host memory") ||
+      !Record(copied, fetch_)) {
     return false;
   }
-  note.release();
+  watch_->Add(EventWatch::kFetched, copied,
+              [sink = sink_, tensor = round->tensor, number = round->number, offset, bytes] {
+                sink->Fetched(tensor, number, offset, bytes);
+              });
   return true;
 }
 
-void Executor::OnReached(cudaStream_t /*stream*/, cudaError_t status, void* argument) {
-  const std::unique_ptr<Note> note(static_cast<Note*>(argument));
-  if (status == cudaSuccess) {
-    note->say(note->teller.get());
-  } else {
-    note->teller->Failed(status);
-  }
+// `after`: the last stream that works on the chunk. `bytes`: of the whole contribution, up to the
+// chunk's end.
+bool Executor::TellStaged(const DeviceRound& round, uint64_t chunk, cudaStream_t after,
+                          uint64_t bytes) {
+  const Event& staged = static_cast<State*>(round.state)->staged[chunk];
+  if (!Record(staged, after)) return false;
+  watch_->Add(EventWatch::kStaged, staged,
+              [sink = sink_, id = round.id, bytes] { sink->Staged(id, bytes); });
+  return true;
 }
 
 // The address of a chunk's result until the chunk is complete.
@@ -287,6 +288,7 @@ bool Executor::Complete(const DeviceRound& round, State* state) {
   const Event done = events_.Take();
   if (done == nullptr || !Record(done, IsAlone() ? up_ : collective_)) return false;
   last_[round.tensor] = done;
+  state->staged.clear();  // all have been reached; the caller may keep the round for long
   const std::lock_guard lock(mu_);
   state->done = done;
   return true;
@@ -308,6 +310,7 @@ void Executor::End(DeviceRound* round) {
   round->state = nullptr;
   if (state == nullptr) return;
   state->begun.reset();
+  state->staged.clear();
   const std::lock_guard lock(mu_);
   state->done.reset();
   free_states_.push_back(std::move(state));

@@ -262,14 +262,6 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return cudaSuccess;
 }
 
-cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback,
-                                  void* userData, unsigned /*flags*/) {
-  if (HasFailed()) return cudaErrorIllegalAddress;
-  Enqueue(stream,
-          [=] { callback(stream, HasFailed() ? cudaErrorIllegalAddress : cudaSuccess, userData); });
-  return cudaSuccess;
-}
-
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
   if (HasFailed()) return cudaErrorIllegalAddress;
   The().allocations.fetch_add(1);
@@ -284,6 +276,12 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   }
   Enqueue(stream, [record = event->Renew()] { record->Reach(); });
   return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (HasFailed()) return cudaErrorIllegalAddress;
+  const std::shared_ptr<Record> record = event->Last();
+  return record == nullptr || record->IsReached() ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {

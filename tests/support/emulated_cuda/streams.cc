@@ -48,6 +48,11 @@ void Record::Reach() {
   changed_.notify_all();
 }
 
+bool Record::IsReached() {
+  const std::lock_guard lock(mu_);
+  return reached_;
+}
+
 void Record::Await() {
   std::unique_lock lock(mu_);
   changed_.wait(lock, [&] { return reached_; });

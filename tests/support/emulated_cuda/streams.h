@@ -35,6 +35,7 @@ struct CUstream_st {
 class Record {
  public:
   void Reach();
+  bool IsReached();
   void Await();
 
  private:
