@@ -2,38 +2,19 @@
 
 All ranks share one GPU, so NCCL is not in it. Without a GPU everything here is skipped; scripts/test-gpu runs it on one.
 """
-import os
-import subprocess
-
 import pytest
 
-from tests.support.cluster import PYTHON, ROOT, Cluster
-from tests.support.ports import free_port
+from tests.gpu.gpus import run
 
-TRAINER = ROOT / "tests" / "gpu" / "trainers" / "training.py"
+TRAINER = "training.py"
 NODES_AND_RANKS = [(1, 1), (1, 2), (1, 4), (2, 2)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def gpu():
-    look = "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"
-    if subprocess.run([PYTHON, "-c", look], capture_output=True, check=False).returncode != 0:
-        pytest.skip(f"no GPU that {PYTHON}'s PyTorch can use")
-
-
-def run(tmp_path, nodes, local_size, **parameters):
-    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    if "ADDEND_CUDA_LIBRARY" in os.environ:
-        env["ADDEND_CUDA_LIBRARY"] = os.environ["ADDEND_CUDA_LIBRARY"]
-    with Cluster(tmp_path, nodes=nodes, local_size=local_size) as cluster:
-        return [one.result for one in cluster.run_ranks(TRAINER, parameters, timeout=180, env=env)]
 
 
 @pytest.mark.parametrize("own_stream", [False, True], ids=["default stream", "own stream"])
 @pytest.mark.parametrize("way", ["allreduce", "optimizer", "hook"])
 @pytest.mark.parametrize("nodes,local_size", NODES_AND_RANKS)
 def test_training(tmp_path, nodes, local_size, way, own_stream):
-    results = run(tmp_path, nodes, local_size, what="training", way=way, own_stream=own_stream, steps=20)
+    results = run(tmp_path, TRAINER, nodes, local_size, what="training", way=way, own_stream=own_stream, steps=20)
     for result in results:
         assert result["different"] == []
         assert result["checksum"] == results[0]["checksum"]
@@ -42,5 +23,5 @@ def test_training(tmp_path, nodes, local_size, way, own_stream):
 
 @pytest.mark.parametrize("nodes,local_size", NODES_AND_RANKS)
 def test_nothing_waits_for_the_gpu_in_the_steady_state(tmp_path, nodes, local_size):
-    for result in run(tmp_path, nodes, local_size, what="steady"):
+    for result in run(tmp_path, TRAINER, nodes, local_size, what="steady"):
         assert result["copies"] > 0 and result["waits"] == [] and result["right"], result
