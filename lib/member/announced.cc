@@ -39,13 +39,18 @@ void NodeAnnounced::AddTo(v1::WatchRequest* watch) const {
 
 void ServerAnnounced::Note(const v1::ServerUpdate& update) {
   std::map<JobId, v1::Announced> former;
-  if (update.full()) former.swap(highest_);
+  if (update.full()) {
+    former.swap(highest_);
+    keys_.clear();
+  }
   for (const v1::JobReservation& job : update.jobs()) {
     const JobId id(job.job_id());
     if (job.release_all()) {
       highest_.erase(id);
+      keys_.erase(id);
       continue;
     }
+    keys_[id] = job.key();
     if (const auto known = former.extract(id); !known.empty()) highest_[id] = known.mapped();
     v1::Announced& highest = highest_[id];
     highest.set_job_id(job.job_id());
@@ -55,6 +60,14 @@ void ServerAnnounced::Note(const v1::ServerUpdate& update) {
 
 void ServerAnnounced::AddTo(v1::WatchRequest* watch) const {
   for (const auto& [id, highest] : highest_) *watch->add_announced() = highest;
+}
+
+void ServerAnnounced::AddTo(v1::RegisterServerRequest* request) const {
+  for (const auto& [id, highest] : highest_) {
+    v1::Announced* const told = request->add_announced();
+    *told = highest;
+    told->set_key(keys_.at(id));
+  }
 }
 
 }  // namespace addend::internal

@@ -1,9 +1,10 @@
 // Keeps the highest numbers that the scheduler has announced to this member. The member sends them
 // back when it opens a watch (v1::Announced), so that a scheduler that has lost its latest records
-// does not reuse them. Pure. Belongs to the watch thread.
+// does not reuse them. Pure.
 #pragma once
 
 #include <map>
+#include <string>
 
 #include "lib/base/ids.h"
 #include "proto/addend/v1/scheduler.pb.h"
@@ -25,9 +26,12 @@ class ServerAnnounced {
  public:
   void Note(const v1::ServerUpdate& update);
   void AddTo(v1::WatchRequest* watch) const;
+  // With the jobs' keys: a scheduler that has lost its store does not know them.
+  void AddTo(v1::RegisterServerRequest* request) const;
 
  private:
   std::map<JobId, v1::Announced> highest_;
+  std::map<JobId, std::string> keys_;
 };
 
 }  // namespace addend::internal

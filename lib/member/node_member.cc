@@ -17,6 +17,7 @@
 #include "lib/base/strings.h"
 #include "lib/member/announced.h"
 #include "lib/member/member.h"
+#include "lib/member/node_memory.h"
 #include "lib/member/report_queue.h"
 #include "lib/member/session.h"
 #include "lib/rpc/request_bounds.h"
@@ -25,6 +26,7 @@
 namespace addend {
 
 using internal::NodeAnnounced;
+using internal::NodeMemory;
 using internal::ReportQueue;
 using internal::Session;
 
@@ -44,6 +46,7 @@ struct NodeMember::Impl {
   const UpdateFn on_update;
   v1::RegisterNodeResponse first_answer;  // constant once Join has returned
   NodeAnnounced announced;                // belongs to the watch thread
+  NodeMemory memory;
   ReportQueue reports;
   Session session;
   std::thread sender;
@@ -53,7 +56,10 @@ absl::StatusOr<Session::Registered> NodeMember::Impl::Register(grpc::ClientConte
                                                                const v1::MemberId* previous) {
   v1::RegisterNodeResponse response;
   v1::RegisterNodeRequest now = request;
-  if (previous != nullptr) now.set_former_job_id(previous->job_id());
+  if (previous != nullptr) {
+    now.set_former_job_id(previous->job_id());
+    memory.AddTo(&now);
+  }
   ADDEND_RETURN_IF_ERROR(FromGrpc(session.stub()->RegisterNode(context, now, &response)));
   if (previous == nullptr) {
     first_answer = response;
@@ -83,6 +89,11 @@ absl::Status NodeMember::Impl::Watch(const v1::MemberId& id, grpc::ClientContext
   while (reader->Read(&update)) {
     session.WatchWorks();
     announced.Note(update);
+    memory.Note(update);
+    // A scheduler that was killed may have told nobody of a failure that it had been told of.
+    if (auto failure = memory.Unconfirmed(); update.full() && failure.has_value()) {
+      reports.Add(*std::move(failure));
+    }
     on_update(update);
   }
   return FromGrpc(reader->Finish());
@@ -113,6 +124,7 @@ constexpr auto CallOf(const v1::AckChangeRequest&) { return &Stub::AckChange; }
 void NodeMember::Impl::RunSender() {
   Report report;
   while (reports.Take(&report)) {
+    memory.Note(report);
     const absl::Status status =
         session.CallUntilAnswered([&](grpc::ClientContext* context, const v1::MemberId& id) {
           return std::visit(

@@ -54,9 +54,9 @@ struct ServerMember::Impl {
   const v1::RegisterServerRequest request;
   const UpdateFn on_update;
   const std::function<void()> on_drained;
-  ServerAnnounced announced;  // belongs to the watch thread
   Mutex mu;
   CondVar changed;
+  ServerAnnounced announced ABSL_GUARDED_BY(mu);
   bool drained ABSL_GUARDED_BY(mu) = false;
   Session session;  // last, because its threads use the members above
 };
@@ -65,7 +65,11 @@ absl::StatusOr<Session::Registered> ServerMember::Impl::Register(grpc::ClientCon
                                                                  const v1::MemberId* previous) {
   v1::RegisterServerResponse response;
   v1::RegisterServerRequest now = request;
-  if (previous != nullptr) now.set_former_server_id(previous->server_id());
+  if (previous != nullptr) {
+    now.set_former_server_id(previous->server_id());
+    const MutexLock lock(&mu);
+    announced.AddTo(&now);
+  }
   ADDEND_RETURN_IF_ERROR(FromGrpc(session.stub()->RegisterServer(context, now, &response)));
   // The agent of a colocated server has registered under the old number.
   if (previous != nullptr && !request.colocated_job().empty() &&
@@ -88,12 +92,18 @@ absl::StatusOr<Session::Registered> ServerMember::Impl::Register(grpc::ClientCon
 absl::Status ServerMember::Impl::Watch(const v1::MemberId& id, grpc::ClientContext* context) {
   v1::WatchRequest watch;
   *watch.mutable_member() = id;
-  announced.AddTo(&watch);
+  {
+    const MutexLock lock(&mu);
+    announced.AddTo(&watch);
+  }
   const auto reader = session.stub()->WatchServer(context, watch);
   v1::ServerUpdate update;
   while (reader->Read(&update)) {
     session.WatchWorks();
-    announced.Note(update);
+    {
+      const MutexLock lock(&mu);
+      announced.Note(update);
+    }
     if (const absl::Status status = Acknowledge(id, update); !status.ok()) {
       // The scheduler waits for this acknowledgement without end: a new watch makes it send the
       // update again.

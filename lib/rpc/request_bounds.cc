@@ -35,12 +35,27 @@ constexpr Bound kTexts[] = {
     {"RefusedTensor.reason", kSentenceBytes},
     {"ReportFailureRequest.reason", kSentenceBytes},
     {"ReportServerLostRequest.reason", kSentenceBytes},
+    {"Recollection.reason", kSentenceBytes},
 };
 constexpr Bound kLists[] = {
-    {"DeclareRequest.numbers", kMaxTensors},  {"DeclareRequest.tensors", kMaxTensors},
-    {"UndeclareRequest.names", kMaxTensors},  {"AckReservationRequest.refused", kMaxTensors},
-    {"HeartbeatRequest.paces", kMemberItems}, {"HeartbeatRequest.incidents", 100},
-    {"StalledRound.missing", kMaxLocalSize},  {"WatchRequest.announced", kMemberItems},
+    {"DeclareRequest.numbers", kMaxTensors},
+    {"DeclareRequest.tensors", kMaxTensors},
+    {"UndeclareRequest.names", kMaxTensors},
+    {"AckReservationRequest.refused", kMaxTensors},
+    {"HeartbeatRequest.paces", kMemberItems},
+    {"HeartbeatRequest.incidents", 100},
+    {"StalledRound.missing", kMaxLocalSize},
+    {"WatchRequest.announced", kMemberItems},
+    {"RegisterServerRequest.announced", kMemberItems},
+    {"Recollection.tensors", kMaxTensors},
+    {"Recollection.undeclared", kMaxTensors},
+    {"Recollection.removed", kMemberItems},
+    {"Recollection.lost_nodes", kMaxNodes},
+    {"TensorPlan.servers", kMaxPartitions},
+    {"TensorPlan.shards", kMaxPartitions},
+    {"TensorPlan.nics", kMaxPartitions},
+    {"TensorPlan.versions", kMaxPartitions},
+    {"TensorPlan.moves", kMaxPartitions},
 };
 
 std::string NameOf(const FieldDescriptor& field) {

@@ -37,6 +37,9 @@ void Fill(google::protobuf::Message* message, const FieldDescriptor& field, size
       case FieldDescriptor::CPPTYPE_UINT32:
         reflection.AddUInt32(message, &field, 1);
         break;
+      case FieldDescriptor::CPPTYPE_UINT64:
+        reflection.AddUInt64(message, &field, 1);
+        break;
       default:
         FAIL() << field.full_name() << ": lists of this kind are new here";
     }
