@@ -94,6 +94,11 @@ ServerId Fleet::NumberFor(uint32_t former) {
   return ServerId(former);
 }
 
+void Fleet::KeepNumber(ServerId id) {
+  given_.Insert(id.value());
+  next_ = std::max(next_, id.value() + 1);
+}
+
 void Fleet::Reserve(ServerId id, uint64_t bytes) {
   Server* const server = Find(id);
   if (server == nullptr || server->free_bytes == ServerLoad::kUnlimited) return;

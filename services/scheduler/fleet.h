@@ -62,6 +62,8 @@ class Fleet {
   // A new number. `former`: the number that a former scheduler gave to this server (0: unknown),
   // which the server keeps if the store had lost it and it is not in use.
   ServerId NumberFor(uint32_t former);
+  // Nobody else gets the number, which a former scheduler has given.
+  void KeepNumber(ServerId id);
   // The next number to give, as stored.
   uint32_t next_number() const { return next_; }
   void RestoreNextNumber(uint32_t next) { next_ = first_ = next; }

@@ -53,7 +53,10 @@ Membership::Membership(Options options, absl::Time now)
       react_to_stragglers_(options.react_to_stragglers),
       tokens_(options.token_lifetime, std::move(options.token_clock)),
       leases_(options.lease, now),
-      numbers_(now) {}
+      reunion_(rules_.make_key),
+      numbers_(now) {
+  jobs_.RestoreNextNumber(options.first_job_number);
+}
 
 absl::Status Membership::Restore(absl::Time now, std::span<const StoreEntry> entries) {
   restored_ = true;
@@ -100,7 +103,10 @@ void Membership::TellDrained(Changes* changes) {
 
 Outcome<absl::StatusOr<v1::RegisterServerResponse>> Membership::RegisterServer(
     absl::Time now, const v1::RegisterServerRequest& request) {
-  return Run(now, [&](Changes* changes) {
+  return Run(now, [&](Changes* changes) -> absl::StatusOr<v1::RegisterServerResponse> {
+    ADDEND_RETURN_IF_ERROR(CheckServerRequest(request));
+    ADDEND_RETURN_IF_ERROR(CheckServerOf(request, jobs_, rules_.servers_digest));
+    ADDEND_RETURN_IF_ERROR(reunion_.Admit(request, StateOf(changes)));
     return Registration(rules_, tokens_, &fleet_, &jobs_, &leases_, changes)
         .RegisterServer(request);
   });
@@ -108,7 +114,9 @@ Outcome<absl::StatusOr<v1::RegisterServerResponse>> Membership::RegisterServer(
 
 Outcome<absl::StatusOr<v1::RegisterNodeResponse>> Membership::RegisterNode(
     absl::Time now, const v1::RegisterNodeRequest& request) {
-  return Run(now, [&](Changes* changes) {
+  return Run(now, [&](Changes* changes) -> absl::StatusOr<v1::RegisterNodeResponse> {
+    ADDEND_RETURN_IF_ERROR(CheckNodeRequest(request));
+    ADDEND_RETURN_IF_ERROR(reunion_.Admit(request, StateOf(changes)));
     return Registration(rules_, tokens_, &fleet_, &jobs_, &leases_, changes).RegisterNode(request);
   });
 }
@@ -351,6 +359,7 @@ Outcome<absl::Time> Membership::Tick(absl::Time now) {
     }
     Roster roster(&fleet_, &jobs_, &leases_, changes);
     if (std::exchange(restored_, false)) roster.LoseForgotten();
+    reunion_.Tick(StateOf(changes));
     roster.EndLeases();
     for (auto& [id, job] : jobs_) {
       Stragglers(ScopeOf(job, *changes)).Follow(react_to_stragglers_);

@@ -10,6 +10,7 @@
 //   Membership                      the events; owns all state
 //     StatusView, Dispatch          read the state: a status; the updates and records of an event
 //     Registration                  lets members in
+//     Reunion                       takes in jobs of which there are no records
 //     Roster                        ends members and jobs
 //     StaleStore                    repairs a job whose store has lost writes
 //     Stragglers                    gives slow servers less
@@ -57,6 +58,7 @@
 #include "services/scheduler/job_scope.h"
 #include "services/scheduler/leases.h"
 #include "services/scheduler/registration.h"
+#include "services/scheduler/reunion.h"
 #include "services/scheduler/status_view.h"
 #include "services/scheduler/store/store.h"
 #include "services/scheduler/tokens.h"
@@ -75,6 +77,9 @@ class Membership {
     // Other machines compare this clock with theirs, so it may jump; all else follows `now`.
     std::function<absl::Time()> token_clock = SteadyNow;
     std::string servers_digest;  // of the proof that CPU servers must bring; empty: no proof
+    // Of the first job without a record: higher than the numbers that any former scheduler gave, so
+    // that its jobs keep theirs.
+    uint64_t first_job_number = 1;
   };
 
   Membership(Options options, absl::Time now);
@@ -122,6 +127,7 @@ class Membership {
 
  private:
   JobScope ScopeOf(Job& job, Changes& changes) { return {job, fleet_, changes, jobs_.size()}; }
+  Reunion::State StateOf(Changes* changes) { return {fleet_, jobs_, leases_, *changes}; }
   Server* FindServer(const v1::MemberId& member);
   Node* FindNode(absl::Time now, const v1::MemberId& member, Job** job);
   // An event: `body` takes Changes* and returns the answer.
@@ -143,6 +149,7 @@ class Membership {
   Fleet fleet_;
   Jobs jobs_;
   Leases leases_;
+  Reunion reunion_;
   bool restored_ = false;  // no tick since
   History history_;
   UpdateNumbers numbers_;

@@ -16,7 +16,7 @@ ABSL_FLAG(addend::OptionalHostPort, health_listen,
 ABSL_FLAG(
     std::string, store, "",
     "what survives a restart: sqlite:PATH, etcd:HOST:PORT[,...][/PREFIX] for several schedulers "
-    "of which one leads, or memory for nothing; default: sqlite:/var/lib/addend/scheduler.db");
+    "of which one leads, or memory for none; default: sqlite:/var/lib/addend/scheduler.db");
 ABSL_FLAG(absl::Duration, lease, absl::Seconds(5),
           "a member that was not heard of for so long is lost; 100ms to 1h");
 ABSL_FLAG(bool, react_to_stragglers, true,

@@ -69,6 +69,7 @@ absl::Status AddressTaken(const Server& server) {
 
 v1::RegisterServerRequest WithoutProof(v1::RegisterServerRequest request) {
   request.clear_join_proof();
+  request.clear_announced();
   return request;
 }
 
@@ -76,11 +77,9 @@ v1::RegisterServerRequest WithoutProof(v1::RegisterServerRequest request) {
 
 absl::StatusOr<v1::RegisterServerResponse> Registration::RegisterServer(
     const v1::RegisterServerRequest& request) {
-  ADDEND_RETURN_IF_ERROR(CheckServerRequest(request));
   v1::RegisterServerResponse response;
   response.set_lease_s(absl::ToDoubleSeconds(leases_.length()));
   response.set_now_unix_s(tokens_.NowUnixS());
-  ADDEND_RETURN_IF_ERROR(CheckServerOf(request, jobs_, rules_.servers_digest));
   if (Server* const known = FindIncarnation(request)) {
     if (!SameKey(known->info, request)) return NotTheSame(request.hostname());
     if (!BesideTheSameNode(known->info, request)) {
@@ -189,7 +188,6 @@ void Registration::MakeRoomFor(const Server& server) {
 
 absl::StatusOr<v1::RegisterNodeResponse> Registration::RegisterNode(
     const v1::RegisterNodeRequest& request) {
-  ADDEND_RETURN_IF_ERROR(CheckNodeRequest(request));
   Job* job = jobs_.Find(request.job());
   if (job != nullptr) {
     // First all checks: an agent that is refused must not end the agent that it would replace.
@@ -253,6 +251,7 @@ Node& Registration::Join(Job* job, const v1::RegisterNodeRequest& request) {
   }
   node.info = request;
   node.info.clear_join_proof();
+  node.info.clear_recollection();
   job->frames.Add(request.protocols());
   node.lease.last_seen = changes_.now();
   changes_.Store(job->id);

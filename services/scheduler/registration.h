@@ -36,6 +36,7 @@ class Registration {
         changes_(*changes),
         roster_(fleet, jobs, leases, changes) {}
 
+  // The request has been checked for itself (CheckServerRequest, CheckServerOf; CheckNodeRequest).
   absl::StatusOr<v1::RegisterServerResponse> RegisterServer(
       const v1::RegisterServerRequest& request);
   absl::StatusOr<v1::RegisterNodeResponse> RegisterNode(const v1::RegisterNodeRequest& request);

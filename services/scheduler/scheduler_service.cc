@@ -37,7 +37,8 @@ Membership::Options MembershipOptions(const SchedulerService::Options& options,
           .store = store.Describe(),
           .make_key = [] { return std::string(auth::TextOf(auth::NewSecret())); },
           .token_lifetime = options.token_lifetime,
-          .servers_digest = options.servers_digest};
+          .servers_digest = options.servers_digest,
+          .first_job_number = static_cast<uint64_t>(absl::ToUnixMicros(SteadyNow()))};
 }
 
 // Moves the answer of a registration into the response of its call.

@@ -154,6 +154,7 @@ v1::MemberId FakeNode::member() const {
 void FakeNode::Take(const v1::NodeUpdate& update) {
   updates.push_back(update);
   announced.Note(update);
+  memory.Note(update);
   EXPECT_GE(update.generation(), generation);
   EXPECT_GE(update.plan_version(), plan_version);
   if (update.full()) trainers_said = false;
@@ -196,6 +197,7 @@ void ClusterTest::Start() {
   options.make_key = [] { return std::string(32, 't'); };
   options.token_clock = [this] { return now_; };
   options.servers_digest = servers_digest_;
+  options.first_job_number = first_job_;
   membership_ = std::make_unique<Membership>(options, now_);
 }
 
@@ -464,6 +466,7 @@ void ClusterTest::Undeclare(const FakeNode& node, const std::string& name) {
   *request.mutable_member() = node.member();
   request.set_generation(node.generation);
   request.add_names(name);
+  node.memory.Note(Report(request));
   auto [status, decision] = membership_->Undeclare(now_, request);
   ASSERT_TRUE(status.ok());
   Apply(std::move(decision));
@@ -473,6 +476,7 @@ void ClusterTest::Idle(const FakeNode& node) {
   v1::ReportIdleRequest request;
   *request.mutable_member() = node.member();
   request.set_generation(node.generation);
+  node.memory.Note(Report(request));
   auto [status, decision] = membership_->ReportIdle(now_, request);
   ASSERT_TRUE(status.ok());
   Apply(std::move(decision));
@@ -485,6 +489,7 @@ void ClusterTest::Fail(const FakeNode& node, const std::string& reason,
   request.set_generation(node.generation);
   request.set_reason(reason);
   if (kind.has_value()) request.set_kind(TellFailure(*kind).name);
+  node.memory.Note(Report(request));
   auto [status, decision] = membership_->ReportFailure(now_, request);
   ASSERT_TRUE(status.ok());
   Apply(std::move(decision));
@@ -605,6 +610,53 @@ void ClusterTest::Restart() {
   }
   for (auto& node : nodes_) {
     if (!node->silent) Watch(node.get());
+  }
+}
+
+void ClusterTest::RestartWithoutStore() {
+  now_ += absl::Seconds(1);
+  store_ = MemoryStore();
+  first_job_ += 1000;  // as the clock does
+  Start();
+  for (auto& server : servers_) server->watch = 0;
+  for (auto& node : nodes_) node->watch = 0;
+}
+
+absl::Status ClusterTest::ComeBack(FakeNode* node) {
+  node->info.set_former_job_id(node->job_id);
+  node->info.clear_recollection();
+  node->memory.AddTo(&node->info);
+  const absl::Status status = Register(node);
+  if (status.ok()) Watch(node);
+  return status;
+}
+
+absl::Status ClusterTest::ComeBack(FakeServer* server) {
+  server->info.set_former_server_id(server->id);
+  server->info.clear_announced();
+  server->announced.AddTo(&server->info);
+  const absl::Status status = Register(server);
+  if (status.ok()) Watch(server);
+  return status;
+}
+
+void ClusterTest::AllComeBack(absl::Duration limit) {
+  const absl::Time deadline = now_ + limit;
+  for (bool missing = true; missing;) {
+    missing = false;
+    const auto come_back = [&](auto& members) {
+      for (auto& member : members) {
+        if (member->silent || member->watch != 0) continue;
+        const absl::Status status = ComeBack(member.get());
+        EXPECT_TRUE(status.ok() || absl::IsUnavailable(status)) << status;
+        missing = missing || !status.ok();
+      }
+    };
+    come_back(nodes_);
+    come_back(servers_);
+    if (!missing) return;
+    ASSERT_LE(now_, deadline) << "a member is not let in:\n" << Reasons();
+    Pass(absl::Milliseconds(500));
   }
 }
 

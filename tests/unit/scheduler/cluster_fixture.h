@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "lib/base/failure.h"
 #include "lib/member/announced.h"
+#include "lib/member/node_memory.h"
 #include "lib/member/report.h"
 #include "services/scheduler/membership.h"
 #include "services/scheduler/store/memory_store.h"
@@ -78,6 +79,7 @@ class FakeNode {
   std::map<std::string, v1::TensorError> errors;
   std::vector<v1::NodeUpdate> updates;
   internal::NodeAnnounced announced;
+  mutable internal::NodeMemory memory;
 
   v1::MemberId member() const;
   void Take(const v1::NodeUpdate& update);
@@ -135,6 +137,13 @@ class ClusterTest : public testing::Test {
   void Pass(absl::Duration duration);
   // The scheduler is killed and started anew on the same store; members watch again.
   void Restart();
+  // The same with an empty store. No member has come back yet.
+  void RestartWithoutStore();
+  // Registers again with all that the member knows, and watches if it is let in.
+  absl::Status ComeBack(FakeNode* node);
+  absl::Status ComeBack(FakeServer* server);
+  // All that are not silent come until they are let in, for `limit` at most.
+  void AllComeBack(absl::Duration limit = absl::Seconds(1));
   v1::GetStatusResponse Status() { return membership_->GetStatus(now_, {}); }
 
   // Stores and delivers.
@@ -152,6 +161,7 @@ class ClusterTest : public testing::Test {
   std::string servers_digest_;
   v1::Protocols speaks_;  // of CPU servers; empty: they name no versions
   uint64_t next_ = 1;     // watches and incarnations
+  uint64_t first_job_ = 1;
   void Start();
 
  private:

@@ -339,7 +339,10 @@ TEST_F(MembershipTest, ReportedFailureReachesAllNodesWithReasonAndKind) {
 
 TEST_F(MembershipTest, ReportsOfAFormerGenerationAreIgnored) {
   const auto nodes = AddJob("a", 1);
-  FakeNode old = *nodes[0];
+  FakeNode old;
+  old.info = nodes[0]->info;
+  old.job_id = nodes[0]->job_id;
+  old.generation = nodes[0]->generation;
   Idle(*nodes[0]);
   ASSERT_EQ(nodes[0]->generation, 2u);
   Fail(old, "late");
