@@ -59,6 +59,7 @@ ServerMembership::ServerMembership(Cluster* cluster, std::shared_ptr<Process> pr
           .announce = [this](v1::WatchRequest* watch) { announced_.AddTo(watch); },
           .on_server = [this](const v1::ServerUpdate& update) { OnUpdate(update); },
           .on_node = nullptr,
+          .on_report = nullptr,
           .on_registered =
               [this, on_registered = std::move(on_registered)] {
                 engine_->SetServerId(ServerId(id()));
@@ -71,7 +72,10 @@ absl::StatusOr<v1::MemberId> ServerMembership::Register(Scheduler* scheduler,
                                                         const v1::MemberId* former,
                                                         absl::Duration* lease) {
   v1::RegisterServerRequest request = request_;
-  if (former != nullptr) request.set_former_server_id(former->server_id());
+  if (former != nullptr) {
+    request.set_former_server_id(former->server_id());
+    announced_.AddTo(&request);
+  }
   const auto answer =
       scheduler->Take(scheduler->membership().RegisterServer(scheduler->now(), request));
   if (!answer.ok()) return answer.status();
@@ -80,6 +84,7 @@ absl::StatusOr<v1::MemberId> ServerMembership::Register(Scheduler* scheduler,
     return absl::FailedPreconditionError("the colocated server has another number");
   }
   *lease = absl::Seconds(answer->lease_s());
+  ids_.insert(answer->server_id());
   v1::MemberId id;
   id.set_server_id(answer->server_id());
   id.set_incarnation(request_.incarnation());
@@ -285,7 +290,10 @@ absl::StatusOr<v1::MemberId> AgentHost::Register(Scheduler* scheduler, const v1:
   request.set_colocated_server_id(server_->id());
   request.set_member_key(key_);
   request.set_bandwidth_bps(cluster_->plan().bandwidth_bps);
-  if (former != nullptr) request.set_former_job_id(former->job_id());
+  if (former != nullptr) {
+    request.set_former_job_id(former->job_id());
+    memory_.AddTo(&request);
+  }
   const auto answer =
       scheduler->Take(scheduler->membership().RegisterNode(scheduler->now(), request));
   if (!answer.ok()) return answer.status();
@@ -317,9 +325,14 @@ void AgentHost::JoinAsNode() {
           .on_node =
               [this](const v1::NodeUpdate& update) {
                 announced_.Note(update);
+                memory_.Note(update);
+                if (auto failure = memory_.Unconfirmed(); update.full() && failure.has_value()) {
+                  session_->Send(*std::move(failure));
+                }
                 OnUpdate(update);
                 agent_->OnUpdate(update);
               },
+          .on_report = [this](const Report& report) { memory_.Note(report); },
           .on_registered =
               [this] {
                 process_->Trace(absl::StrFormat("is node %d with server %d", node_, server_->id()));
@@ -356,9 +369,11 @@ void AgentHost::OnUpdate(const v1::NodeUpdate& update) {
   if (!change.servers.empty() && cluster_->on_change) cluster_->on_change(change);
 }
 
-bool AgentHost::IsNamed(uint32_t server, PartitionId partition) const {
+bool AgentHost::IsNamed(const std::set<uint32_t>& server, PartitionId partition) const {
   const auto known = named_.find({partition.tensor().value(), partition.index()});
-  return known == named_.end() || known->second.contains(server);
+  return known == named_.end() || std::any_of(server.begin(), server.end(), [&known](uint32_t id) {
+           return known->second.contains(id);
+         });
 }
 
 void AgentHost::Fail(const absl::Status& why) {

@@ -15,6 +15,7 @@
 #include "lib/base/types.h"
 #include "lib/client/operations.h"
 #include "lib/client/reader.h"
+#include "lib/member/node_memory.h"
 #include "lib/server/summation_member.h"
 #include "lib/summation/engine.h"
 #include "services/worker_agent/agent.h"
@@ -49,6 +50,8 @@ class ServerMembership {
   void Drain();
   bool drained() const { return drained_; }
   uint32_t id() const { return session_->id().server_id(); }
+  // All that it has had: links under a former number may still be open.
+  const std::set<uint32_t>& ids() const { return ids_; }
 
  private:
   absl::StatusOr<v1::MemberId> Register(Scheduler* scheduler, const v1::MemberId* former,
@@ -61,6 +64,7 @@ class ServerMembership {
   v1::RegisterServerRequest request_;
   internal::ServerAnnounced announced_;
   std::shared_ptr<Session> session_;
+  std::set<uint32_t> ids_;
   bool drained_ = false;
 };
 
@@ -71,6 +75,7 @@ class CpuServer {
   const std::shared_ptr<Process>& process() const { return process_; }
   Engine* engine() const { return engine_.get(); }
   uint32_t id() const { return member_->id(); }
+  const std::set<uint32_t>& ids() const { return member_->ids(); }
   // SIGTERM: drains, and ends when the scheduler has moved its partitions.
   void Drain();
   bool ended() const { return ended_; }  // the process has ended by itself
@@ -97,8 +102,9 @@ class AgentHost {
   Agent* agent() const { return agent_.get(); }
   Engine* engine() const { return engine_.get(); }
   uint32_t server_id() const { return server_ == nullptr ? 0 : server_->id(); }
+  const std::set<uint32_t>& server_ids() const { return server_->ids(); }
   // This node has been told that the server owns the partition, or will.
-  bool IsNamed(uint32_t server, PartitionId partition) const;
+  bool IsNamed(const std::set<uint32_t>& server, PartitionId partition) const;
   // The job and its generation: no two generations of a run have both numbers.
   // The generation has failed on this node, and not for lack of an owner's word within a lease.
   bool OwnersHaveDecided(const GenerationId& generation) const;
@@ -134,6 +140,7 @@ class AgentHost {
   std::unique_ptr<Reports> reports_;
   v1::RegisterNodeResponse registration_;
   internal::NodeAnnounced announced_;
+  internal::NodeMemory memory_;
   bool failed_ = false;
   // By partition, all servers of which the node has been told.
   std::map<std::pair<uint32_t, uint32_t>, std::set<uint32_t>> named_;

@@ -74,15 +74,17 @@ Scheduler::Scheduler(std::shared_ptr<Process> process, Network* network, SimStor
       network_(network),
       store_(store),
       number_(++store->leader),
-      membership_({.lease = options.lease,
-                   .react_to_stragglers = true,
-                   .version = "simulated",
-                   .store = "simulated",
-                   .make_key = [world = process_->world()] { return world->random().Key(); },
-                   .token_lifetime = absl::Hours(1),
-                   .token_clock = [world = process_->world()] { return world->Now(); },
-                   .servers_digest = {}},
-                  process_->Now()) {}
+      membership_(
+          {.lease = options.lease,
+           .react_to_stragglers = true,
+           .version = "simulated",
+           .store = "simulated",
+           .make_key = [world = process_->world()] { return world->random().Key(); },
+           .token_lifetime = absl::Hours(1),
+           .token_clock = [world = process_->world()] { return world->Now(); },
+           .servers_digest = {},
+           .first_job_number = static_cast<uint64_t>(absl::ToUnixMicros(process_->world()->Now()))},
+          process_->Now()) {}
 
 absl::Status Scheduler::Start() {
   const std::vector<StoreEntry> entries(store_->entries.begin(), store_->entries.end());
@@ -379,6 +381,7 @@ void Session::Send(Report report) {
 void Session::SendNext() {
   if (sending_ || reports_.empty() || epoch_ == 0 || registering_ || left_) return;
   sending_ = true;
+  if (!std::exchange(noted_, true) && hooks_.on_report) hooks_.on_report(reports_.front());
   Call(
       kCallTimeout,
       [report = reports_.front(), id = id_](Scheduler* scheduler) {
@@ -413,6 +416,7 @@ void Session::SendNext() {
         }
         const Report report = std::move(self->reports_.front());
         self->reports_.pop_front();
+        self->noted_ = false;
         const bool late = absl::IsFailedPrecondition(status) || absl::IsAborted(status);
         if (!status.ok() && !late && !std::holds_alternative<v1::ReportFailureRequest>(report)) {
           const uint32_t generation =

@@ -36,6 +36,11 @@ class SimStore final {
   uint64_t leader = 0;
   // The content that a scheduler finds after a loss of power: without the last `lost` batches.
   void LosePower(size_t lost);
+  // An empty store, as of a scheduler without a disk.
+  void LoseAll() {
+    entries.clear();
+    undo_.clear();
+  }
   std::map<std::string, std::string> entries;
 
   absl::Status Apply(uint64_t leader, std::span<const StoreWrite> writes);
@@ -124,6 +129,7 @@ class Session : public std::enable_shared_from_this<Session> {
     std::function<void(v1::WatchRequest*)> announce;
     std::function<void(const v1::ServerUpdate&)> on_server;  // null for a node
     std::function<void(const v1::NodeUpdate&)> on_node;      // null for a server
+    std::function<void(const Report&)> on_report;            // about to be sent; null for a server
     std::function<void()> on_registered;                     // the first time
     std::function<void(const absl::Status&)> on_fatal;
   };
@@ -170,6 +176,7 @@ class Session : public std::enable_shared_from_this<Session> {
   uint64_t heard_ = 0;  // the number of the scheduler that has answered last
   std::deque<Report> reports_;
   bool sending_ = false;
+  bool noted_ = false;  // on_report has been called for the first
 };
 
 }  // namespace addend::simulation

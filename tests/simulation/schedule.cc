@@ -25,7 +25,8 @@ constexpr const char* kNames[] = {"kill a server",      "add a server",
                                   "stop a rank",        "reset connections",
                                   "cut a path",         "slow down",
                                   "forge a result",     "end at a result",
-                                  "late result",        "leave"};
+                                  "late result",        "leave",
+                                  "lose the store"};
 static_assert(std::size(kNames) == static_cast<size_t>(Fault::Kind::kCount));
 
 TensorSetting DrawTensor(Random* random, size_t number) {
@@ -99,7 +100,8 @@ Schedule Draw(uint64_t seed, bool power_loss) {
   if (random.OneIn(4)) plan.memory_limit_bytes = random.Between(1000, 4 * bytes);
   plan.promises_too_much = random.OneIn(2);
   // Some kinds of faults only, some more often.
-  uint64_t weights[static_cast<size_t>(Fault::Kind::kCount)];
+  // The store is lost with a scheduler, if at all.
+  uint64_t weights[static_cast<size_t>(Fault::Kind::kForgetAll)];
   for (size_t kind = 0; kind < std::size(weights); ++kind) {
     weights[kind] = random.OneIn(2) ? 0 : uint64_t{1} << random.Below(4);
     // Writes are lost once: members have to come back before a scheduler knows what was lost.
@@ -187,6 +189,12 @@ Schedule Draw(uint64_t seed, bool power_loss) {
     if (job.ranks() == 1 || !random.OneIn(3)) continue;
     for (TensorSetting& tensor : job.tensors) {
       if (random.OneIn(2)) DrawParticipants(&random, job, &tensor);
+    }
+  }
+  if (random.OneIn(4)) {
+    for (Fault& fault : schedule.faults) {
+      const bool ends = fault.kind == Fault::Kind::kKillScheduler;
+      if (ends && random.OneIn(2)) fault.kind = Fault::Kind::kForgetAll;
     }
   }
   return schedule;

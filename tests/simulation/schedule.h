@@ -36,6 +36,7 @@ struct Fault {
     kEndAtResult,
     kLateResult,
     kLeave,
+    kForgetAll,
     kCount
   };
   absl::Duration at;

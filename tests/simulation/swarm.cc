@@ -224,6 +224,7 @@ class Story final {
         cluster_.store()->next = fault.silent ? SimStore::Next::kBefore : SimStore::Next::kAfter;
         return;
       case Fault::Kind::kPowerLoss:
+      case Fault::Kind::kForgetAll:
       case Fault::Kind::kKillScheduler:
         if (cluster_.place()->scheduler == nullptr) return;
         Note(fault, "");
@@ -233,6 +234,7 @@ class Story final {
           cluster_.oracle()->ExcuseAll("the store has lost writes");
           cluster_.store()->LosePower(1 + fault.a % 2);
         }
+        if (fault.kind == Fault::Kind::kForgetAll) cluster_.store()->LoseAll();
         return StartSchedulerAfter(fault.lasts);
       case Fault::Kind::kStopScheduler:
         if (cluster_.place()->scheduler == nullptr) return;
@@ -327,17 +329,17 @@ class Story final {
     if (node == nullptr) return;
     const std::vector<FrameHeader> last = cluster_.network()->LastResults(*node->process());
     bool forged = false;
-    const auto forge = [&](uint32_t id, const Process& server) {
+    const auto forge = [&](const std::set<uint32_t>& ids, const Process& server) {
       std::vector<FrameHeader> foreign;
       std::copy_if(last.begin(), last.end(), std::back_inserter(foreign),
-                   [&](const auto& header) { return !node->IsNamed(id, header.partition); });
-      if (id == 0 || foreign.empty()) return;
+                   [&](const auto& header) { return !node->IsNamed(ids, header.partition); });
+      if (ids.empty() || foreign.empty()) return;
       forged |= cluster_.network()->Forge(server, *node->process(), foreign);
     };
-    for (const auto& server : cluster_.servers()) forge(server->id(), *server->process());
+    for (const auto& server : cluster_.servers()) forge(server->ids(), *server->process());
     for (uint32_t other = 0; other < job->nodes; ++other) {
       const auto& agent = cluster_.agent(job, other);
-      if (agent != nullptr) forge(agent->server_id(), *agent->process());
+      if (agent != nullptr) forge(agent->server_ids(), *agent->process());
     }
     if (forged) Note(fault, node->process()->name());
   }
