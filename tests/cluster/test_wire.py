@@ -19,30 +19,30 @@ def answer_to(port, data):
         return wire.receive_exactly(connection, 1 << 20)
 
 
-HELLO = wire.encode(type=wire.HELLO, job=1, generation=1, payload_bytes=40, uncompressed_bytes=40) + bytes(40)
+def bad_frames(job):
+    """By name: the bytes of a link to the job's server, and a word of the reason for which it closes the link."""
+    hello = wire.encode(type=wire.HELLO, job=job, generation=1, payload_bytes=40, uncompressed_bytes=40) + bytes(40)
+    proof = wire.encode(type=wire.PROOF, job=job, generation=1, payload_bytes=32, uncompressed_bytes=32) + bytes(32)
+    return {
+        "another version": (struct.pack("<IH", wire.MAGIC, 99) + hello[6:], "version 99"),
+        "no frame at all": (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" + bytes(96), "magic"),
+        "a wrong checksum": (hello[:60] + b"\xff" + hello[61:], "checksum"),
+        "an unknown type": (wire.encode(type=77) + bytes(64), "type"),
+        "a huge payload": (wire.encode(type=wire.CONTRIBUTION, payload_bytes=0xFFFFFFFF), "payload"),
+        "a wrong proof": (hello + proof, "token"),
+        "a proof without a hello": (proof, "PROOF"),
+        "a contribution before the hello": (wire.encode(type=wire.CONTRIBUTION, job=job, generation=1, payload_bytes=4) + bytes(4), "HELLO"),
+        "a bundle before the hello": (wire.encode(type=wire.BUNDLE, detail=1, payload_bytes=96) + hello[:96], "HELLO"),
+    }
 
 
-BAD_FRAMES = {
-    "another version": (struct.pack("<IH", wire.MAGIC, 99) + HELLO[6:], "version 99"),
-    "no frame at all": (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" + bytes(96), "magic"),
-    "a wrong checksum": (HELLO[:60] + b"\xff" + HELLO[61:], "checksum"),
-    "an unknown type": (wire.encode(type=77) + bytes(64), "type"),
-    "a huge payload": (wire.encode(type=wire.CONTRIBUTION, payload_bytes=0xFFFFFFFF), "payload"),
-    "a wrong proof": (HELLO + wire.encode(type=wire.PROOF, job=1, generation=1, payload_bytes=32, uncompressed_bytes=32) + bytes(32), "token"),
-    "a proof without a hello": (wire.encode(type=wire.PROOF, job=1, generation=1, payload_bytes=32, uncompressed_bytes=32) + bytes(32), "PROOF"),
-    "a contribution before the hello": (
-        wire.encode(type=wire.CONTRIBUTION, job=1, generation=1, payload_bytes=4) + bytes(4), "HELLO"),
-    "a bundle before the hello": (wire.encode(type=wire.BUNDLE, detail=1, payload_bytes=96) + HELLO[:96], "HELLO"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_FRAMES)
+@pytest.mark.parametrize("name", bad_frames(1))
 def test_bad_frame_closes_its_own_connection_only(tmp_path, name):
-    data, words = BAD_FRAMES[name]
     with Cluster(tmp_path, nodes=2, cpu_servers=1) as cluster:
         ranks = cluster.start_ranks("steps.py", {"steps": 300, "gate": "running"})
         ranks.wait_at("running")
         server = cluster.servers[0]
+        data, words = bad_frames(cluster.addendctl("jobs")[0]["job_id"])[name]
         reply = answer_to(server.ports["data"], data)
         if name == "another version":
             assert len(reply) >= wire.HEADER.size
