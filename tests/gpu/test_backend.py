@@ -37,3 +37,4 @@ def test_fully_sharded_data_parallel_trains(tmp_path, nodes, local_size):
     for result in results:
         assert result == results[0]
         assert result["hsdp"] == pytest.approx(result["fsdp"], rel=1e-3, abs=1e-3)
+        assert result.get("hook", result["fsdp"]) == pytest.approx(result["fsdp"], rel=1e-3, abs=1e-3)

@@ -134,21 +134,27 @@ def collectives():
 
 
 def fsdp():
-    """FSDP2 over all ranks, and over the ranks of a node with replicas on two nodes."""
+    """FSDP2 over all ranks, and over the ranks of a node with replicas on two nodes: by a mesh, and by Addend's hook."""
     try:
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.fsdp import FSDPModule, fully_shard
     except ImportError as error:
         return {"missing": str(error)}
     batches = [values_of(torch.float32, (16, 64), step) for step in range(6)]
     found = {}
-    for title, shape, names in (("fsdp", (SIZE,), ("shard",)), ("hsdp", (2, SIZE // 2), ("replicate", "shard"))):
-        mesh = init_device_mesh(DEVICE.type, shape, mesh_dim_names=names)
+    whole = init_device_mesh(DEVICE.type, (SIZE,), mesh_dim_names=("shard",))
+    both = init_device_mesh(DEVICE.type, (2, SIZE // 2), mesh_dim_names=("replicate", "shard"))
+    for title, mesh in (("fsdp", whole), ("hsdp", both), ("hook", both["shard"])):
+        if title == "hook" and not hasattr(FSDPModule, "set_all_reduce_hook"):
+            continue  # from PyTorch 2.7 on
         model = net().to(DEVICE)
         for part in model:
             if isinstance(part, nn.Linear):
                 fully_shard(part, mesh=mesh)
         fully_shard(model, mesh=mesh)
+        for module in model.modules():
+            if title == "hook" and isinstance(module, FSDPModule):
+                module.set_all_reduce_hook(hvd.replica_hook(module))
         train(model, batches, DEVICE)
         found[title] = [one.full_tensor().detach().cpu().sum().item() for one in model.parameters()]
     return found
