@@ -116,7 +116,7 @@ def test_a_job_gets_the_agent_as_a_native_sidecar(inject):
     env = environment(agent)
     assert env["ADDEND_SCHEDULER"] == "sched:7070"
     assert env["ADDEND_JOB"] == "$(POD_NAMESPACE).digits" and env["POD_NAMESPACE"] == field("metadata.namespace")
-    assert list(env).index("POD_NAMESPACE") < list(env).index("ADDEND_JOB")  # Kubernetes expands earlier ones only
+    assert list(env).index("POD_NAMESPACE") < list(env).index("ADDEND_JOB")  # Kubernetes expands earlier variables only
     assert env["ADDEND_NUM_NODES"] == "4" and env["ADDEND_LOCAL_SIZE"] == "8"
     assert env["ADDEND_NODE_RANK"] == COMPLETION_INDEX
     assert env["ADDEND_SOCKET_MODE"] == "0660"
@@ -206,7 +206,7 @@ def test_replicas_of_a_jobset_number_their_nodes_one_after_the_other(inject):
     assert env["JOBSET_JOB_INDEX"] == field("metadata.labels['jobset.sigs.k8s.io/job-index']")
     assert env["ADDEND_NODE_RANK_BASE"] == "$(JOBSET_JOB_INDEX)*3"
     names = [variable["name"] for variable in agent["env"]]
-    assert names.index("JOBSET_JOB_INDEX") < names.index("ADDEND_NODE_RANK_BASE")  # Kubernetes expands earlier ones only
+    assert names.index("JOBSET_JOB_INDEX") < names.index("ADDEND_NODE_RANK_BASE")  # Kubernetes expands earlier variables only
     assert evaluation == yaml.safe_load(JOBSET)["spec"]["replicatedJobs"][1]
 
 
@@ -235,6 +235,134 @@ def test_workers_without_a_master_begin_at_0(inject):
     [document] = documents(inject(yaml.safe_dump(document)))
     env = environment(sidecar(document["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]))
     assert env["ADDEND_NUM_NODES"] == "3" and "ADDEND_NODE_RANK_BASE" not in env
+
+
+MPI = """\
+apiVersion: kubeflow.org/v2beta1
+kind: MPIJob
+metadata: {name: mpi}
+spec:
+  slotsPerWorker: 4
+  mpiReplicaSpecs:
+    Launcher:
+      replicas: 1
+      template: {spec: {containers: [{name: mpirun, image: t}]}}
+    Worker:
+      replicas: 3
+      template: {spec: {containers: [{name: worker, image: t}]}}
+"""
+
+
+def test_the_workers_of_an_mpijob_are_nodes_and_its_launcher_is_not(inject):
+    [document] = documents(inject(MPI))
+    specs = document["spec"]["mpiReplicaSpecs"]
+    env = environment(sidecar(specs["Worker"]["template"]["spec"]))
+    assert (env["ADDEND_NUM_NODES"], env["ADDEND_LOCAL_SIZE"]) == ("3", "4")
+    assert env["ADDEND_NODE_RANK"] == field("metadata.labels['training.kubeflow.org/replica-index']")
+    assert specs["Launcher"] == yaml.safe_load(MPI)["spec"]["mpiReplicaSpecs"]["Launcher"]
+    assert "runLauncherAsWorker: false" in refusal(inject(MPI.replace("slotsPerWorker: 4", "runLauncherAsWorker: true")))
+
+
+GROUPS = """\
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata: {name: lws}
+spec:
+  replicas: 2
+  leaderWorkerTemplate:
+    size: 4
+    leaderTemplate: {spec: {containers: [{name: leader, image: t}]}}
+    workerTemplate: {metadata: {labels: {a: b}}, spec: {containers: [{name: worker, image: t}]}}
+"""
+
+
+def test_each_group_of_a_leaderworkerset_is_a_job(inject):
+    [document] = documents(inject(GROUPS))
+    parts = document["spec"]["leaderWorkerTemplate"]
+    for part in ("leaderTemplate", "workerTemplate"):
+        agent = sidecar(parts[part]["spec"])
+        env = environment(agent)
+        assert env["ADDEND_NUM_NODES"] == "4"
+        assert env["ADDEND_NODE_RANK"] == field("metadata.labels['leaderworkerset.sigs.k8s.io/worker-index']")
+        assert env["ADDEND_JOB"] == "$(POD_NAMESPACE).lws-$(LWS_GROUP_INDEX)"
+        assert env["LWS_GROUP_INDEX"] == field("metadata.labels['leaderworkerset.sigs.k8s.io/group-index']")
+        names = [variable["name"] for variable in agent["env"]]
+        assert names.index("LWS_GROUP_INDEX") < names.index("ADDEND_JOB")  # Kubernetes expands earlier variables only
+    [document] = documents(inject(GROUPS.replace("replicas: 2", "replicas: 1")))
+    env = environment(sidecar(document["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]))
+    assert env["ADDEND_JOB"] == "$(POD_NAMESPACE).lws"
+
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: one
+  labels: {addend.io/inject: "true"}
+spec: {containers: [{name: trainer, image: t, resources: {limits: {nvidia.com/gpu: 2}}}]}
+"""
+
+
+def test_a_marked_pod_is_a_node(inject):
+    env = environment(sidecar(documents(inject(POD))[0]["spec"]))
+    assert (env["ADDEND_NUM_NODES"], env["ADDEND_NODE_RANK"], env["ADDEND_LOCAL_SIZE"]) == ("1", "0", "2")
+    of_three = POD.replace("name: one", "name: one\n  annotations: {addend.io/num-nodes: \"3\", addend.io/node-rank: \"2\", addend.io/job: both}")
+    env = environment(sidecar(documents(inject(of_three))[0]["spec"]))
+    assert (env["ADDEND_NUM_NODES"], env["ADDEND_NODE_RANK"], env["ADDEND_JOB"]) == ("3", "2", "$(POD_NAMESPACE).both")
+    assert "from 0 to 2" in refusal(inject(of_three.replace("node-rank: \"2\"", "node-rank: \"3\"")))
+    assert "needs its rank" in refusal(inject(of_three.replace(", addend.io/node-rank: \"2\"", "")))
+
+
+@pytest.mark.parametrize("kind,api,words", [
+    ("TrainJob", "trainer.kubeflow.org/v1alpha1", "runtimeRef"),
+    ("RayJob", "ray.io/v1", "no rank before Ray starts"),
+])
+def test_objects_whose_pods_cannot_be_nodes_are_refused_with_a_way_out(inject, kind, api, words):
+    assert words in refusal(inject(f"apiVersion: {api}\nkind: {kind}\nmetadata: {{name: a}}\nspec: {{}}\n"))
+
+
+def test_the_agent_gets_certificates_and_the_jobs_secret(inject):
+    pod = pod_of_job(documents(inject(JOB, "--agent-tls-secret=certs", "--agent-tls-server-name=members", "--job-secret=ours"))[0])
+    agent = sidecar(pod)
+    env = environment(agent)
+    assert env["ADDEND_INSECURE"] == "false" and env["ADDEND_TLS_SERVER_NAME"] == "members"
+    files = {env[name] for name in ("ADDEND_TLS_CERT", "ADDEND_TLS_KEY", "ADDEND_TLS_CA", "ADDEND_JOB_SECRET_FILE")}
+    assert files == {"/etc/addend/tls/tls.crt", "/etc/addend/tls/tls.key", "/etc/addend/tls/ca.crt", "/etc/addend/secret/secret"}
+    assert {(mount["name"], mount["mountPath"]) for mount in agent["volumeMounts"]} >= {
+        ("addend-tls", "/etc/addend/tls"), ("addend-secret", "/etc/addend/secret")}
+    secrets = {volume["name"]: volume["secret"] for volume in pod["volumes"] if "secret" in volume}
+    assert all(mount["readOnly"] is True for mount in agent["volumeMounts"] if mount["name"] in secrets)
+    # As the chart mounts them: the group of the agent's image may read.
+    assert secrets == {"addend-tls": {"secretName": "certs", "defaultMode": 0o440}, "addend-secret": {"secretName": "ours", "defaultMode": 0o440}}
+    assert not any(mount["name"].startswith("addend-t") for mount in pod["containers"][0]["volumeMounts"]), "not the trainers'"
+
+
+# ---- as a KRM function ----
+def resource_list(*items, **options):
+    return yaml.safe_dump({"apiVersion": "config.kubernetes.io/v1", "kind": "ResourceList", "items": [yaml.safe_load(item) for item in items],
+                           "functionConfig": {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "addend"}, "data": options}})
+
+
+MARKED = JOB.replace("metadata: {name: digits}", "metadata: {name: digits, annotations: {addend.io/inject: \"true\"}}")
+
+
+def test_kustomize_gets_its_list_back_with_the_marked_jobs_injected(inject):
+    cron = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: backup}\nspec: {template: {spec: {containers: [{name: a, image: a}]}}}\n"
+    options = {"scheduler": "other:7070", "model-bytes": "1GB", "agent-cpu": "3", "job-secret": "ours"}
+    answer = yaml.safe_load(inject(resource_list(MARKED, cron, **options)).stdout)
+    assert (answer["kind"], answer["apiVersion"]) == ("ResourceList", "config.kubernetes.io/v1")
+    training, backup = answer["items"]
+    agent = sidecar(pod_of_job(training))
+    assert environment(agent)["ADDEND_SCHEDULER"] == "other:7070" and agent["resources"]["requests"]["cpu"] == "3"
+    assert "addend-secret" in {volume["name"] for volume in pod_of_job(training)["volumes"]}
+    assert backup == yaml.safe_load(cron), "a Job that trains nothing"
+    assert any("becomes job NAMESPACE.digits: 4 nodes" in one["message"] and one["severity"] == "info" for one in answer["results"])
+
+
+def test_options_of_the_function_are_checked(inject):
+    assert "knows no option 'scheduller'" in refusal(inject(resource_list(MARKED, scheduller="a:1")))
+    assert "model-bytes" in refusal(inject(resource_list(MARKED, **{"model-bytes": "much"})))
+    assert "local-size must be a number" in refusal(inject(resource_list(MARKED, **{"local-size": "two"})))
 
 
 def test_without_the_models_size_the_memory_is_a_reported_guess(inject):

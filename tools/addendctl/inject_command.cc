@@ -10,14 +10,18 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "lib/base/fd.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/units.h"
 #include "lib/base/version.h"
 #include "lib/rpc/local_address.h"
 #include "tools/addendctl/memory_need.h"
@@ -51,6 +55,34 @@ struct SidecarValues {
   uint32_t num_nodes, local_size;
 };
 
+// A Secret that the sidecar mounts, and the variables that name its files. As the chart has them.
+struct Credentials {
+  std::string secret;
+  std::string volume;
+  std::string path;
+  std::vector<std::pair<std::string, std::string>> variables;
+};
+
+std::vector<Credentials> CredentialsOf(const InjectQuestion& question) {
+  std::vector<Credentials> all;
+  if (!question.tls_secret.empty()) {
+    all.push_back({question.tls_secret,
+                   "addend-tls",
+                   "/etc/addend/tls",
+                   {{"ADDEND_TLS_CERT", "/etc/addend/tls/tls.crt"},
+                    {"ADDEND_TLS_KEY", "/etc/addend/tls/tls.key"},
+                    {"ADDEND_TLS_CA", "/etc/addend/tls/ca.crt"},
+                    {"ADDEND_TLS_SERVER_NAME", question.tls_server_name}}});
+  }
+  if (!question.job_secret.empty()) {
+    all.push_back({question.job_secret,
+                   "addend-secret",
+                   "/etc/addend/secret",
+                   {{"ADDEND_JOB_SECRET_FILE", "/etc/addend/secret/secret"}}});
+  }
+  return all;
+}
+
 // Ignores comments, which may mention placeholders.
 bool HasPlaceholder(const std::string& text) {
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -59,13 +91,21 @@ bool HasPlaceholder(const std::string& text) {
   return false;
 }
 
-absl::StatusOr<YAML::Node> Sidecar(const SidecarValues& values, const TrainingPods& pods) {
+YAML::Node Named(const std::string& name, const char* key, const std::string& value) {
+  YAML::Node node;
+  node["name"] = name;
+  node[key] = value;
+  return node;
+}
+
+absl::StatusOr<YAML::Node> Sidecar(const SidecarValues& values, const TrainingPods& pods,
+                                   const std::vector<Credentials>& credentials, bool tls) {
   const std::string text =
       absl::StrReplaceAll(kSidecarYaml, {{"{{ .image }}", values.image},
                                          {"{{ .pullPolicy }}", "IfNotPresent"},
                                          {"{{ .scheduler }}", values.scheduler},
                                          {"{{ .job }}", "$(POD_NAMESPACE)." + values.job},
-                                         {"{{ .insecure }}", "true"},
+                                         {"{{ .insecure }}", tls ? "false" : "true"},
                                          {"{{ .numNodes }}", std::to_string(values.num_nodes)},
                                          {"{{ .localSize }}", std::to_string(values.local_size)},
                                          {"{{ .nodeRank }}", pods.node_rank},
@@ -83,6 +123,13 @@ absl::StatusOr<YAML::Node> Sidecar(const SidecarValues& values, const TrainingPo
   variables.push_back(YAML::Load(kNamespace));
   for (const std::string& variable : pods.variables) variables.push_back(YAML::Load(variable));
   for (const YAML::Node& variable : sidecar["env"]) variables.push_back(variable);
+  for (const Credentials& one : credentials) {
+    for (const auto& [name, value] : one.variables)
+      variables.push_back(Named(name, "value", value));
+    YAML::Node mount = Named(one.volume, "mountPath", one.path);
+    mount["readOnly"] = YAML::Load("true");
+    sidecar["volumeMounts"].push_back(mount);
+  }
   sidecar["env"] = variables;
   return sidecar;
 }
@@ -135,7 +182,8 @@ YAML::Node MapAt(YAML::Node parent, const char* key) {
   return parent[key];
 }
 
-void Extend(YAML::Node pod_template, const YAML::Node& sidecar, const std::string& pull_secret) {
+void Extend(YAML::Node pod_template, const YAML::Node& sidecar, const std::string& pull_secret,
+            const std::vector<Credentials>& credentials) {
   // By this label the chart's monitors find sidecars; its admission policy leaves the pods alone.
   MapAt(MapAt(pod_template, "metadata"), "labels")["addend.io/inject"] = YAML::Load(R"("true")");
   YAML::Node spec = pod_template["spec"];
@@ -145,6 +193,13 @@ void Extend(YAML::Node pod_template, const YAML::Node& sidecar, const std::strin
     Append(container, "volumeMounts", YAML::Load("{name: addend-run, mountPath: /run/addend}"));
   }
   Append(spec, "volumes", YAML::Load("{name: addend-run, emptyDir: {}}"));
+  for (const Credentials& one : credentials) {
+    YAML::Node volume;
+    volume["name"] = one.volume;
+    volume["secret"]["secretName"] = one.secret;
+    volume["secret"]["defaultMode"] = YAML::Load("0440");
+    Append(spec, "volumes", volume);
+  }
   if (!pull_secret.empty() && !HasNamed(spec["imagePullSecrets"], pull_secret)) {
     YAML::Node secret;
     secret["name"] = pull_secret;
@@ -173,7 +228,7 @@ absl::Status InjectWorkload(const InjectQuestion& question, const Workload& work
   const uint32_t local_size = LocalSize(question, workload);
   SidecarValues values{.image = question.image,
                        .scheduler = question.scheduler,
-                       .job = job,
+                       .job = job + workload.job_suffix,
                        .cpu = question.cpu,
                        .cpu_limit = question.cpu_limit,
                        .memory = question.memory,
@@ -195,11 +250,14 @@ absl::Status InjectWorkload(const InjectQuestion& question, const Workload& work
   }
   for (const TrainingPods& pods : workload.pods) {
     ADDEND_RETURN_IF_ERROR(CheckPod(pods.pod_template["spec"], refuse));
-    ADDEND_ASSIGN_OR_RETURN(const YAML::Node sidecar, Sidecar(values, pods));
-    Extend(pods.pod_template, sidecar, question.pull_secret);
+    const std::vector<Credentials> credentials = CredentialsOf(question);
+    ADDEND_ASSIGN_OR_RETURN(
+        const YAML::Node sidecar,
+        Sidecar(values, pods, credentials, /*tls=*/!question.tls_secret.empty()));
+    Extend(pods.pod_template, sidecar, question.pull_secret, credentials);
   }
   notes->push_back(absl::StrFormat("%s %s becomes job NAMESPACE.%s: %d node%s with %d rank%s each",
-                                   workload.kind, workload.name, job, workload.num_nodes,
+                                   workload.kind, workload.name, values.job, workload.num_nodes,
                                    workload.num_nodes == 1 ? "" : "s", local_size,
                                    local_size == 1 ? "" : "s"));
   if (question.model_bytes == 0 && question.memory.empty()) {
@@ -241,6 +299,97 @@ absl::StatusOr<std::string> InjectDocument(const InjectQuestion& question,
   }
 }
 
+absl::StatusOr<InjectQuestion> Completed(InjectQuestion question, std::vector<std::string>* notes) {
+  ADDEND_ASSIGN_OR_RETURN(const HostPort first, ParseHostPort(question.scheduler.substr(
+                                                    0, question.scheduler.find(','))));
+  if (IsLoopback(first.host)) {
+    notes->push_back(
+        absl::StrFormat("the agents look for the scheduler at %s, the chart's in the namespace "
+                        "addend; if it is elsewhere, give --scheduler=HOST:PORT as pods reach it",
+                        kSchedulerOfChart));
+    question.scheduler = kSchedulerOfChart;
+  }
+  return question;
+}
+
+// The options of a KRM function, by the names of the flags.
+absl::Status TakeOptions(const YAML::Node& config, const Refuse& refuse, InjectQuestion* question) {
+  const std::map<std::string, std::string*> texts = {
+      {"scheduler", &question->scheduler},
+      {"job", &question->job},
+      {"image", &question->image},
+      {"agent-cpu", &question->cpu},
+      {"agent-cpu-limit", &question->cpu_limit},
+      {"agent-memory", &question->memory},
+      {"image-pull-secret", &question->pull_secret},
+      {"agent-tls-secret", &question->tls_secret},
+      {"agent-tls-server-name", &question->tls_server_name},
+      {"job-secret", &question->job_secret},
+      {"replicated-job", &question->replicated_job}};
+  if (!config.IsDefined() || !config.IsMap() || !config["data"]) return absl::OkStatus();
+  for (const auto& entry : config["data"]) {
+    const std::string name = entry.first.as<std::string>("");
+    const std::string value = entry.second.as<std::string>("");
+    const auto text = texts.find(name);
+    std::string why;
+    ByteSize bytes;
+    if (text != texts.end()) {
+      *text->second = value;
+    } else if (name == "model-bytes") {
+      if (!AbslParseFlag(value, &bytes, &why)) return refuse(entry.second, "model-bytes: " + why);
+      question->model_bytes = bytes.bytes;
+    } else if (name == "local-size") {
+      if (!absl::SimpleAtoi(value, &question->local_size)) {
+        return refuse(entry.second, "local-size must be a number");
+      }
+    } else {
+      return refuse(entry.first, absl::StrFormat("addendctl inject knows no option '%s'", name));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool HoldsResourceList(const std::string& text) {
+  try {
+    const YAML::Node node = YAML::Load(text);
+    return node.IsMap() && node["kind"] && node["kind"].as<std::string>("") == "ResourceList";
+  } catch (const YAML::Exception&) {
+    return false;  // whoever reads it says why
+  }
+}
+
+// The marked objects of the list become training jobs, and all others stay: a kustomization has
+// everything that its user applies.
+absl::StatusOr<std::string> InjectResourceList(InjectQuestion question, const std::string& text,
+                                               std::vector<std::string>* notes) {
+  const Refuse refuse = [&](const YAML::Node& node, const std::string& why) {
+    const int line = std::max(node.IsDefined() ? node.Mark().line : 0, 0);
+    return absl::InvalidArgumentError(absl::StrFormat("%s:%d: %s", question.file, line + 1, why));
+  };
+  try {
+    YAML::Node list = YAML::Load(text);
+    ADDEND_RETURN_IF_ERROR(TakeOptions(list["functionConfig"], refuse, &question));
+    ADDEND_ASSIGN_OR_RETURN(const InjectQuestion completed, Completed(question, notes));
+    for (YAML::Node item : list["items"]) {
+      if (!IsMarked(item) || !IsWorkload(item)) continue;
+      ADDEND_ASSIGN_OR_RETURN(const Workload workload,
+                              ReadWorkload(item, completed.replicated_job, refuse));
+      ADDEND_RETURN_IF_ERROR(InjectWorkload(completed, workload, refuse, item, notes));
+    }
+    for (const std::string& note : *notes) {
+      YAML::Node result;
+      result["message"] = note;
+      result["severity"] = "info";
+      Append(list, "results", result);
+    }
+    return WriteYaml(list);
+  } catch (const YAML::Exception& error) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s:%d: this is not YAML that can be read: %s", question.file,
+                        std::max(error.mark.line, 0) + 1, error.msg));
+  }
+}
+
 absl::StatusOr<std::string> ReadAll(const std::string& file) {
   const UniqueFd opened(file == "-" ? ::dup(STDIN_FILENO)
                                     : ::open(file.c_str(), O_RDONLY | O_CLOEXEC));
@@ -257,27 +406,20 @@ absl::StatusOr<std::string> ReadAll(const std::string& file) {
   return text;
 }
 
-absl::StatusOr<InjectQuestion> Completed(InjectQuestion question, std::vector<std::string>* notes) {
-  ADDEND_ASSIGN_OR_RETURN(const HostPort first, ParseHostPort(question.scheduler.substr(
-                                                    0, question.scheduler.find(','))));
-  if (IsLoopback(first.host)) {
-    notes->push_back(
-        absl::StrFormat("the agents look for the scheduler at %s, the chart's in the namespace "
-                        "addend; if it is elsewhere, give --scheduler=HOST:PORT as pods reach it",
-                        kSchedulerOfChart));
-    question.scheduler = kSchedulerOfChart;
-  }
-  return question;
-}
-
 }  // namespace
 
 absl::StatusOr<Injected> Inject(const InjectQuestion& asked, const std::string& text) {
   Injected injected;
+  const std::vector<YamlDocument> documents = SplitDocuments(text);
+  if (documents.size() == 1 && HoldsResourceList(documents[0].text)) {
+    ADDEND_ASSIGN_OR_RETURN(injected.yaml,
+                            InjectResourceList(asked, documents[0].text, &injected.notes));
+    return injected;
+  }
   ADDEND_ASSIGN_OR_RETURN(const InjectQuestion question, Completed(asked, &injected.notes));
   size_t workloads = 0;
   bool first = true;
-  for (const YamlDocument& document : SplitDocuments(text)) {
+  for (const YamlDocument& document : documents) {
     ADDEND_ASSIGN_OR_RETURN(const std::string written,
                             InjectDocument(question, document, &workloads, &injected.notes));
     injected.yaml += (first ? "" : "---\n") + written;
@@ -285,7 +427,9 @@ absl::StatusOr<Injected> Inject(const InjectQuestion& asked, const std::string& 
   }
   if (workloads == 0) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s has no Job, JobSet or PyTorchJob: there is nothing to inject into", question.file));
+        "%s has no Job, JobSet, PyTorchJob, MPIJob or LeaderWorkerSet, and no Pod with the label "
+        "addend.io/inject: \"true\": there is nothing to inject into",
+        question.file));
   }
   if (workloads > 1 && !question.job.empty()) {
     return absl::InvalidArgumentError(

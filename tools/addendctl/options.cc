@@ -52,6 +52,13 @@ ABSL_FLAG(std::string, agent_memory, "",
           "Memory of the agent, such as 6Gi (inject). Empty: what --model-bytes needs.");
 ABSL_FLAG(std::string, image_pull_secret, "",
           "Secret with which the agent's image is pulled (inject). Empty: none.");
+ABSL_FLAG(
+    std::string, agent_tls_secret, "",
+    "Secret with the agent's tls.crt, tls.key and ca.crt (inject). Empty: gRPC in plain text.");
+ABSL_FLAG(std::string, agent_tls_server_name, "addend",
+          "Name that the certificates of all members have, with --agent-tls-secret (inject).");
+ABSL_FLAG(std::string, job_secret, "",
+          "Secret with the job's secret as its key `secret` (inject). Empty: none.");
 ABSL_FLAG(std::string, replicated_job, "",
           "Which part of a JobSet trains; default: its first (inject).");
 ABSL_FLAG(addend::ByteSize, model_bytes, addend::ByteSize{},

@@ -17,6 +17,13 @@ constexpr char kReplicaIndex[] =
 constexpr char kJobSetIndex[] =
     R"({name: JOBSET_JOB_INDEX, valueFrom: {fieldRef: {fieldPath: "metadata.labels['jobset.sigs.k8s.io/job-index']"}}})";
 
+constexpr char kWorkerIndex[] =
+    R"(valueFrom: {fieldRef: {fieldPath: "metadata.labels['leaderworkerset.sigs.k8s.io/worker-index']"}})";
+constexpr char kGroupIndex[] =
+    R"({name: LWS_GROUP_INDEX, valueFrom: {fieldRef: {fieldPath: "metadata.labels['leaderworkerset.sigs.k8s.io/group-index']"}}})";
+
+constexpr char kMark[] = "addend.io/inject";
+
 // Returns the value at `key`; undefined if `node` is no mapping or has no such key.
 YAML::Node At(const YAML::Node& node, const char* key) {
   if (!node.IsDefined() || !node.IsMap() || !node[key]) {
@@ -135,11 +142,101 @@ absl::Status ReadPyTorchJob(const YAML::Node& document, const Refuse& refuse, Wo
   return absl::OkStatus();
 }
 
+// The ranks are started in the workers, by mpirun in the launcher.
+absl::Status ReadMpiJob(const YAML::Node& document, const Refuse& refuse, Workload* workload) {
+  const YAML::Node spec = At(document, "spec");
+  const YAML::Node worker = At(At(spec, "mpiReplicaSpecs"), "Worker");
+  if (!worker || !worker.IsMap()) return refuse(spec, "it has no mpiReplicaSpecs.Worker");
+  if (At(spec, "runLauncherAsWorker") && At(spec, "runLauncherAsWorker").as<bool>(false)) {
+    return refuse(At(spec, "runLauncherAsWorker"),
+                  "a launcher that is a worker has no rank that an agent could know: set "
+                  "runLauncherAsWorker: false");
+  }
+  ADDEND_ASSIGN_OR_RETURN(const YAML::Node pods, PodTemplate(worker, refuse));
+  ADDEND_ASSIGN_OR_RETURN(workload->num_nodes, Number(worker, "replicas", 1, refuse));
+  if (At(spec, "slotsPerWorker")) {
+    ADDEND_ASSIGN_OR_RETURN(workload->local_size, Number(spec, "slotsPerWorker", 1, refuse));
+  }
+  workload->pods.push_back({.pod_template = pods, .node_rank = kReplicaIndex, .variables = {}});
+  return absl::OkStatus();
+}
+
+// Every group is a job of its own: its leader is node 0.
+absl::Status ReadLeaderWorkerSet(const YAML::Node& document, const Refuse& refuse,
+                                 Workload* workload) {
+  const YAML::Node spec = At(document, "spec");
+  const YAML::Node group = At(spec, "leaderWorkerTemplate");
+  if (!group || !group.IsMap()) return refuse(spec, "it has no leaderWorkerTemplate");
+  ADDEND_ASSIGN_OR_RETURN(workload->num_nodes, Number(group, "size", 1, refuse));
+  ADDEND_ASSIGN_OR_RETURN(const uint32_t groups, Number(spec, "replicas", 1, refuse));
+  std::vector<std::string> variables;
+  if (groups > 1) {
+    workload->job_suffix = "-$(LWS_GROUP_INDEX)";
+    variables = {kGroupIndex};
+  }
+  for (const char* part : {"leaderTemplate", "workerTemplate"}) {
+    const YAML::Node pods = At(group, part);
+    if (!pods || pods.IsNull()) continue;
+    if (!At(pods, "spec") || !At(pods, "spec").IsMap()) {
+      return refuse(pods, absl::StrFormat("the %s has no spec, and so no pods", part));
+    }
+    workload->pods.push_back(
+        {.pod_template = pods, .node_rank = kWorkerIndex, .variables = variables});
+  }
+  if (!At(group, "workerTemplate")) return refuse(group, "it has no workerTemplate");
+  return absl::OkStatus();
+}
+
+// A single node, or the one that its annotations say.
+absl::Status ReadPod(const YAML::Node& document, const Refuse& refuse, Workload* workload) {
+  const YAML::Node annotations = At(At(document, "metadata"), "annotations");
+  ADDEND_ASSIGN_OR_RETURN(workload->num_nodes,
+                          Number(annotations, "addend.io/num-nodes", 1, refuse));
+  const YAML::Node rank = At(annotations, "addend.io/node-rank");
+  if (!rank && workload->num_nodes > 1) {
+    return refuse(annotations,
+                  "a Pod of a job of several nodes needs its rank: annotation addend.io/node-rank");
+  }
+  const int64_t number = rank ? rank.as<int64_t>(-1) : 0;
+  if (number < 0 || number >= workload->num_nodes) {
+    return refuse(rank, absl::StrFormat("addend.io/node-rank must be a number from 0 to %d",
+                                        workload->num_nodes - 1));
+  }
+  if (At(annotations, "addend.io/local-size")) {
+    ADDEND_ASSIGN_OR_RETURN(workload->local_size,
+                            Number(annotations, "addend.io/local-size", 1, refuse));
+  }
+  if (const YAML::Node job = At(annotations, "addend.io/job"); job) workload->name = TextOf(job);
+  workload->pods.push_back({.pod_template = document,
+                            .node_rank = absl::StrFormat(R"(value: "%d")", number),
+                            .variables = {}});
+  return absl::OkStatus();
+}
+
+// Objects whose pods are made elsewhere, or have no rank. Empty: another object.
+std::string WhyNot(const std::string& kind, const std::string& api) {
+  if (kind == "TrainJob" && absl::StartsWith(api, "trainer.kubeflow.org/")) {
+    return "a TrainJob has no pods of its own: name the chart's runtime torch-addend in "
+           "spec.runtimeRef (docs/kubernetes.md, Kubeflow Trainer)";
+  }
+  if ((kind == "RayJob" || kind == "RayCluster") && absl::StartsWith(api, "ray.io/")) {
+    return "the pods of a Ray cluster have no rank before Ray starts a job on them: use a Job, a "
+           "JobSet or a PyTorchJob for the training";
+  }
+  return "";
+}
+
 bool IsGpu(const std::string& resource) {
   return absl::EndsWith(resource, "/gpu") || absl::StartsWith(resource, "nvidia.com/mig-");
 }
 
 }  // namespace
+
+bool IsMarked(const YAML::Node& document) {
+  const YAML::Node metadata = At(document, "metadata");
+  return TextOf(At(At(metadata, "labels"), kMark)) == "true" ||
+         TextOf(At(At(metadata, "annotations"), kMark)) == "true";
+}
 
 bool IsWorkload(const YAML::Node& document) {
   if (!document.IsMap()) return false;
@@ -147,19 +244,30 @@ bool IsWorkload(const YAML::Node& document) {
   const std::string api = TextOf(At(document, "apiVersion"));
   return (kind == "Job" && absl::StartsWith(api, "batch/")) ||
          (kind == "JobSet" && absl::StartsWith(api, "jobset.x-k8s.io/")) ||
-         (kind == "PyTorchJob" && absl::StartsWith(api, "kubeflow.org/"));
+         (kind == "PyTorchJob" && absl::StartsWith(api, "kubeflow.org/")) ||
+         (kind == "MPIJob" && absl::StartsWith(api, "kubeflow.org/v2")) ||
+         (kind == "LeaderWorkerSet" && absl::StartsWith(api, "leaderworkerset.x-k8s.io/")) ||
+         (kind == "Pod" && api == "v1" && IsMarked(document)) || !WhyNot(kind, api).empty();
 }
 
 absl::StatusOr<Workload> ReadWorkload(const YAML::Node& document, const std::string& replicated_job,
                                       const Refuse& refuse) {
-  Workload workload{.kind = TextOf(At(document, "kind")), .name = "", .pods = {}};
+  Workload workload{.kind = TextOf(At(document, "kind")), .name = "", .job_suffix = "", .pods = {}};
   workload.name = TextOf(At(At(document, "metadata"), "name"));
   const YAML::Node spec = At(document, "spec");
   if (!spec || !spec.IsMap()) return refuse(document, "it has no spec");
+  const std::string why = WhyNot(workload.kind, TextOf(At(document, "apiVersion")));
+  if (!why.empty()) return refuse(document, why);
   if (workload.kind == "Job") {
     ADDEND_RETURN_IF_ERROR(ReadJob(document, refuse, &workload));
   } else if (workload.kind == "JobSet") {
     ADDEND_RETURN_IF_ERROR(ReadJobSet(document, replicated_job, refuse, &workload));
+  } else if (workload.kind == "MPIJob") {
+    ADDEND_RETURN_IF_ERROR(ReadMpiJob(document, refuse, &workload));
+  } else if (workload.kind == "LeaderWorkerSet") {
+    ADDEND_RETURN_IF_ERROR(ReadLeaderWorkerSet(document, refuse, &workload));
+  } else if (workload.kind == "Pod") {
+    ADDEND_RETURN_IF_ERROR(ReadPod(document, refuse, &workload));
   } else {
     ADDEND_RETURN_IF_ERROR(ReadPyTorchJob(document, refuse, &workload));
   }
