@@ -55,6 +55,8 @@ PLANTED = [  # (variant, kind, the changed path, its new value)
     ("keda", "ScaledObject", ("spec", "minReplicaCoun"), 1),
     ("keda", "ScaledObject", ("spec", "triggers", 0, "metadata", "threshold"), 1),
     ("tls-cert-manager", "Certificate", ("spec", "dnsName"), "a"),
+    ("customized", "HTTPRoute", ("spec", "rules", 0, "backendRefs", 0, "portt"), 1),
+    ("customized", "Ingress", ("spec", "ingressClass"), "a"),
     ("injection", "MutatingAdmissionPolicy", ("spec", "matchConstraints", "objectSelectr"), {}),
     ("injection", "ClusterTrainingRuntime", ("spec", "mlPolicy", "numNode"), 2),
     ("injection", "ClusterTrainingRuntime", ("spec", "template", "spec", "replicatedJobs", 0, "template", "spec", "template", "spec",
@@ -504,6 +506,33 @@ def test_the_laptops_values_fit_on_a_machine_with_2_cpus_and_without_a_storage_c
     assert server("laptop")["replicas"] == 1
 
 
+# ---- the status page from outside ----
+
+def test_the_status_page_is_reached_by_the_service_that_leads_to_the_leader():
+    objects = chart.render("customized")
+    named = {(one["kind"], one["metadata"]["name"]): one for one in objects}
+    service, ingress = named["Service", "sums-scheduler"], named["Ingress", "sums-status"]
+    rule, = ingress["spec"]["rules"]
+    assert rule["host"] == "addend.example.org" and ingress["spec"]["tls"] == [{"secretName": "addend-example-org", "hosts": ["addend.example.org"]}]
+    assert rule["http"]["paths"][0]["backend"]["service"] == {"name": service["metadata"]["name"], "port": {"name": "http"}}
+    assert ingress["metadata"]["annotations"] == {"nginx.ingress.kubernetes.io/auth-url": "https://login.example.org/oauth2/auth"}
+    route = named["HTTPRoute", "sums-status"]["spec"]
+    assert route["rules"][0]["backendRefs"] == [{"name": service["metadata"]["name"], "port": 7080}]
+    assert {port["name"]: port["port"] for port in service["spec"]["ports"]}["http"] == 7080
+    allowed = named["NetworkPolicy", "sums-scheduler"]["spec"]["ingress"]
+    assert {"from": [{"namespaceSelector": {}}], "ports": [{"port": 7080}]} in allowed
+    assert not chart.kinds(chart.render()) & {"Ingress", "HTTPRoute"}
+
+
+@pytest.mark.parametrize("settings,words", [
+    (["statusPage.ingress.enabled=true"], "statusPage.ingress.authentication"),
+    (["statusPage.httpRoute.enabled=true", "statusPage.httpRoute.parentRefs[0].name=a"], "statusPage.httpRoute.filters"),
+    (["statusPage.open=true", "statusPage.httpRoute.enabled=true"], "statusPage.httpRoute.parentRefs"),
+])
+def test_nobody_shows_the_status_page_to_everybody_by_mistake(settings, words):
+    assert words in chart.refusal(*settings)
+
+
 # ---- scaling ----
 
 def test_with_keda_the_deployment_leaves_the_number_to_it():
@@ -596,7 +625,7 @@ def test_everything_off_leaves_the_scheduler_and_the_servers():
     ("default", ["helm test rel --namespace addend-system", "port-forward service/rel-addend-scheduler 7080", "addendctl inject -f job.yaml "
      "--scheduler=rel-addend-scheduler.addend-system.svc:7070", "summation.bandwidth is empty"], ["LimitMEMLOCK", "runtimeRef"]),
     ("injection", ['addend.io/num-nodes: "2"', "addend-system-rel-addend-inject.addend.io", "runtime torch-addend"], ["addendctl inject"]),
-    ("everything-off", ["all members register again"], ["helm test"]),
+    ("everything-off", ["running jobs go on from what their members know"], ["helm test"]),
     ("ha-etcd", ["rel-addend-scheduler-0.rel-addend-scheduler-headless.addend-system.svc:7070,"], []),
 ])
 def test_the_notes_say_what_to_type_next(variant, said, unsaid):

@@ -32,6 +32,9 @@ OTHERS = {
     "networkPolicy.agentPodSelector": {"matchLabels": {"other": "label"}},
     "networkPolicy.metricsNamespaceSelector": {"matchLabels": {"other": "label"}},
     "networkPolicy.etcdPorts": [2222], "networkPolicy.extraEgress": [{"ports": [{"port": 4444}]}],
+    "statusPage.ingress.authentication": {"other": "login"}, "statusPage.httpRoute.parentRefs": [{"name": "other"}],
+    "statusPage.httpRoute.hostnames": ["other.example.org"], "statusPage.httpRoute.filters": [{"type": "Other"}],
+    "statusPage.controllerNamespaceSelector": {"matchLabels": {"other": "label"}},
     "extraObjects": [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other"}}],
 }
 # By the last part of the path.
@@ -53,6 +56,7 @@ TOGETHER_WITH = {
     "summation.podDisruptionBudget.maxUnavailable": {"summation": {"podDisruptionBudget": {"enabled": True}}},
     "summation.priorityClass.name": {"summation": {"priorityClass": {"create": False}}},
     "tls.certManager.enabled": {"tls": {"secretName": "other"}},
+    "statusPage.open": {"statusPage": {"ingress": {"enabled": True}}},
 }
 PATHS = [path for path, _, _ in readme.entries((chart.CHART / "values.yaml").read_text())]
 

@@ -21,6 +21,16 @@
 {{- fail "tls.certManager.enabled needs tls.certManager.issuerRef.name: the Issuer or ClusterIssuer that signs." -}}
 {{- end -}}
 {{- end -}}
+{{- $page := $v.statusPage -}}
+{{- if and $page.ingress.enabled (not $page.ingress.authentication) (not $page.open) -}}
+{{- fail "statusPage.ingress shows jobs and machines to everybody who reaches it: set statusPage.ingress.authentication to the annotations by which your ingress controller asks for a login, or statusPage.open." -}}
+{{- end -}}
+{{- if and $page.httpRoute.enabled (not $page.httpRoute.filters) (not $page.open) -}}
+{{- fail "statusPage.httpRoute shows jobs and machines to everybody who reaches it: set statusPage.httpRoute.filters to the filter by which your gateway asks for a login, or statusPage.open, if the gateway has a policy for it." -}}
+{{- end -}}
+{{- if and $page.httpRoute.enabled (not $page.httpRoute.parentRefs) -}}
+{{- fail "statusPage.httpRoute needs statusPage.httpRoute.parentRefs: the gateways that it belongs to." -}}
+{{- end -}}
 {{- if and $v.rdma.runAsRoot (not $v.rdma.enabled) -}}
 {{- fail "rdma.runAsRoot without rdma.enabled runs the pods as root without need: set rdma.enabled, or rdma.runAsRoot=false." -}}
 {{- end -}}
