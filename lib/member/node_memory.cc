@@ -55,8 +55,8 @@ void NodeMemory::NoteRemoved(uint32_t tensor) {
 
 void NodeMemory::Note(const Report& report) {
   const MutexLock lock(&mu_);
-  const auto is_current = [this](const auto& request) {
-    return request.generation() == told_.generation();
+  const auto is_current = [generation = told_.generation()](const auto& request) {
+    return request.generation() == generation;
   };
   if (const auto* undeclare = std::get_if<v1::UndeclareRequest>(&report)) {
     if (!is_current(*undeclare)) return;
