@@ -27,7 +27,7 @@ constexpr size_t kMostJobs = 10'000;
 constexpr size_t kMostServers = 1 << 17;
 constexpr size_t kMostGivenUp = 1 << 20;
 // For messages.
-constexpr size_t kMostNamed = 4;
+constexpr size_t kMostMissingNamed = 4;
 
 // Members can use up the numbers below these, and no others.
 constexpr uint64_t kHighestJob = uint64_t{1} << 61;
@@ -150,7 +150,7 @@ absl::Status Reunion::EndOrWait(const State& state) {
 std::string Reunion::Missing() {
   std::vector<std::string> missing;
   const auto add = [&missing](std::string one) {
-    if (missing.size() <= kMostNamed) missing.push_back(std::move(one));
+    if (missing.size() <= kMostMissingNamed) missing.push_back(std::move(one));
   };
   for (const auto& [id, told] : told_) {
     for (const NodeId rank : told.MissingNodes()) {
@@ -177,7 +177,7 @@ std::string Reunion::Missing() {
       }
     }
   }
-  if (missing.size() > kMostNamed) missing.back() = "others";
+  if (missing.size() > kMostMissingNamed) missing.back() = "others";
   return absl::StrJoin(missing, ", ");
 }
 
