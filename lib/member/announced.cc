@@ -39,35 +39,31 @@ void NodeAnnounced::AddTo(v1::WatchRequest* watch) const {
 
 void ServerAnnounced::Note(const v1::ServerUpdate& update) {
   std::map<JobId, v1::Announced> former;
-  if (update.full()) {
-    former.swap(highest_);
-    keys_.clear();
-  }
+  if (update.full()) former.swap(highest_);
   for (const v1::JobReservation& job : update.jobs()) {
     const JobId id(job.job_id());
     if (job.release_all()) {
       highest_.erase(id);
-      keys_.erase(id);
       continue;
     }
-    keys_[id] = job.key();
     if (const auto known = former.extract(id); !known.empty()) highest_[id] = known.mapped();
     v1::Announced& highest = highest_[id];
     highest.set_job_id(job.job_id());
     NoteVersion(job.generation(), job.plan_version(), &highest);
+    highest.set_key(job.key());
   }
 }
 
 void ServerAnnounced::AddTo(v1::WatchRequest* watch) const {
-  for (const auto& [id, highest] : highest_) *watch->add_announced() = highest;
+  for (const auto& [id, highest] : highest_) {
+    v1::Announced* const told = watch->add_announced();
+    *told = highest;
+    told->clear_key();
+  }
 }
 
 void ServerAnnounced::AddTo(v1::RegisterServerRequest* request) const {
-  for (const auto& [id, highest] : highest_) {
-    v1::Announced* const told = request->add_announced();
-    *told = highest;
-    told->set_key(keys_.at(id));
-  }
+  for (const auto& [id, highest] : highest_) *request->add_announced() = highest;
 }
 
 }  // namespace addend::internal

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <map>
-#include <string>
 
 #include "lib/base/ids.h"
 #include "proto/addend/v1/scheduler.pb.h"
@@ -30,8 +29,7 @@ class ServerAnnounced {
   void AddTo(v1::RegisterServerRequest* request) const;
 
  private:
-  std::map<JobId, v1::Announced> highest_;
-  std::map<JobId, std::string> keys_;
+  std::map<JobId, v1::Announced> highest_;  // with the keys
 };
 
 }  // namespace addend::internal

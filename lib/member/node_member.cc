@@ -91,8 +91,8 @@ absl::Status NodeMember::Impl::Watch(const v1::MemberId& id, grpc::ClientContext
     announced.Note(update);
     memory.Note(update);
     // A scheduler that was killed may have told nobody of a failure that it had been told of.
-    if (auto failure = memory.Unconfirmed(); update.full() && failure.has_value()) {
-      reports.Add(*std::move(failure));
+    if (update.full()) {
+      if (auto failure = memory.Unconfirmed()) reports.Add(*std::move(failure));
     }
     on_update(update);
   }

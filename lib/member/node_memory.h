@@ -1,4 +1,4 @@
-// What a node knows of its job's generation: the scheduler's updates, and those of its own reports
+// A node's knowledge of its job's generation: the scheduler's updates, and those of its own reports
 // that it does not repeat (an agent repeats declarations without a plan). A scheduler that has lost
 // its store goes on from the memories of all nodes (v1::Recollection,
 // services/scheduler/reunion.h).

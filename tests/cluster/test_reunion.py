@@ -36,14 +36,19 @@ def test_a_training_run_has_the_same_bits(tmp_path, nodes, local_size, cpu_serve
     assert disturbed == reference
 
 
+def run_whose_member_dies_with_the_scheduler(cluster, steps, member):
+    ranks = cluster.start_ranks("steps.py", {"steps": steps, "gate": "running"})
+    ranks.wait_at("running")
+    cluster.scheduler.kill()
+    member.kill()
+    cluster.start_scheduler()
+    ranks.open("running")
+    return ranks
+
+
 def test_a_server_that_dies_with_the_scheduler_is_replaced(tmp_path):
     with Cluster(tmp_path, 2, 1, 2, store="memory", scheduler_flags=["--lease=2s"]) as cluster:
-        ranks = cluster.start_ranks("steps.py", {"steps": 400, "gate": "running"})
-        ranks.wait_at("running")
-        cluster.scheduler.kill()
-        cluster.servers[0].kill()
-        cluster.start_scheduler()
-        ranks.open("running")
+        ranks = run_whose_member_dies_with_the_scheduler(cluster, 400, cluster.servers[0])
         for outcome in ranks.join(60):
             assert outcome.result["error"] is None and outcome.result["steps"] == 400, outcome.result
         assert "goes on in generation 1 from what its members know" in cluster.scheduler.text()
@@ -51,12 +56,7 @@ def test_a_server_that_dies_with_the_scheduler_is_replaced(tmp_path):
 
 def test_a_node_that_dies_with_the_scheduler_fails_the_run_with_its_name(tmp_path):
     with Cluster(tmp_path, 2, 1, 1, store="memory", scheduler_flags=["--lease=2s"]) as cluster:
-        ranks = cluster.start_ranks("steps.py", {"steps": 100_000, "gate": "running"})
-        ranks.wait_at("running")
-        cluster.scheduler.kill()
-        cluster.agents[1].kill()
-        cluster.start_scheduler()
-        ranks.open("running")
+        ranks = run_whose_member_dies_with_the_scheduler(cluster, 100_000, cluster.agents[1])
         outcome = ranks.join(60, expect=None)[0]
         assert outcome.result["error"] == "PeerLostError" and "node 1" in outcome.result["text"], outcome.result
 
