@@ -218,7 +218,10 @@ v1::JobRecord ForgottenJob::JobRecordOf(const std::string& key, absl::Time now,
     record.set_exit_code(failure_.exit_code());
     record.set_failed_kind(failure_.failed_kind());
   }
-  for (const uint32_t rank : lost_) (*record.mutable_gone())[rank] = std::string(kLostBefore);
+  for (const uint32_t rank : lost_) {
+    if (rank >= job_.settings.num_nodes()) break;  // no node of the job
+    (*record.mutable_gone())[rank] = std::string(kLostBefore);
+  }
   return record;
 }
 

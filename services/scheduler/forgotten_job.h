@@ -17,7 +17,7 @@ namespace addend {
 
 class ForgottenJob {
  public:
-  // Takes in what a node remembers. A node that comes again is taken anew. An error refuses a node
+  // Takes in a node's recollection. A node that comes again is taken anew. An error refuses a node
   // that does not belong to the job of the nodes before it, or that remembers more than a job has.
   absl::Status Take(const v1::RegisterNodeRequest& request);
   // The plan version that a server was told, of a generation.
@@ -37,7 +37,7 @@ class ForgottenJob {
   std::vector<StoreEntry> Records(const std::string& key, absl::Time now) const;
 
  private:
-  // A node's part, without what belongs to all nodes.
+  // The part of a recollection that is the node's own.
   struct Memory {
     std::set<uint32_t> tensors;
     std::set<uint32_t> undeclared;

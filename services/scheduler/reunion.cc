@@ -288,7 +288,7 @@ bool Reunion::TakeIn(const ForgottenJob& told, const Servers& servers, const Num
     }
     state.changes.Store(id);
     const uint64_t limit = server.info.memory_limit_bytes();
-    if (limit != 0) server.free_bytes = limit;  // less what all jobs have reserved, below
+    if (limit != 0) server.free_bytes = limit;  // the jobs' reservations follow
     state.fleet.Add(std::move(server));
   }
   Job& restored = state.jobs.Restore(std::move(jobs.at(JobId(told.id()))));

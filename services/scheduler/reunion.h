@@ -1,7 +1,7 @@
 // A scheduler without the records of its members' jobs: it has no store, or lost it. Members that a
-// former scheduler let in bring what they know when they register again. They are answered
+// former scheduler let in bring their knowledge when they register again. They are answered
 // UNAVAILABLE, which they repeat, until all nodes and servers of these jobs have come, or for two
-// leases. Then the records that a store would have held are made of what they told
+// leases. Then the records that a store would have held are made of that knowledge
 // (forgotten_job.h), checked as those of a store are, and taken in: the jobs go on as after any
 // other restart, with all partitions recovered, since no member knows all that others were told.
 //
@@ -69,7 +69,7 @@ class Reunion {
   std::optional<absl::Time> deadline_;
   std::map<uint64_t, ForgottenJob> told_;  // by job
   Servers servers_;
-  // Jobs that could not be made of what their members told, or of which no node has come.
+  // Jobs whose members' knowledge did not fit together, or of which no node has come.
   std::set<uint64_t> given_up_;
 };
 

@@ -379,6 +379,17 @@ TEST_F(ReunionTest, AServerThatSumsGivesNoNumberAway) {
   ExpectHeld(b[0]->plans.at("w"), b[0]->job_id);
 }
 
+TEST_F(ReunionTest, ALostNodeIsANodeOfTheJob) {
+  const auto nodes = AddJob("a", 2);
+  RestartWithoutStore();
+  v1::NodeUpdate update = nodes[0]->updates.back();
+  update.add_lost_nodes(7);
+  nodes[0]->memory.Note(update);
+  AllComeBack();
+  EXPECT_EQ(nodes[0]->state, v1::READY);
+  EXPECT_EQ(nodes[0]->updates.back().lost_nodes_size(), 0);
+}
+
 TEST_F(ReunionTest, NobodyFillsTheMemoryOfTheScheduler) {
   const auto nodes = AddJob("a", 2);
   RestartWithoutStore();
@@ -393,7 +404,7 @@ TEST_F(ReunionTest, NobodyFillsTheMemoryOfTheScheduler) {
   EXPECT_TRUE(absl::IsResourceExhausted(ComeBack(nodes[0])));
 }
 
-// Members are not believed when what they tell could not be a job's records.
+// Members are not believed when their knowledge could not be a job's records.
 TEST_F(ReunionTest, NonsenseIsRefusedAndOtherJobsGoOn) {
   const auto a = AddJob("a", 2);
   const auto b = AddJob("b", 2);
