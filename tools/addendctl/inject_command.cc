@@ -50,17 +50,19 @@ absl::Status CheckText(const char* flag, const std::string& text) {
       "--%s=%s must not be empty nor have quotes, backslashes or control characters", flag, text));
 }
 
-struct SidecarValues {
-  std::string image, scheduler, job, cpu, cpu_limit, memory;
-  uint32_t num_nodes, local_size;
-};
-
 // A Secret that the sidecar mounts, and the variables that name its files. As the chart has them.
 struct Credentials {
   std::string secret;
   std::string volume;
   std::string path;
   std::vector<std::pair<std::string, std::string>> variables;
+};
+
+struct SidecarValues {
+  std::string image, scheduler, job, cpu, cpu_limit, memory;
+  bool insecure;
+  std::vector<Credentials> credentials;
+  uint32_t num_nodes, local_size;
 };
 
 std::vector<Credentials> CredentialsOf(const InjectQuestion& question) {
@@ -98,14 +100,13 @@ YAML::Node Named(const std::string& name, const char* key, const std::string& va
   return node;
 }
 
-absl::StatusOr<YAML::Node> Sidecar(const SidecarValues& values, const TrainingPods& pods,
-                                   const std::vector<Credentials>& credentials, bool tls) {
+absl::StatusOr<YAML::Node> Sidecar(const SidecarValues& values, const TrainingPods& pods) {
   const std::string text =
       absl::StrReplaceAll(kSidecarYaml, {{"{{ .image }}", values.image},
                                          {"{{ .pullPolicy }}", "IfNotPresent"},
                                          {"{{ .scheduler }}", values.scheduler},
                                          {"{{ .job }}", "$(POD_NAMESPACE)." + values.job},
-                                         {"{{ .insecure }}", tls ? "false" : "true"},
+                                         {"{{ .insecure }}", values.insecure ? "true" : "false"},
                                          {"{{ .numNodes }}", std::to_string(values.num_nodes)},
                                          {"{{ .localSize }}", std::to_string(values.local_size)},
                                          {"{{ .nodeRank }}", pods.node_rank},
@@ -123,9 +124,10 @@ absl::StatusOr<YAML::Node> Sidecar(const SidecarValues& values, const TrainingPo
   variables.push_back(YAML::Load(kNamespace));
   for (const std::string& variable : pods.variables) variables.push_back(YAML::Load(variable));
   for (const YAML::Node& variable : sidecar["env"]) variables.push_back(variable);
-  for (const Credentials& one : credentials) {
-    for (const auto& [name, value] : one.variables)
+  for (const Credentials& one : values.credentials) {
+    for (const auto& [name, value] : one.variables) {
       variables.push_back(Named(name, "value", value));
+    }
     YAML::Node mount = Named(one.volume, "mountPath", one.path);
     mount["readOnly"] = YAML::Load("true");
     sidecar["volumeMounts"].push_back(mount);
@@ -232,6 +234,8 @@ absl::Status InjectWorkload(const InjectQuestion& question, const Workload& work
                        .cpu = question.cpu,
                        .cpu_limit = question.cpu_limit,
                        .memory = question.memory,
+                       .insecure = question.tls_secret.empty(),
+                       .credentials = CredentialsOf(question),
                        .num_nodes = workload.num_nodes,
                        .local_size = local_size};
   if (values.memory.empty()) {
@@ -250,11 +254,8 @@ absl::Status InjectWorkload(const InjectQuestion& question, const Workload& work
   }
   for (const TrainingPods& pods : workload.pods) {
     ADDEND_RETURN_IF_ERROR(CheckPod(pods.pod_template["spec"], refuse));
-    const std::vector<Credentials> credentials = CredentialsOf(question);
-    ADDEND_ASSIGN_OR_RETURN(
-        const YAML::Node sidecar,
-        Sidecar(values, pods, credentials, /*tls=*/!question.tls_secret.empty()));
-    Extend(pods.pod_template, sidecar, question.pull_secret, credentials);
+    ADDEND_ASSIGN_OR_RETURN(const YAML::Node sidecar, Sidecar(values, pods));
+    Extend(pods.pod_template, sidecar, question.pull_secret, values.credentials);
   }
   notes->push_back(absl::StrFormat("%s %s becomes job NAMESPACE.%s: %d node%s with %d rank%s each",
                                    workload.kind, workload.name, values.job, workload.num_nodes,
