@@ -104,7 +104,7 @@ FOREIGN_FLAGS = {
     "apt, dpkg": set(),
     "cmake, ctest": {"build", "preset", "target", "test-dir"},
     "etcd": {"max-request-bytes"},
-    "helm, kubectl": {"create-namespace", "from-literal", "logs", "namespace", "previous", "set", "set-json", "values"},
+    "helm, kubectl": {"create-namespace", "from-literal", "logs", "namespace", "previous", "set", "values"},
     "lldptool, mlnx_qos": {"trust"},
     "pip, venv": {"no-build-isolation", "system-site-packages"},
     "podman, docker": {"from", "memory", "mount", "name", "network", "rm"},

@@ -58,7 +58,7 @@ void EventWatch::Watch() {
   }
 }
 
-// Returns whether there was any.
+// Returns whether an event had been reached.
 bool EventWatch::ReportReached() {
   bool any = false;
   for (std::deque<Watched>& queue : queues_) {

@@ -1,11 +1,11 @@
-// Says when a stream has reached an event: one thread asks CUDA for all of them.
+// A thread that asks CUDA which events the streams have reached, and reports them.
 //
 // Not by callbacks in streams (cudaStreamAddCallback, cudaLaunchHostFunc): on an H100 in a virtual
 // machine a queue of them slowed every enqueuing call of the process to 45 us, and copies of
 // contributions with results to two thirds of the rate of plain copies (bench: addend-bench-gpu).
 //
-// Owned by the executor. Add: any thread. The destructor waits for the thread, and what has not
-// been reached by then is dropped.
+// Owned by the executor. Add: any thread. The destructor waits for the thread, and drops the
+// events that have not been reached by then.
 #pragma once
 
 #include <chrono>

@@ -1,6 +1,6 @@
 """The process group "addend" with tensors on a GPU, which all ranks share: results beside those of the same tensors in host memory.
 
-NCCL carries what Addend does not sum. It refuses ranks that share a GPU, unless they are on different hosts, as it believes here.
+NCCL carries the other collectives. It refuses ranks that share a GPU, unless they are on different hosts, as it believes here.
 """
 import hashlib
 import os
@@ -108,7 +108,7 @@ def ddp():
 
 
 def collectives():
-    """Horovod's names, and what is left to NCCL."""
+    """Horovod's names, and a collective that is left to NCCL."""
     different = []
     rows = torch.arange(2 + RANK, dtype=torch.float32).reshape(-1, 1) + RANK
     different += twice("allgather", lambda one: [hvd.allgather(one, name="gather " + one.device.type)], rows)
@@ -139,7 +139,7 @@ def fsdp():
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, fully_shard
     except ImportError as error:
-        return {"missing": str(error)}
+        return {"missing": f"PyTorch {torch.__version__} has no FSDP2: {error}"}
     batches = [values_of(torch.float32, (16, 64), step) for step in range(6)]
     found = {}
     whole = init_device_mesh(DEVICE.type, (SIZE,), mesh_dim_names=("shard",))
