@@ -200,23 +200,26 @@ void PrintConfig(const FlagTable& table, const Origins& origins) {
   }
 }
 
+// The first error; the other flags are set all the same, since some say where to report it.
 absl::StatusOr<Origins> SetFlags(const FlagTable& table, const CommandLine& command_line,
                                  const std::map<std::string, std::string>& environment) {
   Origins origins;
+  absl::Status status;
   for (const auto& [name, flag] : table.flags()) {
     if (const auto given = command_line.values.find(name); given != command_line.values.end()) {
       const auto& [value, written] = given->second;
-      ADDEND_RETURN_IF_ERROR(internal::Set(flag, value, written, kOnCommandLine));
+      status.Update(internal::Set(flag, value, written, kOnCommandLine));
       origins[name] = "command line";
       continue;
     }
     const std::string variable = EnvironmentName(name);
     if (const auto set = environment.find(variable); set != environment.end()) {
-      ADDEND_RETURN_IF_ERROR(internal::Set(
-          flag, set->second, absl::StrFormat("%s=%s", variable, set->second), kInEnvironment));
+      status.Update(internal::Set(flag, set->second,
+                                  absl::StrFormat("%s=%s", variable, set->second), kInEnvironment));
       origins[name] = absl::StrFormat("environment %s", variable);
     }
   }
+  if (!status.ok()) return status;
   return origins;
 }
 
@@ -276,6 +279,7 @@ int RunProgram(const Program& program, int argc, char** argv,
   const auto parsed = ParseOptions(program, argc, argv, positional);
   absl::Status status = parsed.status();
   if (parsed.ok() && *parsed == Parsed::kRun) status = body();
+  if (!parsed.ok() && program.on_wrong_options) status = program.on_wrong_options(status);
   if (status.ok()) return EXIT_SUCCESS;
   std::fflush(stdout);
   PrintLine(program.name, spdlog::level::critical, Message(status));

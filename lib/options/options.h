@@ -10,6 +10,7 @@
 // --help, --version and --print-config exist in every binary.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,9 @@ struct Program {
   std::string name;  // "addend-agent"
   // Shown by --help: the purpose of the program and its command line; may have several lines.
   std::string summary;
+  // Called with the error of options that cannot be read, when all others are set; its result is
+  // how the program ends. Null: it ends with the error.
+  std::function<absl::Status(const absl::Status& why)> on_wrong_options = nullptr;
 };
 
 enum class Parsed {

@@ -50,6 +50,42 @@ class MemberReports final : public SchedulerReports {
   NodeMember* const member_;
 };
 
+// No new attempt of the same process helps (docs/operations.md, Exit statuses).
+bool IsForGood(const absl::Status& status) {
+  constexpr FailureKind kForGood[] = {FailureKind::kInvalid, FailureKind::kMismatch,
+                                      FailureKind::kVersion, FailureKind::kPermission};
+  return std::any_of(std::begin(kForGood), std::end(kForGood), [&status](FailureKind kind) {
+    return TraitsOf(kind).exit_status == ExitCodeOf(status);
+  });
+}
+
+// Counts as ready, and tells each trainer the reason, until a signal.
+absl::Status RefuseUntilStopped(Agent* agent, const TrainersDoor& door, const absl::Status& why,
+                                StopSignal* stop) {
+  spdlog::error("{}; every trainer is told, until this agent is stopped", Message(why));
+  std::unique_ptr<HealthServer> health;
+  if (door.health) {
+    ADDEND_ASSIGN_OR_RETURN(health, HealthServer::Start(*door.health));
+    health->SetReady(true);
+  }
+  agent->RefuseTrainers(why, absl::ZeroDuration());
+  stop->WaitForSignal();
+  return absl::OkStatus();
+}
+
+// For failures before the agent can be made: of the options, or of the certificates.
+absl::Status RefuseWithoutOptions(const absl::Status& why, StopSignal* stop) {
+  const TrainersDoor door = ReadTrainersDoor();
+  if (!door.stay_to_refuse || !IsForGood(why)) return why;
+  NodeOptions node;
+  node.socket = door.socket;
+  node.socket_mode = door.socket_mode;
+  const auto agent = Agent::Create(node, MakeInprocNetwork());
+  if (!agent.ok()) return why;
+  ADDEND_RETURN_IF_ERROR(RefuseUntilStopped(agent->get(), door, why, stop));
+  return why;
+}
+
 // The process: everything after the options, in the order in which it has to end.
 class AgentProcess {
  public:
@@ -68,8 +104,8 @@ class AgentProcess {
                                .incarnation = incarnation_,
                                .hostname = Hostname(),
                                .advertise = options_.machine.advertise,
-                               .socket = options_.socket,
-                               .socket_mode = options_.socket_mode,
+                               .socket = options_.door.socket,
+                               .socket_mode = options_.door.socket_mode,
                                .bandwidth_bps = options_.machine.bandwidth_bps,
                                .connect_timeout = options_.machine.connect_timeout,
                                .stall_timeout = options_.stall_timeout,
@@ -90,8 +126,8 @@ class AgentProcess {
       return absl::OkStatus();
     }
     if (status.ok()) return status;
-    if (options_.stay_to_refuse && IsForGood(status)) {
-      ADDEND_RETURN_IF_ERROR(RefuseUntilStopped(status));
+    if (options_.door.stay_to_refuse && IsForGood(status)) {
+      ADDEND_RETURN_IF_ERROR(RefuseUntilStopped(agent_.get(), options_.door, status, stop_));
     } else {
       agent_->RefuseTrainers(status, kRefusalGrace);
     }
@@ -99,27 +135,6 @@ class AgentProcess {
   }
 
  private:
-  // No new attempt of the same process helps (docs/operations.md, Exit statuses).
-  static bool IsForGood(const absl::Status& status) {
-    constexpr FailureKind kForGood[] = {FailureKind::kInvalid, FailureKind::kMismatch,
-                                        FailureKind::kVersion, FailureKind::kPermission};
-    return std::any_of(std::begin(kForGood), std::end(kForGood), [&status](FailureKind kind) {
-      return TraitsOf(kind).exit_status == ExitCodeOf(status);
-    });
-  }
-
-  absl::Status RefuseUntilStopped(const absl::Status& why) {
-    spdlog::error("{}; every trainer is told, until this agent is stopped", Message(why));
-    std::unique_ptr<HealthServer> health;
-    if (options_.listen.health) {
-      ADDEND_ASSIGN_OR_RETURN(health, HealthServer::Start(*options_.listen.health));
-      health->SetReady(true);
-    }
-    agent_->RefuseTrainers(why, absl::ZeroDuration());
-    stop_->WaitForSignal();
-    return absl::OkStatus();
-  }
-
   absl::Status Serve() {
     ADDEND_RETURN_IF_ERROR(StartEngine());
     AgentService agent_service(agent_.get());
@@ -129,7 +144,7 @@ class AgentProcess {
     });
     DiagnosticsService diagnostics;
     ADDEND_ASSIGN_OR_RETURN(
-        rpc_, RpcServer::Start({options_.listen.grpc, options_.listen.health},
+        rpc_, RpcServer::Start({options_.listen.grpc, options_.door.health},
                                {&agent_service, &summation_service, &trace, &diagnostics}));
     prometheus::Registry registry;
     const EngineMetrics engine_metrics(engine_.get());
@@ -195,7 +210,7 @@ class AgentProcess {
     }
     spdlog::info("node {} of job {} listens for {} trainer{} on {} ({})", options_.node_rank,
                  options_.job, options_.local_size, options_.local_size == 1 ? "" : "s",
-                 options_.socket, TargetName());
+                 options_.door.socket, TargetName());
     ADDEND_RETURN_IF_ERROR(WritePortFile(options_.port_file, {{"grpc", rpc_->port()},
                                                               {"http", http_port},
                                                               {"health", rpc_->health_port()},
@@ -267,11 +282,22 @@ class AgentProcess {
 absl::Status Serve() {
   DropPrivileges();
   StopSignal stop;
-  ADDEND_ASSIGN_OR_RETURN(const AgentOptions options, ReadAgentOptions());
-  ADDEND_RETURN_IF_ERROR(
-      StartLogging({.process = "agent", .job = options.job, .node = options.node_rank}));
-  ADDEND_ASSIGN_OR_RETURN(const auto tls, StartTls(PlainText::kIfAskedFor));
-  return AgentProcess(options, &stop).Run();
+  const auto options = ReadAgentOptions();
+  absl::Status status = options.status();
+  if (status.ok()) {
+    status = StartLogging({.process = "agent", .job = options->job, .node = options->node_rank});
+  }
+  if (!status.ok()) return RefuseWithoutOptions(status, &stop);
+  const auto tls = StartTls(PlainText::kIfAskedFor);
+  if (!tls.ok()) return RefuseWithoutOptions(tls.status(), &stop);
+  return AgentProcess(*options, &stop).Run();
+}
+
+// Of flags that cannot be read.
+absl::Status RefuseWrongOptions(const absl::Status& why) {
+  DropPrivileges();
+  StopSignal stop;
+  return RefuseWithoutOptions(why, &stop);
 }
 
 }  // namespace
@@ -279,6 +305,7 @@ absl::Status Serve() {
 
 int main(int argc, char** argv) {
   return addend::RunProgram(
-      {"addend-agent", "The communication service of one node of a training job."}, argc, argv,
-      [] { return addend::Serve(); });
+      {"addend-agent", "The communication service of one node of a training job.",
+       addend::RefuseWrongOptions},
+      argc, argv, [] { return addend::Serve(); });
 }

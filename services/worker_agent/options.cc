@@ -85,6 +85,8 @@ namespace addend {
 namespace {
 
 constexpr uint32_t kMaxShards = 256;
+constexpr char kOwnersMode[] = "0600";
+constexpr char kGroupsMode[] = "0660";
 
 absl::Status CheckRange(const char* flag, uint64_t value, uint64_t least, uint64_t most) {
   if (value >= least && value <= most) return absl::OkStatus();
@@ -150,6 +152,13 @@ absl::Status Check(const AgentOptions& options) {
 
 }  // namespace
 
+TrainersDoor ReadTrainersDoor() {
+  return {.socket = absl::GetFlag(FLAGS_socket),
+          .socket_mode = absl::GetFlag(FLAGS_socket_mode) == kGroupsMode ? 0660U : 0600U,
+          .health = absl::GetFlag(FLAGS_health_listen).address,
+          .stay_to_refuse = absl::GetFlag(FLAGS_stay_to_refuse)};
+}
+
 absl::StatusOr<AgentOptions> ReadAgentOptions() {
   AgentOptions options;
   options.job = absl::GetFlag(FLAGS_job);
@@ -158,14 +167,12 @@ absl::StatusOr<AgentOptions> ReadAgentOptions() {
   options.node_rank = base + absl::GetFlag(FLAGS_node_rank);
   options.num_nodes = absl::GetFlag(FLAGS_num_nodes);
   options.local_size = absl::GetFlag(FLAGS_local_size);
-  options.socket = absl::GetFlag(FLAGS_socket);
-  const std::string socket_mode = absl::GetFlag(FLAGS_socket_mode);
-  ADDEND_RETURN_IF_ERROR(CheckChoice("socket-mode", socket_mode, {"0600", "0660"}));
-  options.socket_mode = socket_mode == "0660" ? 0660 : 0600;
+  ADDEND_RETURN_IF_ERROR(
+      CheckChoice("socket-mode", absl::GetFlag(FLAGS_socket_mode), {kOwnersMode, kGroupsMode}));
+  options.door = ReadTrainersDoor();
   options.listen.grpc = absl::GetFlag(FLAGS_listen);
   options.listen.data = absl::GetFlag(FLAGS_data_listen);
   options.listen.http = absl::GetFlag(FLAGS_http);
-  options.listen.health = absl::GetFlag(FLAGS_health_listen).address;
   options.colocated_summation = absl::GetFlag(FLAGS_colocated_summation);
   options.shards = absl::GetFlag(FLAGS_shards);
   options.memory_limit_bytes = absl::GetFlag(FLAGS_memory_limit).bytes;
@@ -174,7 +181,6 @@ absl::StatusOr<AgentOptions> ReadAgentOptions() {
   options.reduction_order = absl::GetFlag(FLAGS_reduction_order);
   options.audit_one_in = absl::GetFlag(FLAGS_audit_one_in);
   options.stall_timeout = absl::GetFlag(FLAGS_stall_timeout);
-  options.stay_to_refuse = absl::GetFlag(FLAGS_stay_to_refuse);
   options.port_file = absl::GetFlag(FLAGS_port_file);
   if (const std::string intranode = absl::GetFlag(FLAGS_intranode); intranode != "auto") {
     const absl::StatusOr<Strategy> strategy = ParseStrategy(intranode);

@@ -14,6 +14,14 @@
 
 namespace addend {
 
+// Where trainers and probes look for the agent.
+struct TrainersDoor {
+  std::string socket;
+  uint32_t socket_mode = 0600;  // permissions of the socket
+  std::optional<HostPort> health;
+  bool stay_to_refuse = false;
+};
+
 struct AgentOptions {
   MachineOptions machine;
   std::string job;
@@ -21,13 +29,11 @@ struct AgentOptions {
   uint32_t node_rank = 0;  // --node-rank-base included
   uint32_t num_nodes = 1;
   uint32_t local_size = 1;
-  std::string socket;
-  uint32_t socket_mode = 0600;  // permissions of the socket
+  TrainersDoor door;
   struct {
     HostPort grpc;
     HostPort data;
     HostPort http;
-    std::optional<HostPort> health;
   } listen;
   bool colocated_summation = true;
   uint32_t shards = 1;  // of the colocated server
@@ -42,9 +48,11 @@ struct AgentOptions {
   bool deterministic_intranode = true;
   bool gpudirect = false;
   bool encrypt_data = false;  // TCP is the transport then
-  bool stay_to_refuse = false;
   std::string port_file;
 };
+
+// Of the parsed flags, even if others are wrong.
+TrainersDoor ReadTrainersDoor();
 
 // Reads the parsed flags. INVALID_ARGUMENT names the flag.
 absl::StatusOr<AgentOptions> ReadAgentOptions();

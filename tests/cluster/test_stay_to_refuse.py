@@ -29,6 +29,10 @@ def start(cluster, *flags):
     ("--partition-bytes=8KiB", 65, "partition"),  # node 0 has another
     ("--node-rank=0", 64, "node"),  # there is one
     ("--transport=rdma", 64, "RDMA"),  # this machine has none
+    ("--num-nodes=1", 64, "node 1, but must be"),
+    ("--num-nodes=two", 64, "num-nodes"),
+    ("--job-secret-file=/nowhere", 64, "/nowhere"),
+    ("--tls-ca=/nowhere", 64, "tls"),
 ])
 def test_trainers_hear_why_their_agent_cannot_start_however_late_they_are(cluster, flag, status, word):
     cluster.await_ports(cluster.start_agent(0))
