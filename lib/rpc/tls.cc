@@ -183,7 +183,7 @@ absl::StatusOr<std::unique_ptr<TlsIdentity>> TlsIdentity::Load(const TlsFiles& f
   ADDEND_RETURN_IF_ERROR(impl->Use(std::move(material)));
   impl->MakeCredentials();
   impl->TellOfItsEnd();
-  spdlog::info("the control plane is mutual TLS with {}", Describe(files, impl->material));
+  spdlog::info("{} is mutual TLS with {}", files.purpose, Describe(files, impl->material));
   impl->thread = std::thread([raw = impl.get()] { raw->Follow(); });
   return std::unique_ptr<TlsIdentity>(new TlsIdentity(std::move(impl)));
 }

@@ -19,6 +19,7 @@ struct TlsFiles {
   std::string ca;    // the authorities whose certificates are accepted
   // The name that servers' certificates must carry; empty: the dialled host.
   std::string server_name;
+  std::string purpose = "the control plane";  // for the log
 };
 
 // The identity of this process and the authorities that it trusts. Both ends of a connection

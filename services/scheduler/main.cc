@@ -25,6 +25,7 @@
 #include "services/scheduler/options.h"
 #include "services/scheduler/scheduler_service.h"
 #include "services/scheduler/status_page.h"
+#include "services/scheduler/store/etcd_client.h"
 #include "services/scheduler/store/store.h"
 
 namespace addend {
@@ -36,7 +37,11 @@ absl::Status Serve() {
   ADDEND_ASSIGN_OR_RETURN(const SchedulerOptions options, ReadSchedulerOptions());
   ADDEND_RETURN_IF_ERROR(StartLogging({.process = "scheduler"}));
   ADDEND_ASSIGN_OR_RETURN(const auto tls, StartTls(PlainText::kIfAskedFor));
-  ADDEND_ASSIGN_OR_RETURN(auto store, OpenStore(options.store));
+  EtcdAccess etcd{.user = options.etcd.user, .password_file = options.etcd.password_file};
+  if (!options.etcd.tls.ca.empty()) {
+    ADDEND_ASSIGN_OR_RETURN(etcd.identity, TlsIdentity::Load(options.etcd.tls));
+  }
+  ADDEND_ASSIGN_OR_RETURN(auto store, OpenStore(options.store, etcd));
 
   // A scheduler that stands by is alive but not ready, and does not listen for members: they go on
   // to the next address. If it cannot listen, that has to show before it is needed.

@@ -15,8 +15,16 @@ ABSL_FLAG(addend::OptionalHostPort, health_listen,
           "grpc.health.v1 in plain text for probes, host:port; 'off' for none");
 ABSL_FLAG(
     std::string, store, "",
-    "what survives a restart: sqlite:PATH, etcd:HOST:PORT[,...][/PREFIX] for several schedulers "
-    "of which one leads, or memory for none; default: sqlite:/var/lib/addend/scheduler.db");
+    "what survives a restart: sqlite:PATH; for several schedulers of which one leads "
+    "etcd:HOST:PORT[,...][/PREFIX] or, in pods, kubernetes[:[NAMESPACE/]NAME]; or memory for none; "
+    "default: sqlite:/var/lib/addend/scheduler.db");
+ABSL_FLAG(std::string, etcd_ca, "",
+          "PEM file with the authorities that sign etcd's certificates; with --etcd-cert and "
+          "--etcd-key it makes the connection to etcd mutual TLS; default: plain text");
+ABSL_FLAG(std::string, etcd_cert, "", "PEM file with the scheduler's certificate for etcd");
+ABSL_FLAG(std::string, etcd_key, "", "PEM file with the private key of --etcd-cert");
+ABSL_FLAG(std::string, etcd_user, "", "user of etcd; default: no login");
+ABSL_FLAG(std::string, etcd_password_file, "", "a file with the password of --etcd-user");
 ABSL_FLAG(absl::Duration, lease, absl::Seconds(5),
           "a member that was not heard of for so long is lost; 100ms to 1h");
 ABSL_FLAG(bool, react_to_stragglers, true,
@@ -39,6 +47,22 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions() {
   options.http = absl::GetFlag(FLAGS_http);
   options.health_listen = absl::GetFlag(FLAGS_health_listen).address;
   options.store = absl::GetFlag(FLAGS_store);
+  options.etcd = {.tls = {.cert = absl::GetFlag(FLAGS_etcd_cert),
+                          .key = absl::GetFlag(FLAGS_etcd_key),
+                          .ca = absl::GetFlag(FLAGS_etcd_ca),
+                          .server_name = "",
+                          .purpose = "the connection to etcd"},
+                  .user = absl::GetFlag(FLAGS_etcd_user),
+                  .password_file = absl::GetFlag(FLAGS_etcd_password_file)};
+  const TlsFiles& tls = options.etcd.tls;
+  if (tls.ca.empty() != tls.cert.empty() || tls.ca.empty() != tls.key.empty()) {
+    return absl::InvalidArgumentError(
+        "--etcd-ca, --etcd-cert and --etcd-key belong together: give all three or none");
+  }
+  if (options.etcd.user.empty() != options.etcd.password_file.empty()) {
+    return absl::InvalidArgumentError(
+        "--etcd-user and --etcd-password-file belong together: give both or none");
+  }
   options.lease = absl::GetFlag(FLAGS_lease);
   options.react_to_stragglers = absl::GetFlag(FLAGS_react_to_stragglers);
   options.port_file = absl::GetFlag(FLAGS_port_file);

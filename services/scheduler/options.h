@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "lib/options/host_port.h"
+#include "lib/rpc/tls.h"
 
 namespace addend {
 
@@ -15,6 +16,11 @@ struct SchedulerOptions {
   HostPort http;
   std::optional<HostPort> health_listen;
   std::string store;  // as OpenStore takes it; empty: the default database
+  struct {
+    TlsFiles tls;  // empty: plain text
+    std::string user;
+    std::string password_file;
+  } etcd;
   absl::Duration lease;
   bool react_to_stragglers = true;
   absl::Duration token_lifetime;

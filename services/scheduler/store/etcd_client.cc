@@ -3,14 +3,17 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/clock.h"
 #include "lib/base/failure.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
 #include "lib/rpc/client.h"
 #include "lib/rpc/status.h"
+#include "services/scheduler/store/text_file.h"
 
 namespace addend {
 namespace {
@@ -21,13 +24,40 @@ constexpr absl::Duration kBetweenAttempts = absl::Milliseconds(100);
 
 }  // namespace
 
-EtcdClient::EtcdClient(std::vector<std::string> endpoints)
-    : name_("etcd at " + absl::StrJoin(endpoints, ",")) {
-  for (const std::string& endpoint : endpoints) {
-    const auto channel = Dial(endpoint, nullptr);  // etcd has authorities of its own
-    endpoints_.push_back(
-        {etcdserverpb::KV::NewStub(channel), etcdserverpb::Lease::NewStub(channel)});
+EtcdClient::EtcdClient(EtcdAccess access)
+    : access_(std::move(access)), name_("etcd at " + absl::StrJoin(access_.endpoints, ",")) {
+  for (const std::string& endpoint : access_.endpoints) {
+    const auto channel = Dial(endpoint, access_.identity.get());
+    endpoints_.push_back({etcdserverpb::KV::NewStub(channel), etcdserverpb::Lease::NewStub(channel),
+                          etcdserverpb::Auth::NewStub(channel)});
   }
+}
+
+absl::Status EtcdClient::LogIn(const Endpoint& endpoint, absl::Duration timeout) {
+  const auto password = ReadTextFile(access_.password_file);
+  if (!password.ok()) {
+    return MakeFailure(FailureKind::kInvalid,
+                       absl::StrFormat("--etcd-password-file: %s", Message(password.status())));
+  }
+  grpc::ClientContext context;
+  SetDeadline(&context, timeout);
+  etcdserverpb::AuthenticateRequest request;
+  request.set_name(access_.user);
+  request.set_password(*password);
+  etcdserverpb::AuthenticateResponse response;
+  Begin(&context);
+  const absl::Status status = FromGrpc(endpoint.auth->Authenticate(&context, request, &response));
+  End(&context);
+  if (IsUnreachable(status)) return status;
+  if (!status.ok()) {
+    return MakeFailure(FailureKind::kPermission,
+                       absl::StrFormat("%s does not let the user '%s' in: %s (--etcd-user, "
+                                       "--etcd-password-file)",
+                                       name_, access_.user, Message(status)));
+  }
+  MutexLock lock(&mu_);
+  token_ = response.token();
+  return absl::OkStatus();
 }
 
 absl::Status EtcdClient::Call(
@@ -36,11 +66,22 @@ absl::Status EtcdClient::Call(
   absl::Duration attempt = kFirstAttempt;
   for (size_t attempts = 1;; ++attempts) {
     size_t used = current_;
-    grpc::ClientContext context;
-    SetDeadline(&context, std::clamp(deadline - SteadyNow(), absl::Milliseconds(50), attempt));
-    Begin(&context);
-    const absl::Status status = FromGrpc(call(endpoints_[used], &context));
-    End(&context);
+    const absl::Duration timeout =
+        std::clamp(deadline - SteadyNow(), absl::Milliseconds(50), attempt);
+    const auto try_it = [&] {
+      grpc::ClientContext context;
+      SetDeadline(&context, timeout);
+      Begin(&context);
+      const absl::Status status = FromGrpc(call(endpoints_[used], &context));
+      End(&context);
+      return status;
+    };
+    absl::Status status = try_it();
+    // There is no token yet, or etcd has forgotten it.
+    if (!access_.user.empty() && !status.ok() && !IsUnreachable(status)) {
+      status = LogIn(endpoints_[used], timeout);
+      if (status.ok()) status = try_it();
+    }
     if (!IsUnreachable(status)) {
       if (status.ok()) return status;
       return absl::Status(status.code(), absl::StrFormat("%s: %s", name_, status.message()));
@@ -66,6 +107,7 @@ bool EtcdClient::Pause(absl::Duration duration) {
 
 void EtcdClient::Begin(grpc::ClientContext* context) {
   MutexLock lock(&mu_);
+  if (!token_.empty()) context->AddMetadata("token", token_);
   running_.insert(context);
 }
 

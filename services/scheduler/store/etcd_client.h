@@ -13,14 +13,22 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "lib/base/mutex.h"
+#include "lib/rpc/tls.h"
 #include "proto/etcd/etcd.grpc.pb.h"
 
 namespace addend {
 
+// How a scheduler reaches etcd.
+struct EtcdAccess {
+  std::vector<std::string> endpoints = {};                // "host:port" each; not empty
+  std::shared_ptr<const TlsIdentity> identity = nullptr;  // null: plain text
+  std::string user = "";                                  // empty: no login
+  std::string password_file = "";                         // read at each login
+};
+
 class EtcdClient {
  public:
-  // `endpoints`: "host:port" each; not empty.
-  explicit EtcdClient(std::vector<std::string> endpoints);
+  explicit EtcdClient(EtcdAccess access);
 
   // All repeat until `deadline`, so they must be idempotent.
   absl::StatusOr<etcdserverpb::RangeResponse> Range(const etcdserverpb::RangeRequest& request,
@@ -42,20 +50,25 @@ class EtcdClient {
   struct Endpoint {
     std::unique_ptr<etcdserverpb::KV::Stub> kv;
     std::unique_ptr<etcdserverpb::Lease::Stub> lease;
+    std::unique_ptr<etcdserverpb::Auth::Stub> auth;
   };
   absl::Status Call(
       absl::Time deadline,
       absl::FunctionRef<grpc::Status(const Endpoint& endpoint, grpc::ClientContext* context)> call);
+  // Gets a new token for later calls.
+  absl::Status LogIn(const Endpoint& endpoint, absl::Duration timeout);
   // Makes a call known to Stop while it runs.
   void Begin(grpc::ClientContext* context);
   void End(grpc::ClientContext* context);
 
+  const EtcdAccess access_;
   const std::string name_;
   std::vector<Endpoint> endpoints_;
   std::atomic<size_t> current_{0};
   Mutex mu_;
   CondVar stopped_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  std::string token_ ABSL_GUARDED_BY(mu_);
   std::set<grpc::ClientContext*> running_ ABSL_GUARDED_BY(mu_);
 };
 

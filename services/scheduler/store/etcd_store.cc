@@ -1,8 +1,6 @@
 // The store for several schedulers: etcd.
 #include "services/scheduler/store/etcd_store.h"
 
-#include <chrono>
-#include <future>
 #include <iterator>
 #include <map>
 #include <utility>
@@ -10,12 +8,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "lib/base/clock.h"
-#include "lib/base/failure.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
-#include "lib/base/strings.h"
 #include "lib/options/host_port.h"
 #include "proto/addend/v1/scheduler_store.pb.h"
+#include "services/scheduler/store/standby.h"
 
 namespace addend {
 namespace {
@@ -23,6 +20,7 @@ namespace {
 using etcdserverpb::RequestOp;
 
 constexpr std::string_view kHttp = "http://";
+constexpr std::string_view kHttps = "https://";
 constexpr char kDefaultPrefix[] = "addend";
 // Below etcd's defaults: 128 operations and 1.5 MiB in a request.
 constexpr size_t kMaxOperations = 100;
@@ -30,9 +28,6 @@ constexpr size_t kMaxBytes = 1 << 20;
 // The size of a part of a value. A page of parts stays below kMaxAnswerBytes (lib/rpc/server.h).
 constexpr size_t kPartBytes = 256 << 10;
 constexpr int kPage = 200;
-constexpr absl::Duration kBetweenTries = absl::Milliseconds(200);
-constexpr std::chrono::milliseconds kGiveUpInterval(50);
-constexpr absl::Duration kBetweenLines = absl::Seconds(10);
 
 RequestOp Put(const std::string& key, const std::string& value) {
   RequestOp operation;
@@ -78,31 +73,36 @@ size_t SizeOf(const RequestOp& operation) { return operation.ByteSizeLong(); }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<EtcdStore>> EtcdStore::Open(std::string_view where) {
-  std::vector<std::string> endpoints;
+absl::StatusOr<std::unique_ptr<EtcdStore>> EtcdStore::Open(std::string_view where,
+                                                           EtcdAccess access) {
   std::string prefix = kDefaultPrefix;
   const std::vector<std::string> parts = absl::StrSplit(std::string(where), ',');
   for (std::string_view part : parts) {
-    if (part.starts_with("https://")) {
-      return Malformed(where, "TLS to etcd comes with a later version");
+    for (const bool tls : {false, true}) {
+      const std::string_view scheme = tls ? kHttps : kHttp;
+      if (!part.starts_with(scheme)) continue;
+      if (tls != (access.identity != nullptr)) {
+        return Malformed(where, tls ? "https:// needs --etcd-ca, --etcd-cert and --etcd-key"
+                                    : "http:// and --etcd-ca exclude each other");
+      }
+      part.remove_prefix(scheme.size());
     }
-    if (part.starts_with(kHttp)) part.remove_prefix(kHttp.size());
     const size_t slash = part.find('/');
     if (slash != std::string_view::npos && slash + 1 < part.size()) prefix = part.substr(slash + 1);
     const auto endpoint = ParseHostPort(part.substr(0, slash));
     if (!endpoint.ok() || endpoint->host.empty() || endpoint->port == 0) {
       return Malformed(where, absl::StrFormat("'%s' is no HOST:PORT", std::string(part)));
     }
-    endpoints.push_back(endpoint->ToString());
+    access.endpoints.push_back(endpoint->ToString());
   }
   return std::unique_ptr<EtcdStore>(
-      new EtcdStore(std::string(where), std::move(endpoints), prefix + "/"));
+      new EtcdStore(std::string(where), std::move(access), prefix + "/"));
 }
 
-EtcdStore::EtcdStore(std::string where, std::vector<std::string> endpoints, std::string prefix)
+EtcdStore::EtcdStore(std::string where, EtcdAccess access, std::string prefix)
     : where_(std::move(where)),
       prefix_(std::move(prefix)),
-      client_(std::move(endpoints)),
+      client_(std::move(access)),
       parts_(kPartBytes) {}
 
 EtcdStore::~EtcdStore() {
@@ -114,31 +114,11 @@ EtcdStore::~EtcdStore() {
 
 absl::Status EtcdStore::Lead(const Leadership& leadership) {
   leadership_ = leadership;
-  std::string leader;
-  absl::Time next_line = absl::InfinitePast();
-  while (true) {
-    std::string now_leads;
-    auto attempt =
-        std::async(std::launch::async, [&] { return TryToLead(leadership.name, &now_leads); });
-    while (attempt.wait_for(kGiveUpInterval) == std::future_status::timeout) {
-      if (leadership.give_up()) client_.Stop();
-    }
-    const auto leads = attempt.get();
-    if (leads.ok() && *leads) break;
-    if (!leads.ok() && !absl::IsUnavailable(leads.status())) return leads.status();
-    if (now_leads != leader || SteadyNow() >= next_line) {
-      leader = now_leads;
-      next_line = SteadyNow() + kBetweenLines;
-      if (leads.ok()) {
-        if (leadership.on_standing_by) leadership.on_standing_by(leader);
-        spdlog::info("standing by: {} leads", leader.empty() ? "nobody yet" : leader);
-      } else {
-        spdlog::warn("cannot lead yet: {}", Message(leads.status()));
-      }
-    }
-    client_.Pause(kBetweenTries);
-    if (leadership.give_up()) return absl::CancelledError("stopped while standing by");
-  }
+  ADDEND_RETURN_IF_ERROR(StandBy(
+      leadership,
+      {.try_to_lead = [&](std::string* leader) { return TryToLead(leadership.name, leader); },
+       .pause = [this](absl::Duration duration) { client_.Pause(duration); },
+       .stop = [this] { client_.Stop(); }}));
   spdlog::info("this scheduler leads ({})", client_.name());
   keeper_ = std::thread([this] { KeepLeading(); });
   return FinishJournal();
@@ -182,12 +162,7 @@ void EtcdStore::KeepLeading() {
     const absl::Time asked = SteadyNow();
     const absl::Status kept = client_.KeepLease(lease_, Deadline());
     if (absl::IsCancelled(kept)) return;
-    if (!kept.ok()) {
-      return leadership_.on_lost(WithKind(
-          absl::AbortedError(absl::StrFormat(
-              "this scheduler leads no more: %s; started again, it stands by", Message(kept))),
-          FailureKind::kTemporary));
-    }
+    if (!kept.ok()) return leadership_.on_lost(LeadsNoMore(kept));
     MutexLock lock(&mu_);
     lease_end_ = asked + ttl_;
   }
@@ -207,10 +182,7 @@ absl::Status EtcdStore::Commit(std::vector<RequestOp> operations) {
   leads->set_create_revision(leader_revision_);
   for (RequestOp& operation : operations) *request.add_success() = std::move(operation);
   ADDEND_ASSIGN_OR_RETURN(const auto response, client_.Txn(request, Deadline()));
-  if (response.succeeded()) return absl::OkStatus();
-  return WithKind(
-      absl::AbortedError("another scheduler leads now; started again, this one stands by"),
-      FailureKind::kTemporary);
+  return response.succeeded() ? absl::OkStatus() : AnotherLeads();
 }
 
 // Writes that are too many for a transaction go into several.

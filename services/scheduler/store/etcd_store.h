@@ -27,9 +27,11 @@ namespace addend {
 
 class EtcdStore final : public Store {
  public:
-  // `where`: HOST:PORT[,HOST:PORT...][/PREFIX], each perhaps with http:// in front.
-  // INVALID_ARGUMENT names the error in it. Does not connect.
-  static absl::StatusOr<std::unique_ptr<EtcdStore>> Open(std::string_view where);
+  // `where`: HOST:PORT[,HOST:PORT...][/PREFIX], each perhaps with http:// in front, or https://
+  // with an identity. `access`: all but the endpoints. INVALID_ARGUMENT names the error. Does not
+  // connect.
+  static absl::StatusOr<std::unique_ptr<EtcdStore>> Open(std::string_view where,
+                                                         EtcdAccess access = {});
   ~EtcdStore() override;
 
   absl::Status Lead(const Leadership& leadership) override;
@@ -38,7 +40,7 @@ class EtcdStore final : public Store {
   std::string Describe() const override { return "etcd:" + where_; }
 
  private:
-  EtcdStore(std::string where, std::vector<std::string> endpoints, std::string prefix);
+  EtcdStore(std::string where, EtcdAccess access, std::string prefix);
   // Whether this process is the leader now; else `*leader` is.
   absl::StatusOr<bool> TryToLead(const std::string& name, std::string* leader);
   void KeepLeading();

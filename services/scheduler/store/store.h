@@ -58,9 +58,13 @@ class Store {
   virtual std::string Describe() const = 0;
 };
 
-// `where`: "memory", "sqlite:PATH", "etcd:HOST:PORT...", or empty for the default database.
+// `where`: "memory", "sqlite:PATH", "etcd:HOST:PORT...", "kubernetes[:[NAMESPACE/]NAME]", or empty
+// for the default database.
 // INVALID_ARGUMENT for anything else, PERMISSION_DENIED (exit status 77) if the file cannot be
 // opened, FAILED_PRECONDITION if it is another process's or no database of ours.
+// `etcd`: all but the endpoints.
+struct EtcdAccess;
+absl::StatusOr<std::unique_ptr<Store>> OpenStore(std::string_view where, const EtcdAccess& etcd);
 absl::StatusOr<std::unique_ptr<Store>> OpenStore(std::string_view where);
 
 }  // namespace addend

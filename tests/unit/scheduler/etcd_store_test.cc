@@ -21,6 +21,7 @@
 #include "lib/base/mutex.h"
 #include "lib/base/strings.h"
 #include "proto/addend/v1/scheduler_store.pb.h"
+#include "tests/unit/rpc/authority.h"
 
 namespace addend {
 namespace {
@@ -57,8 +58,8 @@ class EtcdStoreTest : public testing::Test {
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
   }
-  void StartEtcd() {
-    const std::string client = absl::StrFormat("http://127.0.0.1:%d", port_);
+  void StartEtcd(const std::string& scheme = "http", std::vector<std::string> further = {}) {
+    const std::string client = absl::StrFormat("%s://127.0.0.1:%d", scheme, port_);
     std::vector<std::string> arguments = {"etcd",
                                           "--data-dir=" + (folder_ / "data").string(),
                                           "--listen-client-urls=" + client,
@@ -67,6 +68,7 @@ class EtcdStoreTest : public testing::Test {
                                           "--unsafe-no-fsync",
                                           "--logger=zap",
                                           "--log-outputs=" + (folder_ / "log").string()};
+    arguments.insert(arguments.end(), further.begin(), further.end());
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
@@ -183,7 +185,7 @@ TEST_F(EtcdStoreTest, DeposedLeaderWritesNothing) {
   ASSERT_TRUE(Lead(first.get(), "first").ok());
   ASSERT_TRUE(first->Apply(std::vector<StoreWrite>{{"a", "1"}}).ok());
   // Somebody takes the leader's key away, as etcd does when a lease ends.
-  EtcdClient client({absl::StrFormat("127.0.0.1:%d", port_)});
+  EtcdClient client({.endpoints = {absl::StrFormat("127.0.0.1:%d", port_)}});
   etcdserverpb::TxnRequest request;
   request.add_success()->mutable_request_delete_range()->set_key("test/leader");
   ASSERT_TRUE(client.Txn(request, absl::Now() + absl::Seconds(5)).ok());
@@ -195,10 +197,51 @@ TEST_F(EtcdStoreTest, DeposedLeaderWritesNothing) {
   EXPECT_THAT(*second->Load(), ElementsAre(Pair("a", "1")));
 }
 
+TEST_F(EtcdStoreTest, EtcdOverMutualTlsWithAUser) {
+  StopEtcd();
+  const Authority authority(folder_, "authority");
+  const TlsFiles server = authority.Sign("etcd", "IP:127.0.0.1");
+  const TlsFiles own = authority.Sign("scheduler", "DNS:scheduler");
+  StartEtcd("https", {"--cert-file=" + server.cert, "--key-file=" + server.key,
+                      "--trusted-ca-file=" + authority.ca(), "--client-cert-auth"});
+  const std::string etcdctl = absl::StrFormat(
+      "ETCDCTL_API=3 etcdctl --endpoints=https://127.0.0.1:%d --cacert=%s --cert=%s --key=%s ",
+      port_, authority.ca(), own.cert, own.key);
+  Shell("for i in $(seq 200); do " + etcdctl + "endpoint health && exit; sleep 0.1; done; exit 1");
+  for (const char* command :
+       {"user add root:very-secret", "user grant-role root root", "auth enable"}) {
+    Shell(etcdctl + command + " >" + (folder_ / "etcdctl").string());
+  }
+  const std::string password = (folder_ / "password").string();
+  const std::string where = absl::StrFormat("https://127.0.0.1:%d", port_);
+  EtcdAccess access{.identity = *TlsIdentity::Load(own), .user = "root", .password_file = password};
+
+  WriteFile(password, "wrong");
+  const absl::Status refused = Lead((*EtcdStore::Open(where, access)).get(), "a");
+  EXPECT_EQ(KindOf(refused), FailureKind::kPermission);
+  EXPECT_THAT(Message(refused), HasSubstr("does not let the user 'root' in"));
+
+  WriteFile(password, "very-secret\n");
+  auto store = *EtcdStore::Open(where, access);
+  const absl::Status leads = Lead(store.get(), "a");
+  ASSERT_TRUE(leads.ok()) << leads;
+  ASSERT_TRUE(store->Apply(std::vector<StoreWrite>{{"a", "1"}}).ok());
+  EXPECT_THAT(*store->Load(), ElementsAre(Pair("a", "1")));
+}
+
+TEST_F(EtcdStoreTest, SchemeAndCertificatesMustFit) {
+  const auto plain = EtcdStore::Open("https://127.0.0.1:2379");
+  EXPECT_THAT(Message(plain.status()), HasSubstr("https:// needs --etcd-ca"));
+  const Authority authority(folder_, "authority");
+  EtcdAccess access{.identity = *TlsIdentity::Load(authority.Sign("a", "DNS:a"))};
+  const auto encrypted = EtcdStore::Open("http://127.0.0.1:2379", access);
+  EXPECT_THAT(Message(encrypted.status()), HasSubstr("exclude each other"));
+}
+
 TEST_F(EtcdStoreTest, CompleteJournalIsCarriedOutAndIncompleteJournalForgotten) {
   for (const bool complete : {true, false}) {
     SCOPED_TRACE(complete);
-    EtcdClient client({absl::StrFormat("127.0.0.1:%d", port_)});
+    EtcdClient client({.endpoints = {absl::StrFormat("127.0.0.1:%d", port_)}});
     etcdserverpb::TxnRequest request;
     v1::JournalRecord entry;
     entry.set_key(complete ? "a" : "b");
