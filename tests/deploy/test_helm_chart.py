@@ -98,7 +98,8 @@ def test_a_value_out_of_bounds_is_refused(setting):
 
 
 @pytest.mark.parametrize("settings,sentence", [
-    (["scheduler.replicas=3"], "set scheduler.store to etcd:HOST:PORT"),
+    (["scheduler.etcd.tlsSecretName=etcd"], "scheduler.etcd is for scheduler.store=etcd:..."),
+    (["scheduler.replicas=3"], "set scheduler.store to kubernetes or etcd:HOST:PORT"),
     (["summation.drainTimeoutSeconds=60"], "summation.terminationGracePeriodSeconds must be more"),
     (["summation.memory=512Mi"], "summation.memory (512Mi) must be more than summation.memoryHeadroom"),
     (["tls.enabled=true"], "tls.enabled needs certificates"),
@@ -245,7 +246,22 @@ def test_our_containers_are_confined(variant):
         assert (container.get("imagePullPolicy"), spec.get("hostPID"), spec.get("hostIPC")) == ("IfNotPresent", None, None)
 
 
-@pytest.mark.parametrize("variant", chart.VARIANTS)
+def test_only_schedulers_whose_store_is_kubernetes_api_may_use_it_and_only_for_their_records():
+    objects = chart.render("ha-kubernetes")
+    assert {name.split()[-1] for name, _, _, spec in chart.pods(objects) if spec["automountServiceAccountToken"]} == {"rel-addend-scheduler"}
+    role, = (one for one in objects if one["kind"] == "Role")
+    assert {(*rule["apiGroups"], *rule["resources"]): set(rule["verbs"]) for rule in role["rules"]} == {
+        ("", "secrets"): {"get", "list", "create", "update", "delete"}, ("coordination.k8s.io", "leases"): {"get", "create", "update"}}
+    binding, = (one for one in objects if one["kind"] == "RoleBinding")
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "rel-addend-scheduler", "namespace": chart.NAMESPACE}]
+    scheduler, = (spec for name, _, _, spec in chart.pods(objects) if name.endswith("rel-addend-scheduler"))
+    assert {"name": "ADDEND_STORE", "value": "kubernetes:rel-addend-scheduler"} in scheduler["containers"][0]["env"]
+    policy, = (one for one in objects if one["kind"] == "NetworkPolicy" and one["metadata"]["name"].endswith("-scheduler"))
+    assert {"ports": [{"port": 443}, {"port": 6443}]} in policy["spec"]["egress"]
+
+
+@pytest.mark.parametrize("variant", [one for one in chart.VARIANTS if one != "ha-kubernetes"])
 def test_no_pod_has_a_token_for_kubernetes_api(variant):
     objects = chart.render(variant)
     for name, _, _, spec in chart.pods(objects):

@@ -31,7 +31,7 @@ OTHERS = {
     "networkPolicy.agentNamespaceSelector": {"matchLabels": {"other": "label"}},
     "networkPolicy.agentPodSelector": {"matchLabels": {"other": "label"}},
     "networkPolicy.metricsNamespaceSelector": {"matchLabels": {"other": "label"}},
-    "networkPolicy.etcdPorts": [2222], "networkPolicy.extraEgress": [{"ports": [{"port": 4444}]}],
+    "networkPolicy.etcdPorts": [2222], "networkPolicy.apiServerPorts": [2222], "networkPolicy.extraEgress": [{"ports": [{"port": 4444}]}],
     "statusPage.ingress.authentication": {"other": "login"}, "statusPage.httpRoute.parentRefs": [{"name": "other"}],
     "statusPage.httpRoute.hostnames": ["other.example.org"], "statusPage.httpRoute.filters": [{"type": "Other"}],
     "statusPage.controllerNamespaceSelector": {"matchLabels": {"other": "label"}},
@@ -53,6 +53,7 @@ OTHERS_OF_A_KIND = {
 # Values that count only with others than any variant has.
 TOGETHER_WITH = {
     "scheduler.service.loadBalancerClass": {"scheduler": {"service": {"type": "LoadBalancer"}}},
+    "scheduler.etcd.user": {"scheduler": {"etcd": {"passwordSecretName": "other"}}},
     "summation.podDisruptionBudget.maxUnavailable": {"summation": {"podDisruptionBudget": {"enabled": True}}},
     "summation.priorityClass.name": {"summation": {"priorityClass": {"create": False}}},
     "tls.certManager.enabled": {"tls": {"secretName": "other"}},

@@ -85,7 +85,9 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 
 {{/* The flag --store of the scheduler. */}}
 {{- define "addend.store" -}}
-{{- if eq .Values.scheduler.store "sqlite" -}}sqlite:/var/lib/addend/scheduler.db{{- else -}}{{ .Values.scheduler.store }}{{- end -}}
+{{- if eq .Values.scheduler.store "sqlite" -}}sqlite:/var/lib/addend/scheduler.db
+{{- else if eq .Values.scheduler.store "kubernetes" -}}kubernetes:{{ include "addend.fullname" . }}-scheduler
+{{- else -}}{{ .Values.scheduler.store }}{{- end -}}
 {{- end -}}
 
 {{/* A quantity such as 8Gi in bytes. */}}

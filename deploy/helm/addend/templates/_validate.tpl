@@ -1,8 +1,12 @@
 {{/* Refuses combinations of values that the schema cannot refuse; each message says what to change. */}}
 {{- define "addend.validate" -}}
 {{- $v := .Values -}}
-{{- if and (include "addend.highlyAvailable" .) (not (hasPrefix "etcd:" $v.scheduler.store)) -}}
-{{- fail (printf "scheduler.replicas is %d but scheduler.store is %q, which only a single scheduler can use: set scheduler.store to etcd:HOST:PORT, or scheduler.replicas to 1." (int $v.scheduler.replicas) $v.scheduler.store) -}}
+{{- if and (include "addend.highlyAvailable" .) (not (or (hasPrefix "etcd:" $v.scheduler.store) (eq "kubernetes" $v.scheduler.store))) -}}
+{{- fail (printf "scheduler.replicas is %d but scheduler.store is %q, which only a single scheduler can use: set scheduler.store to kubernetes or etcd:HOST:PORT, or scheduler.replicas to 1." (int $v.scheduler.replicas) $v.scheduler.store) -}}
+{{- end -}}
+{{- $etcd := $v.scheduler.etcd -}}
+{{- if and (or $etcd.tlsSecretName $etcd.passwordSecretName) (not (hasPrefix "etcd:" $v.scheduler.store)) -}}
+{{- fail (printf "scheduler.etcd is for scheduler.store=etcd:..., and scheduler.store is %q: set it, or remove scheduler.etcd." $v.scheduler.store) -}}
 {{- end -}}
 {{- if ge (int $v.summation.drainTimeoutSeconds) (int $v.summation.terminationGracePeriodSeconds) -}}
 {{- fail "summation.terminationGracePeriodSeconds must be more than summation.drainTimeoutSeconds, or servers are killed while they hand over." -}}
