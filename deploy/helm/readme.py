@@ -44,20 +44,21 @@ def table(rows):
     return "\n".join(lines)
 
 
-def readme():
+def readme(values=None, address="deploy/helm/addend", top="../../..", variants="ci/"):
+    """The text for given values, and for a given place of the chart: the package of a release has its own (deploy/release)."""
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    rows = entries((CHART / "values.yaml").read_text())
+    rows = entries(values or (CHART / "values.yaml").read_text())
     return f"""# The Addend chart
 
 {chart["description"]}: a scheduler, summation servers on borrowed CPU machines, and the sidecar for training pods.
-[docs/kubernetes.md](../../../docs/kubernetes.md) says how to use it. `deploy/helm/readme.py` writes this file from `values.yaml`.
+[docs/kubernetes.md]({top}/docs/kubernetes.md) says how to use it. `deploy/helm/readme.py` writes this file from `values.yaml`.
 
 ```
-helm install addend deploy/helm/addend --namespace addend --create-namespace --set summation.bandwidth=25Gbps
+helm install addend {address} --namespace addend --create-namespace --set summation.bandwidth=25Gbps
 helm test addend --namespace addend --logs
 ```
 
-Kubernetes {chart["kubeVersion"].removesuffix("-0")}. `ci/` has values for each way to install it.
+Kubernetes {chart["kubeVersion"].removesuffix("-0")}. [ci]({variants}) has values for each way to install it.
 
 ## Values
 

@@ -19,6 +19,7 @@ PACKAGES = {
     "bullseye": ["python3-numpy", "python3-pip"],  # glibc 2.31
     "trixie": _PYTORCH,
     "trixie-minimal": ["ca-certificates"],  # as a new installation
+    "trixie-cosign": ["cosign"],  # Debian 12 has none
     "sid-policies": ["golang-go", "golang-k8s-apiserver-dev"],  # Kubernetes' own compiler of admission policies
     "forky": [*_PYTORCH, "python3-accelerate", "python3-transformers"],
 }

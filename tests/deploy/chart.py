@@ -74,6 +74,14 @@ def _public_copy():
     return folder
 
 
+def add_file(name, data):
+    """Puts a file beside the chart, where Helm may read it. Returns its name there."""
+    path = pathlib.Path(_public_copy().name) / name
+    path.write_bytes(data)
+    path.chmod(0o644)
+    return name
+
+
 def helm(*arguments):
     """Runs Helm; subprocess's result. The chart is the folder `addend`."""
     folder = _public_copy().name
