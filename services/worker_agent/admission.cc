@@ -62,8 +62,8 @@ absl::Status Admission::OnInit(Trainer* trainer, ipc::InitMessage init, const Lo
                                bool running) {
   if (trainer->local_rank >= 0)
     return absl::InvalidArgumentError("a second init on one connection");
-  absl::Status status = Check(init);
-  if (status.ok()) status = refusing_;
+  absl::Status status = refusing_;  // first: the options may be the reason, and Check goes by them
+  if (status.ok()) status = Check(init);
   if (status.ok()) status = CheckFree(init.local_rank, ranks, running);
   if (!status.ok()) {
     Refuse(trainer, status);
