@@ -16,6 +16,9 @@
 
 namespace addend {
 
+// The label of all objects of a store; its value is the store's name.
+inline constexpr char kStoreLabel[] = "addend.io/store";
+
 enum class ObjectKind : uint8_t { kSecret, kLease };
 
 // The calls that the store makes; thread-safe. An object is the JSON of the API.

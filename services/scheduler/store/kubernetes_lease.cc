@@ -36,7 +36,7 @@ json KubernetesLease::Object(const std::string& holder, int64_t transitions) con
   const std::string now = Date();
   return {{"apiVersion", "coordination.k8s.io/v1"},
           {"kind", "Lease"},
-          {"metadata", {{"name", name_}}},
+          {"metadata", {{"name", name_}, {"labels", {{kStoreLabel, name_}}}}},
           {"spec",
            {{"holderIdentity", holder},
             {"leaseDurationSeconds", absl::ToInt64Seconds(ttl_)},

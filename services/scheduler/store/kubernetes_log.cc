@@ -31,7 +31,6 @@ constexpr size_t kRecordBytes = 32;  // a record's share of the encoding, at mos
 constexpr uint64_t kShortLogBytes = 1 << 20;
 constexpr absl::Duration kBetweenTries = absl::Milliseconds(200);
 constexpr char kType[] = "addend.io/scheduler-store";
-constexpr char kLabel[] = "addend.io/store";
 constexpr char kHead[] = "head";
 constexpr char kRecords[] = "records";
 
@@ -50,7 +49,7 @@ json SecretWith(const std::string& name, const std::string& label, const char* k
   return {{"apiVersion", "v1"},
           {"kind", "Secret"},
           {"type", kType},
-          {"metadata", {{"name", name}, {"labels", {{kLabel, label}}}}},
+          {"metadata", {{"name", name}, {"labels", {{kStoreLabel, label}}}}},
           {"data", {{key, absl::Base64Escape(bytes)}}}};
 }
 
@@ -135,7 +134,7 @@ absl::Status KubernetesLog::TakeOver(absl::Time deadline) {
 void KubernetesLog::DeleteUnnamed(absl::Time deadline) {
   std::set<std::string> named = {name_};
   for (const auto& segment : head_.segments()) named.insert(segment.name());
-  const auto names = objects_->List(ObjectKind::kSecret, kLabel, name_, deadline);
+  const auto names = objects_->List(ObjectKind::kSecret, kStoreLabel, name_, deadline);
   if (!names.ok()) return;  // the next leader deletes them
   for (const std::string& name : *names) {
     if (named.contains(name) || !name.starts_with(name_ + "-")) continue;
@@ -162,7 +161,7 @@ absl::Status KubernetesLog::Replay(absl::Time deadline) {
       return absl::DataLossError(absl::StrFormat(
           "%s: the Secret %s of the scheduler's records %s: delete the Secrets with the "
           "label %s=%s, and the scheduler asks its members",
-          objects_->Describe(), named.name(), why, kLabel, name_));
+          objects_->Describe(), named.name(), why, kStoreLabel, name_));
     };
     json object;
     const absl::Status got = Persist(deadline, [&]() -> absl::Status {
