@@ -96,15 +96,13 @@ absl::Time EndOf(X509* certificate) {
 
 }  // namespace
 
-absl::StatusOr<TlsMaterial> ReadTlsFiles(const TlsFiles& files) {
+absl::StatusOr<TlsMaterial> ReadCertificateAndKey(const TlsFiles& files) {
   TlsMaterial material;
   ADDEND_ASSIGN_OR_RETURN(material.cert, Read("cert", files.cert));
   ADDEND_ASSIGN_OR_RETURN(material.key, Read("key", files.key));
-  ADDEND_ASSIGN_OR_RETURN(material.ca, Read("ca", files.ca));
   ADDEND_ASSIGN_OR_RETURN(const Certificate own,
                           FirstCertificate("cert", files.cert, material.cert));
   ADDEND_ASSIGN_OR_RETURN(const Key key, PrivateKey(files.key, material.key));
-  ADDEND_RETURN_IF_ERROR(FirstCertificate("ca", files.ca, material.ca).status());
   if (X509_check_private_key(own.get(), key.get()) != 1) {
     ERR_clear_error();
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -112,6 +110,13 @@ absl::StatusOr<TlsMaterial> ReadTlsFiles(const TlsFiles& files) {
   }
   material.names = NamesOf(own.get());
   material.valid_to = EndOf(own.get());
+  return material;
+}
+
+absl::StatusOr<TlsMaterial> ReadTlsFiles(const TlsFiles& files) {
+  ADDEND_ASSIGN_OR_RETURN(TlsMaterial material, ReadCertificateAndKey(files));
+  ADDEND_ASSIGN_OR_RETURN(material.ca, Read("ca", files.ca));
+  ADDEND_RETURN_IF_ERROR(FirstCertificate("ca", files.ca, material.ca).status());
   return material;
 }
 

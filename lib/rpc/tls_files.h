@@ -1,4 +1,4 @@
-// Reads and validates the files of TlsIdentity. Internal to lib/rpc.
+// Reads and validates the files of TlsIdentity and ServerCertificate. Internal to lib/rpc.
 #pragma once
 
 #include <string>
@@ -26,5 +26,8 @@ struct TlsMaterial {
 // PermissionDenied names the file and its fault. An expired certificate is accepted here, since it
 // will be replaced.
 absl::StatusOr<TlsMaterial> ReadTlsFiles(const TlsFiles& files);
+
+// The contents of `cert` and `key` only.
+absl::StatusOr<TlsMaterial> ReadCertificateAndKey(const TlsFiles& files);
 
 }  // namespace addend::internal

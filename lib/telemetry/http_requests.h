@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "lib/base/fd.h"
+#include "lib/telemetry/http_channel.h"
 
 namespace addend {
 
@@ -21,11 +22,13 @@ constexpr size_t kMaxHttpHeaders = 100;
 struct HttpHead {
   int refusal = 0;   // an HTTP status; 0: not refused
   std::string text;  // of a refusal: the reason; otherwise the request for httplib
+  size_t body = 0;   // bytes that follow the head
 };
 
-// `head`: all bytes up to the empty line, including it. Accepts only GET and HEAD without a body,
-// and keeps only the headers that change an answer: Accept-Encoding and Connection.
-HttpHead CheckHead(std::string_view head);
+// `head`: all bytes up to the empty line, including it. Accepts GET and HEAD without a body, and
+// with a `body_limit` POST with a body of at most so many bytes. Keeps only the headers that change
+// an answer: Accept-Encoding and Connection, and Content-Length of a body.
+HttpHead CheckHead(std::string_view head, size_t body_limit = 0);
 
 // Serves a single request per connection, if its head passes CheckHead; other requests get the
 // refusal. Every connection has a deadline: httplib's own timeout restarts at every byte, and a
@@ -37,16 +40,25 @@ class HttpRequests : public httplib::Server {
     // of a connection, from its acceptance; a complete request may wait longer for a thread
     std::chrono::milliseconds most;
     int threads;
+    size_t body_bytes = 0;  // of a POST; 0: no POST is answered
   };
-  explicit HttpRequests(const Limits& limits);
+  // `tls`: empty for plain text.
+  explicit HttpRequests(const Limits& limits, HttpTlsFn tls = nullptr);
+
+  // Lets as many clients connect at the same time as the kernel allows: httplib's own queue of 5
+  // makes further clients wait for a second or more. After the address has been bound.
+  void WidenQueue();
 
   // Ends the connections under way, and all later ones. Thread-safe.
   void EndConnections();
 
  private:
   bool process_and_close_socket(socket_t socket) override;
+  bool Serve(HttpChannel* channel);
+  bool Process(HttpChannel* channel, std::string request);
 
   const Limits limits_;
+  const HttpTlsFn tls_;
   const UniqueFd ended_;  // an eventfd, readable from EndConnections on
 };
 

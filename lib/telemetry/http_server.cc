@@ -22,12 +22,8 @@ namespace addend {
 namespace {
 
 constexpr char kText[] = "text/plain; charset=utf-8";
-// Browsers open connections ahead of need, and each has a thread until it times out.
-constexpr int kThreads = 4;
 // of each read from a client and each write to it
 constexpr std::chrono::seconds kClientPatience(2);
-// of a whole connection, so that other clients have their turn
-constexpr std::chrono::seconds kMost(3);
 
 std::string SerializeAll(const prometheus::Registry& registry,
                          const std::vector<const prometheus::Collectable*>& also) {
@@ -80,17 +76,29 @@ httplib::Headers BrowserHeaders() {
           {"Cache-Control", "no-store"}};
 }
 
+void Fill(const HttpAnswer& made, httplib::Response* response) {
+  response->status = made.status;
+  response->set_content(made.body, made.content_type);
+}
+
 // Returns all paths, for messages.
-std::string AddRoutes(std::vector<HttpRoute> routes, httplib::Server* server) {
+std::string AddRoutes(std::vector<HttpRoute> routes, std::vector<HttpPost> posts,
+                      httplib::Server* server) {
   std::string paths;
   for (HttpRoute& route : routes) {
     paths += route.path + ", ";
     server->Get(Literally(route.path), [answer = std::move(route.answer)](
                                            const httplib::Request&, httplib::Response& response) {
-      HttpAnswer made = answer();
-      response.status = made.status;
-      response.set_content(std::move(made.body), made.content_type);
+      Fill(answer(), &response);
     });
+  }
+  for (HttpPost& post : posts) {
+    paths += post.path + " (by POST), ";
+    server->Post(Literally(post.path),
+                 [answer = std::move(post.answer)](const httplib::Request& request,
+                                                   httplib::Response& response) {
+                   Fill(answer(request.body), &response);
+                 });
   }
   return paths + "/metrics, /healthz and /readyz";
 }
@@ -98,7 +106,10 @@ std::string AddRoutes(std::vector<HttpRoute> routes, httplib::Server* server) {
 }  // namespace
 
 struct HttpServer::Impl {
-  HttpRequests server{{kClientPatience, kMost, kThreads}};
+  explicit Impl(const HttpServerOptions& options)
+      : server({kClientPatience, options.most, options.threads, options.body_bytes}, options.tls) {}
+
+  HttpRequests server;
   std::thread thread;
   uint16_t port = 0;
 };
@@ -107,8 +118,9 @@ HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
     const std::string& host, uint16_t port, prometheus::Registry* registry, ReadyFn ready,
-    std::vector<const prometheus::Collectable*> also, std::vector<HttpRoute> routes) {
-  auto impl = std::make_unique<Impl>();
+    std::vector<const prometheus::Collectable*> also, std::vector<HttpRoute> routes,
+    HttpServerOptions options) {
+  auto impl = std::make_unique<Impl>(options);
   httplib::Server& server = impl->server;
   server.set_socket_options(SetSocketOptions);
   server.Get("/metrics", [registry, also = std::move(also)](const httplib::Request&,
@@ -125,7 +137,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
                response.set_content(status.ok() ? "ok\n" : Message(status) + "\n", kText);
              });
   server.set_default_headers(BrowserHeaders());
-  const std::string paths = AddRoutes(std::move(routes), &server);
+  const std::string paths = AddRoutes(std::move(routes), std::move(options.posts), &server);
   server.set_error_handler([paths](const httplib::Request& request, httplib::Response& response) {
     if (response.status != 404) return;
     response.set_content(absl::StrFormat("%s is not here: %s are\n", request.path, paths), kText);
@@ -140,6 +152,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
     return absl::InvalidArgumentError(absl::StrFormat(
         "cannot listen on %s:%d for HTTP: %s", ipv6 ? "[" + host + "]" : host, port, reason));
   }
+  impl->server.WidenQueue();
   impl->port = static_cast<uint16_t>(bound);
   impl->thread = std::thread([raw = impl.get()] { raw->server.listen_after_bind(); });
   // stop() does nothing before the server runs, so the server must not be returned before.

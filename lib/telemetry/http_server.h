@@ -5,6 +5,8 @@
 #include <prometheus/collectable.h>
 #include <prometheus/registry.h>
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "lib/telemetry/http_channel.h"
 
 namespace addend {
 
@@ -28,8 +31,26 @@ struct HttpRoute {
   std::function<HttpAnswer()> answer;
 };
 
-// Serves until it is destroyed, on threads of its own (a thread that accepts, four that answer, a
-// thread that ends connections of clients that take more than 3 s).
+// The answer to a POST to `path`, from its body. Called from the server's threads.
+struct HttpPost {
+  std::string path;
+  std::function<HttpAnswer(const std::string& body)> answer;
+};
+
+// A server's limits, and how it differs from the plain-text server of a service.
+struct HttpServerOptions {
+  // of a whole connection, from its acceptance, so that other clients have their turn
+  std::chrono::milliseconds most = std::chrono::seconds(3);
+  // Threads that answer. Browsers open connections ahead of need, and each has a thread until it
+  // times out.
+  int threads = 4;
+  HttpTlsFn tls = nullptr;  // empty: plain text
+  std::vector<HttpPost> posts = {};
+  size_t body_bytes = 0;  // the most bytes of a POST; 0: no POST is answered
+};
+
+// Serves until it is destroyed, on threads of its own (a thread that accepts, and those that
+// answer).
 // /metrics adds metrics of every process to the registry: addend_build_info and the process_*
 // values (memory, CPU time, descriptors). Response headers tell browsers to load content from this
 // server only, to run no script that is written into a page, and to keep nothing.
@@ -43,10 +64,11 @@ class HttpServer {
   // the server; `ready` is called from the server's threads. InvalidArgument if the address cannot
   // be listened on.
   // `also`: further sources of metrics, which must outlive the server too; read from its threads.
-  // `routes`: further paths; objects that they refer to must outlive the server.
+  // `routes`: further paths; objects that they, or `options`, refer to must outlive the server.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
       const std::string& host, uint16_t port, prometheus::Registry* registry, ReadyFn ready,
-      std::vector<const prometheus::Collectable*> also = {}, std::vector<HttpRoute> routes = {});
+      std::vector<const prometheus::Collectable*> also = {}, std::vector<HttpRoute> routes = {},
+      HttpServerOptions options = {});
   // Ends open connections and joins the threads.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;

@@ -227,7 +227,8 @@ def _select(value, key):
 _METHODS = {
     "hasValue": lambda target: bool(target.values),
     "orValue": lambda target, other: target.values[0] if target.values else other,
-    "matches": lambda target, pattern: re.search(pattern, target) is not None,
+    # RE2's $ is the end of the text, and not also a place before its last line feed.
+    "matches": lambda target, pattern: re.search(re.sub(r"\$$", r"\\Z", pattern), target) is not None,
 }
 
 

@@ -126,12 +126,12 @@ def render(variant=None, *settings, apis=()):
     return load(out)
 
 
-def render_values(variant, values, apis=()):
-    """As render(), with values over the variant's; None if Helm refuses them."""
+def render_values(variant, values, apis=(), policies=(POLICIES,)):
+    """As render(), with values over the variant's; None if Helm refuses them. Without `policies` for an older cluster."""
     path = pathlib.Path(_public_copy().name) / "values.yaml"
     path.write_text(yaml.safe_dump(values))
     path.chmod(0o644)
-    status, out, _ = _template(variant, (POLICIES, *apis), "--values=values.yaml")
+    status, out, _ = _template(variant, (*policies, *apis), "--values=values.yaml")
     return load(out) if status == 0 else None
 
 

@@ -1,5 +1,6 @@
 """The chart's rendered objects: valid for Kubernetes, and as the values promise."""
 import copy
+import hashlib
 import json
 import re
 
@@ -10,7 +11,7 @@ from tests.support.cluster import run_binary
 
 OPERATOR = ("monitoring.coreos.com/v1",)
 BINARIES = {"scheduler": "addend-scheduler", "summation": "addend-summation", "addend-agent": "addend-agent",
-            "agent-0": "addend-agent", "agent-1": "addend-agent", "check": "addendctl"}
+            "agent-0": "addend-agent", "agent-1": "addend-agent", "check": "addendctl", "webhook": "addendctl"}
 
 
 def everything():
@@ -58,6 +59,7 @@ PLANTED = [  # (variant, kind, the changed path, its new value)
     ("customized", "HTTPRoute", ("spec", "rules", 0, "backendRefs", 0, "portt"), 1),
     ("customized", "Ingress", ("spec", "ingressClass"), "a"),
     ("injection", "MutatingAdmissionPolicy", ("spec", "matchConstraints", "objectSelectr"), {}),
+    ("webhook", "MutatingWebhookConfiguration", ("webhooks", 0, "clientConfig", "service", "prt"), 443),
     ("injection", "ClusterTrainingRuntime", ("spec", "mlPolicy", "numNode"), 2),
     ("injection", "ClusterTrainingRuntime", ("spec", "template", "spec", "replicatedJobs", 0, "template", "spec", "template", "spec",
                                              "initContainers", 0, "restartPolcy"), "Always"),
@@ -176,10 +178,15 @@ def test_objects_that_a_pod_refers_to_are_made_by_the_chart_or_named_in_the_valu
 
 
 def test_a_change_of_values_always_changes_the_pods_themselves():
-    """So no checksum annotation is needed: no long-running pod reads a ConfigMap of the chart's."""
-    for name, _, _, spec in chart.pods(everything()):
-        if name.split()[0] in ("Deployment", "StatefulSet"):
-            assert not [v for v in spec.get("volumes", []) if "configMap" in v]
+    """A long-running pod that reads a ConfigMap of the chart's, which is the webhook's alone, is annotated with its checksum."""
+    for variant in chart.VARIANTS:
+        objects = chart.render(variant)
+        for name, _, annotations, spec in chart.pods(objects):
+            maps = [v["configMap"]["name"] for v in spec.get("volumes", []) if "configMap" in v]
+            if name.split()[0] not in ("Deployment", "StatefulSet") or not maps:
+                continue
+            (text,), = [o["data"].values() for o in objects if o["kind"] == "ConfigMap" and [o["metadata"]["name"]] == maps]
+            assert annotations["addend.io/settings"] == hashlib.sha256(text.encode()).hexdigest()
 
 
 @pytest.mark.parametrize("variant", chart.VARIANTS)
@@ -432,8 +439,8 @@ def test_spread_constraints_count_the_components_own_pods():
 
 def test_names_that_belong_to_no_namespace_contain_the_releases():
     for o in everything():
-        if o["kind"] in ("PriorityClass", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy",
-                         "ValidatingAdmissionPolicyBinding"):
+        if o["kind"] in ("PriorityClass", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "MutatingWebhookConfiguration",
+                         "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
             assert o["metadata"]["name"].startswith(f"{chart.NAMESPACE}-"), o["metadata"]["name"]
 
 
@@ -640,7 +647,8 @@ def test_everything_off_leaves_the_scheduler_and_the_servers():
 @pytest.mark.parametrize("variant,said,unsaid", [
     ("default", ["helm test rel --namespace addend-system", "port-forward service/rel-addend-scheduler 7080", "addendctl inject -f job.yaml "
      "--scheduler=rel-addend-scheduler.addend-system.svc:7070", "summation.bandwidth is empty"], ["LimitMEMLOCK", "runtimeRef"]),
-    ("injection", ['addend.io/num-nodes: "2"', "addend-system-rel-addend-inject.addend.io", "runtime torch-addend"], ["addendctl inject"]),
+    ("injection", ['addend.io/num-nodes: "2"', "the policy addend-system-rel-addend-inject.addend.io", "runtime torch-addend"], ["addendctl inject"]),
+    ("webhook", ["the webhook addend-system-rel-addend-inject.addend.io"], ["addendctl inject"]),
     ("everything-off", ["running jobs go on from what their members know"], ["helm test"]),
     ("ha-etcd", ["rel-addend-scheduler-0.rel-addend-scheduler-headless.addend-system.svc:7070,"], []),
 ])

@@ -14,7 +14,7 @@ from google.protobuf import descriptor_pb2
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "security.md"
 PROTOS = sorted(path.relative_to(ROOT) for path in (ROOT / "proto").rglob("*.proto"))
-HEADERS = [path for folder in ("lib", "services") for path in sorted((ROOT / folder).rglob("*")) if path.suffix in (".h", ".cc")]
+HEADERS = [path for folder in ("lib", "services", "tools") for path in sorted((ROOT / folder).rglob("*")) if path.suffix in (".h", ".cc")]
 
 
 def section(title):

@@ -36,8 +36,9 @@ MAY_INCLUDE["services/scheduler"] = set(MAY_INCLUDE) - {"lib/client"} | {"proto"
 MAY_INCLUDE["services/summation"] = MAY_INCLUDE["services/scheduler"]
 # The agent speaks the protocol that the client library defines.
 MAY_INCLUDE["services/worker_agent"] = MAY_INCLUDE["services/scheduler"] | {"lib/client"}
-# addendctl doctor tries the NICs in the way the data path does.
-MAY_INCLUDE["tools/addendctl"] = {"lib/auth", "lib/base", "lib/options", "lib/rpc", "lib/memory", "lib/plan", "lib/intranode", "lib/status", "lib/trace", "lib/transport", "proto"}
+# addendctl doctor tries the NICs in the way the data path does, and addendctl webhook serves HTTPS.
+MAY_INCLUDE["tools/addendctl"] = {"lib/auth", "lib/base", "lib/options", "lib/rpc", "lib/memory", "lib/plan", "lib/intranode", "lib/status", "lib/telemetry", "lib/trace",
+                                  "lib/transport", "proto"}
 MAY_INCLUDE["bench"] = {"lib/base", "lib/options", "lib/plan", "lib/reduce", "lib/client"}
 
 # The scheduler's core: services/scheduler/membership.h has the graph of these objects.

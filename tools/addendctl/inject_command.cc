@@ -2,14 +2,10 @@
 // unchanged, comments included.
 #include "tools/addendctl/inject_command.h"
 
-#include <fcntl.h>
-#include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -19,11 +15,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "lib/base/fd.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/units.h"
 #include "lib/base/version.h"
 #include "lib/rpc/local_address.h"
+#include "tools/addendctl/file_text.h"
 #include "tools/addendctl/memory_need.h"
 #include "tools/addendctl/sidecar.h"
 #include "tools/addendctl/workloads.h"
@@ -33,6 +29,7 @@ namespace addend {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
+constexpr size_t kMostFileBytes = 256 * kMiB;
 constexpr uint64_t kMemoryOfUnknownModel = 1024 * kMiB;
 constexpr char kRepository[] = "ghcr.io/addend/addend-agent";
 constexpr char kSidecarName[] = "addend-agent";
@@ -391,22 +388,6 @@ absl::StatusOr<std::string> InjectResourceList(InjectQuestion question, const st
   }
 }
 
-absl::StatusOr<std::string> ReadAll(const std::string& file) {
-  const UniqueFd opened(file == "-" ? ::dup(STDIN_FILENO)
-                                    : ::open(file.c_str(), O_RDONLY | O_CLOEXEC));
-  std::string text;
-  char buffer[65536];
-  ssize_t got = opened.valid() ? 1 : -1;
-  while (got > 0 && (got = ::read(opened.get(), buffer, sizeof(buffer))) > 0) {
-    text.append(buffer, static_cast<size_t>(got));
-  }
-  if (got < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("the file %s cannot be read: %s; check -f", file, std::strerror(errno)));
-  }
-  return text;
-}
-
 }  // namespace
 
 absl::StatusOr<Injected> Inject(const InjectQuestion& asked, const std::string& text) {
@@ -446,7 +427,8 @@ absl::StatusOr<std::string> AnswerInject(const InjectQuestion& question, bool js
     return absl::InvalidArgumentError(
         "addendctl inject needs a file: addendctl inject -f job.yaml, or -f - for standard input");
   }
-  ADDEND_ASSIGN_OR_RETURN(const std::string text, ReadAll(question.file));
+  ADDEND_ASSIGN_OR_RETURN(const std::string text,
+                          ReadFileText("-f", question.file, kMostFileBytes));
   ADDEND_ASSIGN_OR_RETURN(const Injected injected, Inject(question, text));
   if (json) {
     const nlohmann::ordered_json answer = {{"yaml", injected.yaml}, {"notes", injected.notes}};

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
+#include "lib/options/log_options.h"
 #include "lib/options/options.h"
 #include "lib/options/stop_signal.h"
 #include "lib/rpc/tls_options.h"
@@ -28,6 +29,7 @@
 #include "tools/addendctl/trace_command.h"
 #include "tools/addendctl/trace_data.h"
 #include "tools/addendctl/trace_json.h"
+#include "tools/addendctl/webhook_command.h"
 #include "tools/addendctl/why_command.h"
 
 namespace addend {
@@ -35,7 +37,7 @@ namespace {
 
 constexpr char kCommands[] =
     "plan, status, jobs, nodes, top, why, trace, doctor, drain,"
-    " inject, topology or help";
+    " inject, webhook, topology or help";
 
 constexpr int kExitProblemFound = 1;
 
@@ -65,8 +67,14 @@ constexpr char kHelp[] =
       What is wrong with this machine and with the cluster as seen from it, and what to do about it.
   addendctl inject -f FILE [--scheduler=HOST:PORT] [--job=NAME] [--image=IMAGE] [--model-bytes=SIZE] [--local-size=N]
                    [--agent-cpu=2] [--agent-cpu-limit=2] [--agent-memory=6Gi] [--image-pull-secret=NAME]
-      Prints the Kubernetes YAML of a training job (Job, JobSet or PyTorchJob) with the agent as a sidecar of its pods;
-      what else is in the file stays as it is. The job's name is that of the object within its namespace.
+                   [--agent-tls-secret=NAME [--agent-tls-server-name=NAME]] [--job-secret=NAME] [--replicated-job=NAME]
+      Prints the Kubernetes YAML of a training job with the agent as a sidecar of its pods: Job, JobSet (its first
+      replicated job, or --replicated-job), PyTorchJob, MPIJob (its workers), LeaderWorkerSet (each group is a job), or a
+      Pod with the label addend.io/inject: "true". All other objects of the file stay as they are. The job's name is that
+      of the object within its namespace. A ResourceList is answered with a ResourceList: in kustomize it is a KRM function.
+  addendctl webhook --settings=FILE --tls-cert=FILE --tls-key=FILE [--listen=:9443] [--linger=5s]
+      Adds the agent to labelled pods as a mutating admission webhook over HTTPS: the chart runs it where the cluster has
+      no MutatingAdmissionPolicy. Renewed certificates are read without a restart.
   addendctl topology [--topology=FILE.xml] [--intranode=STRATEGY] [--explain] [--bytes=SIZE] [--export=FILE.xml]
       Which links to the CPU the GPUs and NICs of this machine share (or of the one that the file records), the strategy
       by which its ranks, one on each GPU, aggregate, and why. With --explain also what each strategy costs. --export
@@ -196,6 +204,16 @@ absl::StatusOr<std::string> Inject() {
                       absl::GetFlag(FLAGS_json));
 }
 
+absl::Status Webhook(StopSignal* stop) {
+  ADDEND_RETURN_IF_ERROR(StartLogging({.process = "webhook"}));
+  return RunWebhook({.listen = absl::GetFlag(FLAGS_listen),
+                     .cert = absl::GetFlag(FLAGS_tls_cert),
+                     .key = absl::GetFlag(FLAGS_tls_key),
+                     .settings = absl::GetFlag(FLAGS_settings),
+                     .linger = absl::GetFlag(FLAGS_linger)},
+                    stop);
+}
+
 absl::StatusOr<std::string> ShowTopology() {
   return AnswerTopology({.file = absl::GetFlag(FLAGS_topology),
                          .export_file = absl::GetFlag(FLAGS_export),
@@ -246,8 +264,9 @@ absl::Status CheckCommand(const std::vector<std::string>& arguments) {
   }
   const std::string& command = arguments.front();
   if (command == "why" || command == "drain") return absl::OkStatus();
-  const std::initializer_list<std::string_view> alone = {
-      "plan", "status", "jobs", "nodes", "trace", "top", "topology", "doctor", "inject", "help"};
+  const std::initializer_list<std::string_view> alone = {"plan",   "status",  "jobs",     "nodes",
+                                                         "trace",  "top",     "topology", "doctor",
+                                                         "inject", "webhook", "help"};
   if (std::find(alone.begin(), alone.end(), command) == alone.end()) {
     return absl::InvalidArgumentError(
         absl::StrFormat("'%s' is not a command of addendctl: use %s", command, kCommands));
@@ -265,7 +284,8 @@ absl::Status Run(const std::vector<std::string>& arguments, int* exit_status) {
   ADDEND_RETURN_IF_ERROR(CheckCommand(arguments));
   // Blocked before a second thread exists, signals reach the thread that waits for them.
   std::optional<StopSignal> stop;
-  if (arguments.front() == "top") stop.emplace();
+  if (arguments.front() == "top" || arguments.front() == "webhook") stop.emplace();
+  if (arguments.front() == "webhook") return Webhook(&*stop);
   ADDEND_ASSIGN_OR_RETURN(const auto tls, StartTls(PlainText::kAllowed));
   if (stop) return Top(&*stop);
   if (arguments.front() == "doctor") return Doctor(exit_status);

@@ -66,6 +66,12 @@ ABSL_FLAG(addend::ByteSize, model_bytes, addend::ByteSize{},
           "doctor).");
 ABSL_FLAG(uint32_t, local_size, 0,
           "Ranks on every node; default: the GPUs of the pod (inject), 1 (doctor).");
+ABSL_FLAG(addend::HostPort, listen, (addend::HostPort{"", 9443}),
+          "Address for HTTPS, HOST:PORT or :PORT (webhook).");
+ABSL_FLAG(std::string, settings, "", "The chart's file of the sidecar and the rules (webhook).");
+ABSL_FLAG(absl::Duration, linger, absl::Seconds(5),
+          "How long to go on answering after the signal to end, until the cluster asks other pods "
+          "(webhook).");
 ABSL_FLAG(std::string, socket, "", "The agent's socket on this machine, to try it (doctor).");
 ABSL_FLAG(addend::ByteSize, memory, addend::ByteSize{},
           "Memory that this container may use; default: what its cgroup says (doctor).");

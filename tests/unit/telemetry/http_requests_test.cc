@@ -46,6 +46,22 @@ TEST(CheckHeadTest, RefusesLinesWithinLines) {
   EXPECT_EQ(CheckHead("GET / HTTP/1.1\rRange: bytes=0-\r\n\r\n").refusal, 400);
 }
 
+TEST(CheckHeadTest, TakesABodyOfALengthWhereThereIsALimit) {
+  const HttpHead head = CheckHead(
+      "POST /a HTTP/1.1\r\nContent-Type: multipart/form-data\r\ncontent-length: 5\r\n\r\n", 5);
+  EXPECT_EQ(head.refusal, 0);
+  EXPECT_EQ(head.body, 5u);
+  EXPECT_EQ(head.text, "POST /a HTTP/1.1\r\nContent-Length: 5\r\n\r\n");
+  EXPECT_EQ(CheckHead("POST / HTTP/1.1\r\n\r\n", 5).body, 0u);
+  EXPECT_EQ(CheckHead("POST / HTTP/1.1\r\nContent-Length: 6\r\n\r\n", 5).refusal, 413);
+  EXPECT_EQ(CheckHead("POST / HTTP/1.1\r\nContent-Length: +5\r\n\r\n", 5).refusal, 413);
+  EXPECT_EQ(CheckHead("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 5).refusal, 411);
+  const char* const twice = "POST / HTTP/1.1\r\nContent-Length: 0\r\nContent-Length: 5\r\n\r\n";
+  EXPECT_EQ(CheckHead(twice, 5).refusal, 400);
+  EXPECT_EQ(CheckHead("PUT / HTTP/1.1\r\nContent-Length: 5\r\n\r\n", 5).refusal, 405);
+  EXPECT_EQ(CheckHead("GET / HTTP/1.1\r\nContent-Length: 5\r\n\r\n", 5).refusal, 413);
+}
+
 // Returns a connection that has sent the beginning of a request.
 UniqueFd BeginRequest(int port) {
   UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));

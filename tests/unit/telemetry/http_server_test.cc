@@ -67,6 +67,22 @@ TEST_F(HttpServerTest, LabelledGaugesVanishWithTheirObjects) {
   EXPECT_THAT(Get("/metrics")->body, Not(HasSubstr("job_name")));
 }
 
+TEST_F(HttpServerTest, APostIsAnsweredFromItsBody) {
+  HttpServerOptions options;
+  options.body_bytes = 10;
+  options.posts = {{"/echo", [](const std::string& body) {
+                      return HttpAnswer{200, "text/plain", "<" + body + ">"};
+                    }}};
+  auto started = HttpServer::Start(
+      "127.0.0.1", 0, &registry_, [] { return absl::OkStatus(); }, {}, {}, std::move(options));
+  ASSERT_TRUE(started.ok()) << started.status();
+  httplib::Client client("127.0.0.1", (*started)->port());
+  EXPECT_EQ(client.Post("/echo", "a=1&b", "application/x-www-form-urlencoded")->body, "<a=1&b>");
+  EXPECT_EQ(client.Post("/echo", "12345678901", "text/plain")->status, 413);
+  EXPECT_EQ(client.Get("/echo")->status, 404);
+  EXPECT_THAT(client.Get("/other")->body, HasSubstr("/echo (by POST)"));
+}
+
 TEST_F(HttpServerTest, ReadinessFollowsTheService) {
   StartServer();
   EXPECT_EQ(Get("/readyz")->status, 200);

@@ -214,9 +214,12 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 {{- end -}}
 
-{{/* What the values of a component say of its pods as such: (dict "root" $ "component" ... "affinity" the chart's own). */}}
+{{/*
+What the values of a component say of its pods as such: (dict "root" $ "component" ... "affinity" the chart's own "values" those of
+the component, if they are not at its name).
+*/}}
 {{- define "addend.placement" -}}
-{{- $values := index .root.Values .component -}}
+{{- $values := default (index .root.Values .component) .values -}}
 {{- with $values.runtimeClassName }}
 runtimeClassName: {{ . }}
 {{- end }}

@@ -42,7 +42,20 @@
 {{- fail "autoscaling.minReplicas must not be more than autoscaling.maxReplicas." -}}
 {{- end -}}
 {{- if and $v.injection.enabled (not $v.rbac.clusterScoped) -}}
-{{- fail "injection.enabled makes admission policies, which belong to no namespace: set rbac.clusterScoped=true, or injection.enabled=false and use addendctl inject." -}}
+{{- fail "injection.enabled makes admission policies or the configuration of a webhook, which belong to no namespace: set rbac.clusterScoped=true, or injection.enabled=false and use addendctl inject." -}}
+{{- end -}}
+{{- $webhook := $v.injection.webhook -}}
+{{- if and $webhook.enabled (not $v.injection.enabled) -}}
+{{- fail "injection.webhook.enabled only says by which means pods are injected: set injection.enabled=true too." -}}
+{{- end -}}
+{{- if and $webhook.always (not $webhook.enabled) -}}
+{{- fail "injection.webhook.always needs injection.webhook.enabled=true." -}}
+{{- end -}}
+{{- if and $v.injection.enabled (not (include "addend.injectionBy" .)) -}}
+{{- fail "injection.enabled needs MutatingAdmissionPolicy, which this cluster does not have: Kubernetes has it from 1.36 on, or from 1.34 on with the feature gate MutatingAdmissionPolicy. Set injection.webhook.enabled=true, which injects by a webhook of the chart instead, or injection.enabled=false and use addendctl inject; without a cluster (helm template) set injection.apiVersion." -}}
+{{- end -}}
+{{- if ne (empty $webhook.tlsSecretName) (empty $webhook.caBundle) -}}
+{{- fail "injection.webhook.tlsSecretName and injection.webhook.caBundle go together: a certificate, and the authority by which Kubernetes' API server checks it." -}}
 {{- end -}}
 {{- if and (eq $v.summation.transport "rdma") (not $v.rdma.enabled) -}}
 {{- fail "summation.transport is rdma: set rdma.enabled, or no server can open a link." -}}
