@@ -10,8 +10,11 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <set>
+#include <vector>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "lib/base/fd.h"
 
 namespace addend {
@@ -22,6 +25,32 @@ std::string NumericHost(const sockaddr* address, socklen_t length) {
   if (::getnameinfo(address, length, host, sizeof(host), nullptr, 0, NI_NUMERICHOST) != 0)
     return "";
   return host;
+}
+
+struct InterfaceAddress {
+  std::string interface;
+  int family;  // AF_INET or AF_INET6
+  std::string host;
+  bool link_local;
+};
+
+// Empty if the kernel does not tell them.
+std::vector<InterfaceAddress> InterfaceAddresses() {
+  std::vector<InterfaceAddress> addresses;
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return addresses;
+  for (const ifaddrs* i = all; i != nullptr; i = i->ifa_next) {
+    if (i->ifa_addr == nullptr) continue;
+    const int family = i->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    const bool link_local =
+        family == AF_INET6 &&
+        IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(i->ifa_addr)->sin6_addr);
+    addresses.push_back({i->ifa_name, family, NumericHost(i->ifa_addr, length), link_local});
+  }
+  ::freeifaddrs(all);
+  return addresses;
 }
 
 double SpeedOfInterface(const std::string& name) {
@@ -55,18 +84,27 @@ absl::StatusOr<std::string> LocalAddressTowards(const HostPort& peer) {
   return NumericHost(reinterpret_cast<sockaddr*>(&local), length);
 }
 
-double LinkSpeedOf(const std::string& address) {
-  ifaddrs* all = nullptr;
-  if (::getifaddrs(&all) != 0) return 0;
-  double speed = 0;
-  for (const ifaddrs* i = all; i != nullptr; i = i->ifa_next) {
-    if (i->ifa_addr == nullptr) continue;
-    const int family = i->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    if (NumericHost(i->ifa_addr, length) == address) speed = SpeedOfInterface(i->ifa_name);
+absl::StatusOr<std::string> AddressOfInterface(const std::string& name) {
+  std::set<std::string> names;
+  std::string v4, v6;
+  for (const InterfaceAddress& one : InterfaceAddresses()) {
+    names.insert(one.interface);
+    if (one.interface != name || one.link_local) continue;
+    std::string& kept = one.family == AF_INET ? v4 : v6;
+    if (kept.empty()) kept = one.host;
   }
-  ::freeifaddrs(all);
+  if (!v4.empty()) return v4;
+  if (!v6.empty()) return v6;
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "there is no interface '%s' with an address here: there %s %s", name,
+      names.size() == 1 ? "is" : "are", names.empty() ? "none" : absl::StrJoin(names, ", ")));
+}
+
+double LinkSpeedOf(const std::string& address) {
+  double speed = 0;
+  for (const InterfaceAddress& one : InterfaceAddresses()) {
+    if (one.host == address) speed = SpeedOfInterface(one.interface);
+  }
   return speed;
 }
 

@@ -12,6 +12,10 @@ namespace addend {
 // UNAVAILABLE when the name does not resolve or there is no route.
 absl::StatusOr<std::string> LocalAddressTowards(const HostPort& peer);
 
+// An address of a network interface of this machine: IPv4 if it has one, else an IPv6 address that
+// other machines can use. INVALID_ARGUMENT names the interfaces that there are.
+absl::StatusOr<std::string> AddressOfInterface(const std::string& name);
+
 // Bits per second of the interface with this address, as the kernel reports it; 0 if the kernel
 // does not know it (loopback, many virtual interfaces).
 double LinkSpeedOf(const std::string& address);

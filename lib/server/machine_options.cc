@@ -1,7 +1,9 @@
 #include "lib/server/machine_options.h"
 
 #include "absl/flags/flag.h"
+#include "absl/strings/str_format.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
 #include "lib/base/units.h"
 #include "lib/rpc/local_address.h"
 #include "lib/server/link_signals.h"
@@ -11,6 +13,9 @@ ABSL_FLAG(addend::PeerAddresses, scheduler, (addend::PeerAddresses{{{"127.0.0.1"
 ABSL_FLAG(std::string, advertise, "",
           "host that other machines connect to; default: the local address of the route to the "
           "scheduler");
+ABSL_FLAG(std::string, data_interface, "",
+          "network interface for gradients over TCP, such as net1: its address is told to nodes "
+          "instead of --advertise, to which calls still go; default: no separate interface");
 ABSL_FLAG(addend::Bandwidth, bandwidth, {},
           "bandwidth of all NICs together, each direction; default: the link speed that the kernel "
           "reports");
@@ -24,13 +29,23 @@ absl::StatusOr<MachineOptions> ReadMachineOptions() {
   MachineOptions options{.transport = transport,
                          .scheduler = absl::GetFlag(FLAGS_scheduler),
                          .advertise = absl::GetFlag(FLAGS_advertise),
+                         .data_host = "",
                          .bandwidth_bps = absl::GetFlag(FLAGS_bandwidth).bits_per_second,
                          .connect_timeout = absl::GetFlag(FLAGS_connect_timeout)};
   if (options.advertise.empty()) {
     ADDEND_ASSIGN_OR_RETURN(options.advertise,
                             LocalAddressTowards(options.scheduler.addresses.front()));
   }
-  if (options.bandwidth_bps == 0) options.bandwidth_bps = LinkSpeedOf(options.advertise);
+  options.data_host = options.advertise;
+  if (const std::string name = absl::GetFlag(FLAGS_data_interface); !name.empty()) {
+    const auto address = AddressOfInterface(name);
+    if (!address.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("--data-interface: %s", Message(address.status())));
+    }
+    options.data_host = *address;
+  }
+  if (options.bandwidth_bps == 0) options.bandwidth_bps = LinkSpeedOf(options.data_host);
   return options;
 }
 
@@ -42,7 +57,7 @@ v1::RegisterServerRequest ServerRegistration(const MachineOptions& options,
   if (options.transport.mode != TransportMode::kRdma) {
     v1::DataEndpoint* const endpoint = request.add_endpoints();
     endpoint->set_transport("tcp");
-    endpoint->set_host(options.advertise);
+    endpoint->set_host(options.data_host);
     endpoint->set_port(data_port);
   }
   for (size_t nic = 0; nic < rdma.size(); ++nic) {

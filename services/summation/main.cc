@@ -99,7 +99,7 @@ absl::Status Serve() {
   joined = true;
   rpc->SetReady(true);
   spdlog::info("summation server {} serves data on {}:{} with {} shard{} ({})",
-               (*member)->server_id(), options.machine.advertise, data_port, options.shards,
+               (*member)->server_id(), options.machine.data_host, data_port, options.shards,
                options.shards == 1 ? "" : "s", TargetName());
   ADDEND_RETURN_IF_ERROR(WritePortFile(options.port_file, {{"grpc", rpc->port()},
                                                            {"http", http->port()},

@@ -183,6 +183,11 @@ def test_the_agents_resources_can_be_said(inject):
     assert "cpu" not in sidecar(pod_of_job(documents(inject(JOB))[0]))["resources"]["limits"]
 
 
+def test_gradients_can_take_a_second_network_of_the_pod(inject):
+    assert environment(sidecar(pod_of_job(documents(inject(JOB, "--agent-data-interface=net1"))[0])))["ADDEND_DATA_INTERFACE"] == "net1"
+    assert "ADDEND_DATA_INTERFACE" not in environment(sidecar(pod_of_job(documents(inject(JOB))[0])))
+
+
 def test_the_agents_image_is_pulled_with_a_secret(inject):
     pod = pod_of_job(documents(inject(JOB, "--image-pull-secret=pull"))[0])
     assert pod["imagePullSecrets"] == [{"name": "pull"}]

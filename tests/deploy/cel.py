@@ -8,7 +8,8 @@ import json
 import re
 
 _TOKEN = re.compile(r'\s*("(?:\\.|[^"\\])*"|\d+|[A-Za-z_]\w*|\|\||&&|==|!=|>=|<=|\.\?|\[\?|[-+*/?:.,!<>()\[\]{}])')
-_KEYS = {"containers": "name", "initContainers": "name", "volumes": "name", "env": "name", "volumeMounts": "mountPath", "imagePullSecrets": "name"}
+_KEYS = {"containers": "name", "initContainers": "name", "volumes": "name", "env": "name", "volumeMounts": "mountPath", "imagePullSecrets": "name",
+         "resourceClaims": "name"}
 
 
 class CelError(Exception):

@@ -284,6 +284,27 @@ def test_with_rdma_the_sidecar_has_the_nic_and_may_lock_memory():
     assert (sidecar["securityContext"]["runAsUser"], sidecar["securityContext"]["runAsNonRoot"]) == (0, False)
 
 
+CLAIM = [{"name": "addend-nic", "resourceClaimTemplateName": "nic"}]
+
+
+def test_a_claim_takes_the_place_of_the_rdma_resource_in_every_pod_that_has_a_nic():
+    objects = chart.render_values("rdma", {"rdma": {"claimTemplate": "nic"}, "injection": {"enabled": True}, "kubeflow": {"enabled": True}})
+    admitted = inject(by=chart.find(objects, "MutatingAdmissionPolicy"), resourceClaims=[{"name": "own", "resourceClaimName": "own"}])
+    assert admitted["spec"]["resourceClaims"] == [{"name": "own", "resourceClaimName": "own"}, *CLAIM]
+    holders = [(admitted["spec"], sidecar_of(admitted))]
+    for name, _, _, spec in chart.pods(objects):
+        if name.split()[-1].endswith(("-summation", "-test")) or name.startswith("ClusterTrainingRuntime"):
+            assert spec["resourceClaims"] == CLAIM, name
+            holders += [(spec, container) for container in [*spec.get("initContainers", []), *spec["containers"]]
+                        if "IPC_LOCK" in container.get("securityContext", {}).get("capabilities", {}).get("add", [])]
+        else:
+            assert "resourceClaims" not in spec, name
+    assert len(holders) >= 5
+    for _, container in holders:
+        assert container["resources"]["claims"] == [{"name": "addend-nic"}]
+        assert not any(name.startswith("rdma/") for name in container["resources"]["limits"])
+
+
 # ---- the runtime of Kubeflow Trainer ----
 
 def runtime_pod(variant="injection", *settings):

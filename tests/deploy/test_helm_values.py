@@ -25,7 +25,7 @@ OTHERS = {
     "injection.namespaceSelector": {"matchLabels": {"other": "label"}},
     "injection.webhook.resources": {"limits": {"memory": "1Gi"}}, "injection.webhook.caBundle": "ZGVm",
     "kubeflow.apiVersion": "trainer.kubeflow.org/v2", "kubeflow.resources": {"limits": {"memory": "9Gi"}}, "kubeflow.sharedMemory": "9Gi",
-    "rdma.resource": "rdma/other", "tls.certManager.issuerRef": {"name": "other", "kind": "Issuer", "group": "cert-manager.io"},
+    "rdma.resource": "rdma/other", "rdma.claimTemplate": "other", "tls.certManager.issuerRef": {"name": "other", "kind": "Issuer", "group": "cert-manager.io"},
     "tls.certManager.duration": "1000h", "tls.certManager.renewBefore": "100h", "tls.certManager.agentNamespaces": ["other"],
     "autoscaling.prometheusAddress": "http://other:9090", "metrics.monitors": "never", "metrics.rules": "never",
     "metrics.interval": "20s", "metrics.scrapeTimeout": "7s", "metrics.agentNamespaceSelector": {"matchNames": ["other"]},

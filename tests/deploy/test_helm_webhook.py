@@ -22,6 +22,7 @@ VALUES = {
     "memory": ("injection", {"agent": {"memory": "5Gi", "cpu": "3"}}),
     "limits": ("injection", {"agent": {"resources": {"limits": {"cpu": 2}}}}),
     "requests": ("injection", {"agent": {"resources": {"requests": {"cpu": "500m", "example.org/tokens": 2}}}}),
+    "a claim of a NIC": ("rdma", {"rdma": {"claimTemplate": "nic"}, "agent": {"dataInterface": "net1"}}),
     "pull secrets": ("injection", {"global": {"imagePullSecrets": [{"name": "own"}, {"name": "second"}]}}),
     "two schedulers": ("ha-etcd", {"injection": {"enabled": True}}),
     "variables": ("injection", {"agent": {"extraEnv": [{"name": "ADDEND_LOG_LEVEL", "value": "debug"}, {"name": "A", "value": "pod:other"}]}}),

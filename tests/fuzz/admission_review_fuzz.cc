@@ -23,7 +23,7 @@ constexpr char kSettings[] = R"({
     "jobLabels": ["batch.kubernetes.io/job-name"], "modelBytes": "1000", "memory": "", "cpu": "2",
     "sidecar": {"name": "addend-agent", "env": [{"name": "JOB", "value": "pod:job"}],
                 "resources": {"limits": {"memory": "pod:memory"}}},
-    "volumes": [{"name": "addend-run", "emptyDir": {}}], "imagePullSecrets": [{"name": "pull"}]})";
+    "volumes": [{"name": "addend-run", "emptyDir": {}}], "resourceClaims": [], "imagePullSecrets": [{"name": "pull"}]})";
 
 void CheckPatch(const InjectionSettings& settings, json review, const std::string& encoded) {
   std::string patch;

@@ -148,7 +148,7 @@ def raw(webhook, head, body=b""):
     ("GET /mutate HTTP/1.1\r\nContent-Length: 2", 413), ("POST /mutate HTTP/1.1\r\n" + "A: b\r\n" * 101 + "B: c", 431),
     ("POST /mutate HTTP/1.1\r\nA: " + "b" * (16 << 10), 431), ("POST /other HTTP/1.1\r\nContent-Length: 0", 404), ("POST /mutate HTTP/1.1", 400),
     ("GET /healthz HTTP/1.1", 200), ("GET /readyz HTTP/1.1", 200),
-])
+], ids=lambda value: str(value)[:60])
 def test_requests_have_a_size_and_a_form(webhook, head, status):
     assert raw(webhook, head).split(b" ", 2)[1] == str(status).encode()
 
@@ -159,7 +159,8 @@ def test_bytes_after_the_body_are_not_read(webhook):
     assert answer.count(b"HTTP/1.1 200") == 1 and b'"patch"' in answer
 
 
-@pytest.mark.parametrize("bytes_sent", [b"GET /healthz HTTP/1.1\r\n\r\n", b"\x00" * 1000, b"\x16\x03\x01\xff\xff" + b"a" * 1000])
+@pytest.mark.parametrize("bytes_sent", [b"GET /healthz HTTP/1.1\r\n\r\n", b"\x00" * 1000, b"\x16\x03\x01\xff\xff" + b"a" * 1000],
+                         ids=["HTTP", "zeros", "a record of TLS"])
 def test_a_client_that_speaks_no_tls_is_let_go(webhook, bytes_sent):
     with socket.create_connection(("127.0.0.1", webhook.port), timeout=20 * PATIENCE) as client:
         client.sendall(bytes_sent)

@@ -23,7 +23,7 @@ SETTINGS = {
     "jobLabels": ["batch.kubernetes.io/job-name"], "modelBytes": "1000", "memory": "", "cpu": "2",
     "sidecar": {"name": "addend-agent", "image": "agent", "env": [{"name": "ADDEND_JOB", "value": "pod:job"}],
                 "resources": {"requests": {"cpu": "pod:cpu"}, "limits": {"memory": "pod:memory"}}},
-    "volumes": [{"name": "addend-run", "emptyDir": {}}], "imagePullSecrets": [],
+    "volumes": [{"name": "addend-run", "emptyDir": {}}], "resourceClaims": [], "imagePullSecrets": [],
 }
 POD = {"metadata": {"name": "p", "labels": {"addend.io/inject": "true", "batch.kubernetes.io/job-name": "j"},
                     "annotations": {"addend.io/num-nodes": "2", "batch.kubernetes.io/job-completion-index": "1"}},

@@ -56,7 +56,7 @@ struct Credentials {
 };
 
 struct SidecarValues {
-  std::string image, scheduler, job, cpu, cpu_limit, memory;
+  std::string image, scheduler, job, cpu, cpu_limit, memory, data_interface;
   bool insecure;
   std::vector<Credentials> credentials;
   uint32_t num_nodes, local_size;
@@ -121,6 +121,9 @@ absl::StatusOr<YAML::Node> Sidecar(const SidecarValues& values, const TrainingPo
   variables.push_back(YAML::Load(kNamespace));
   for (const std::string& variable : pods.variables) variables.push_back(YAML::Load(variable));
   for (const YAML::Node& variable : sidecar["env"]) variables.push_back(variable);
+  if (!values.data_interface.empty()) {
+    variables.push_back(Named("ADDEND_DATA_INTERFACE", "value", values.data_interface));
+  }
   for (const Credentials& one : values.credentials) {
     for (const auto& [name, value] : one.variables) {
       variables.push_back(Named(name, "value", value));
@@ -231,6 +234,7 @@ absl::Status InjectWorkload(const InjectQuestion& question, const Workload& work
                        .cpu = question.cpu,
                        .cpu_limit = question.cpu_limit,
                        .memory = question.memory,
+                       .data_interface = question.data_interface,
                        .insecure = question.tls_secret.empty(),
                        .credentials = CredentialsOf(question),
                        .num_nodes = workload.num_nodes,
@@ -248,6 +252,9 @@ absl::Status InjectWorkload(const InjectQuestion& question, const Workload& work
   ADDEND_RETURN_IF_ERROR(CheckText("agent-memory", values.memory));
   if (!values.cpu_limit.empty()) {
     ADDEND_RETURN_IF_ERROR(CheckText("agent-cpu-limit", values.cpu_limit));
+  }
+  if (!values.data_interface.empty()) {
+    ADDEND_RETURN_IF_ERROR(CheckText("agent-data-interface", values.data_interface));
   }
   for (const TrainingPods& pods : workload.pods) {
     ADDEND_RETURN_IF_ERROR(CheckPod(pods.pod_template["spec"], refuse));
@@ -319,6 +326,7 @@ absl::Status TakeOptions(const YAML::Node& config, const Refuse& refuse, InjectQ
       {"agent-cpu", &question->cpu},
       {"agent-cpu-limit", &question->cpu_limit},
       {"agent-memory", &question->memory},
+      {"agent-data-interface", &question->data_interface},
       {"image-pull-secret", &question->pull_secret},
       {"agent-tls-secret", &question->tls_secret},
       {"agent-tls-server-name", &question->tls_server_name},

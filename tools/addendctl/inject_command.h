@@ -19,6 +19,7 @@ struct InjectQuestion {
   std::string cpu;              // the agent's CPU request
   std::string cpu_limit;        // empty: the agent has none
   std::string memory;           // the agent's; empty: what the model needs
+  std::string data_interface;   // of a second network of the pod, for gradients; empty: none
   std::string pull_secret;      // of the agent's image; empty: none
   std::string tls_secret;       // with tls.crt, tls.key and ca.crt; empty: gRPC in plain text
   std::string tls_server_name;  // that the certificates of all members have

@@ -145,6 +145,7 @@ absl::StatusOr<InjectionSettings> ParseInjectionSettings(const std::string& text
   }
   ADDEND_ASSIGN_OR_RETURN(settings.volumes, NamedObjects(file, "volumes"));
   ADDEND_ASSIGN_OR_RETURN(settings.pull_secrets, NamedObjects(file, "imagePullSecrets"));
+  ADDEND_ASSIGN_OR_RETURN(settings.claims, NamedObjects(file, "resourceClaims"));
   return settings;
 }
 

@@ -69,6 +69,7 @@ struct InjectionSettings {
   nlohmann::json sidecar;               // values such as "pod:job" are those of the pod
   nlohmann::json volumes;
   nlohmann::json pull_secrets;
+  nlohmann::json claims;
 };
 
 // INVALID_ARGUMENT names the part of the file that is wrong.

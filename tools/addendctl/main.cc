@@ -67,6 +67,7 @@ constexpr char kHelp[] =
       What is wrong with this machine and with the cluster as seen from it, and what to do about it.
   addendctl inject -f FILE [--scheduler=HOST:PORT] [--job=NAME] [--image=IMAGE] [--model-bytes=SIZE] [--local-size=N]
                    [--agent-cpu=2] [--agent-cpu-limit=2] [--agent-memory=6Gi] [--image-pull-secret=NAME]
+                   [--agent-data-interface=net1]
                    [--agent-tls-secret=NAME [--agent-tls-server-name=NAME]] [--job-secret=NAME] [--replicated-job=NAME]
       Prints the Kubernetes YAML of a training job with the agent as a sidecar of its pods: Job, JobSet (its first
       replicated job, or --replicated-job), PyTorchJob, MPIJob (its workers), LeaderWorkerSet (each group is a job), or a
@@ -194,6 +195,7 @@ absl::StatusOr<std::string> Inject() {
                        .cpu = absl::GetFlag(FLAGS_agent_cpu),
                        .cpu_limit = absl::GetFlag(FLAGS_agent_cpu_limit),
                        .memory = absl::GetFlag(FLAGS_agent_memory),
+                       .data_interface = absl::GetFlag(FLAGS_agent_data_interface),
                        .pull_secret = absl::GetFlag(FLAGS_image_pull_secret),
                        .tls_secret = absl::GetFlag(FLAGS_agent_tls_secret),
                        .tls_server_name = absl::GetFlag(FLAGS_agent_tls_server_name),

@@ -48,6 +48,9 @@ ABSL_FLAG(
     std::string, agent_cpu_limit, "",
     "Limit of the agent's CPU, such as 2 (inject). Empty: none, which a quota may refuse and a "
     "LimitRange replace.");
+ABSL_FLAG(std::string, agent_data_interface, "",
+          "Interface of a second network of the pod for gradients, such as net1 (inject). Empty: "
+          "none.");
 ABSL_FLAG(std::string, agent_memory, "",
           "Memory of the agent, such as 6Gi (inject). Empty: what --model-bytes needs.");
 ABSL_FLAG(std::string, image_pull_secret, "",

@@ -33,6 +33,7 @@ ABSL_DECLARE_FLAG(std::string, file);
 ABSL_DECLARE_FLAG(std::string, image);
 ABSL_DECLARE_FLAG(std::string, agent_cpu);
 ABSL_DECLARE_FLAG(std::string, agent_cpu_limit);
+ABSL_DECLARE_FLAG(std::string, agent_data_interface);
 ABSL_DECLARE_FLAG(std::string, agent_memory);
 ABSL_DECLARE_FLAG(std::string, image_pull_secret);
 ABSL_DECLARE_FLAG(std::string, agent_tls_secret);

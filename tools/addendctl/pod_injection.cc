@@ -56,8 +56,8 @@ absl::Status CheckLists(const json& parent, std::initializer_list<const char*> k
 absl::Status CheckForm(const json& pod) {
   const json& spec = JsonAt(pod, "spec");
   if (!spec.is_object()) return NoPod("it has no spec");
-  ADDEND_RETURN_IF_ERROR(
-      CheckLists(spec, {"containers", "initContainers", "volumes", "imagePullSecrets"}));
+  ADDEND_RETURN_IF_ERROR(CheckLists(
+      spec, {"containers", "initContainers", "volumes", "imagePullSecrets", "resourceClaims"}));
   for (const json& container : JsonAt(spec, "containers")) {
     ADDEND_RETURN_IF_ERROR(CheckLists(container, {"env", "volumeMounts"}));
   }
@@ -244,10 +244,13 @@ json WithSidecar(const InjectionSettings& settings, const PodMarks& marks, const
     MergeItem({{"mountPath", "/run/addend"}, {"name", "addend-run"}}, "mountPath",
               &ListAt(container, "volumeMounts"));
   }
-  if (!settings.pull_secrets.empty()) {
-    json& secrets = ListAt(spec, "imagePullSecrets");
-    for (const json& secret : settings.pull_secrets) MergeItem(secret, "name", &secrets);
-  }
+  const auto merge = [&spec](const char* key, const json& items) {
+    if (items.empty()) return;
+    json& list = ListAt(spec, key);
+    for (const json& item : items) MergeItem(item, "name", &list);
+  };
+  merge("imagePullSecrets", settings.pull_secrets);
+  merge("resourceClaims", settings.claims);
   json& volumes = ListAt(spec, "volumes");
   for (const json& volume : settings.volumes) MergeItem(volume, "name", &volumes);
   return pod;

@@ -35,6 +35,7 @@ json SettingsJson() {
                         {"name": "OWN", "value": "pod:unknown"}],
                 "resources": {"requests": {"cpu": "pod:cpu"}, "limits": {"memory": "pod:memory"}}},
     "volumes": [{"name": "addend-run", "emptyDir": {}}],
+    "resourceClaims": [{"name": "addend-nic", "resourceClaimTemplateName": "nic"}],
     "imagePullSecrets": [{"name": "pull"}]})");
 }
 
@@ -77,6 +78,8 @@ TEST(PodInjectionTest, TrainersGetTheSocketAndKeepTheirVariables) {
             json::parse(R"([{"mountPath": "/run/addend", "name": "addend-run"}])"));
   EXPECT_EQ(spec["volumes"], json::parse(R"([{"name": "addend-run", "emptyDir": {}}])"));
   EXPECT_EQ(spec["imagePullSecrets"], json::parse(R"([{"name": "pull"}])"));
+  EXPECT_EQ(spec["resourceClaims"],
+            json::parse(R"([{"name": "addend-nic", "resourceClaimTemplateName": "nic"}])"));
   EXPECT_EQ(spec["securityContext"], json::parse(R"({"fsGroup": 65532})"));
 }
 

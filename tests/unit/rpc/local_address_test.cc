@@ -1,5 +1,6 @@
 #include "lib/rpc/local_address.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace addend {
@@ -18,6 +19,19 @@ TEST(LocalAddressTowards, IsTheAddressThatTheRouteUses) {
   const auto address = LocalAddressTowards({"127.0.0.1", 7070});
   ASSERT_TRUE(address.ok()) << address.status();
   EXPECT_EQ(*address, "127.0.0.1");
+}
+
+TEST(AddressOfInterface, IsThatOfTheNamedInterface) {
+  const auto address = AddressOfInterface("lo");
+  ASSERT_TRUE(address.ok()) << address.status();
+  EXPECT_EQ(*address, "127.0.0.1");
+}
+
+TEST(AddressOfInterface, NamesTheInterfacesThatThereAreIfTheNameIsWrong) {
+  const absl::Status wrong = AddressOfInterface("net7").status();
+  EXPECT_EQ(wrong.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(wrong.message()), testing::HasSubstr("no interface 'net7'"));
+  EXPECT_THAT(std::string(wrong.message()), testing::HasSubstr("lo"));
 }
 
 }  // namespace

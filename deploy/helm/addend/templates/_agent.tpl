@@ -25,8 +25,12 @@ has, if not an agent's.
 {{- $_ := mergeOverwrite (get $agent .) (deepCopy (get $values.agent .)) -}}
 {{- end -}}
 {{- if $values.rdma.enabled -}}
+{{- if $values.rdma.claimTemplate -}}
+{{- $_ := set $agent.resources "claims" (list (dict "name" "addend-nic")) -}}
+{{- else -}}
 {{- range list $agent.resources.requests $agent.resources.limits -}}
 {{- $_ := set . $values.rdma.resource ($values.rdma.count | toString) -}}
+{{- end -}}
 {{- end -}}
 {{- $_ := set $agent.securityContext "capabilities" (dict "drop" (list "ALL") "add" (list "IPC_LOCK")) -}}
 {{- if $values.rdma.runAsRoot -}}
@@ -41,6 +45,9 @@ has, if not an agent's.
 {{ include "addend.commonEnv" . }}
 {{- with .Values.agent.bandwidth }}
 - {name: ADDEND_BANDWIDTH, value: {{ . | quote }}}
+{{- end }}
+{{- with .Values.agent.dataInterface }}
+- {name: ADDEND_DATA_INTERFACE, value: {{ . | quote }}}
 {{- end }}
 {{- if .Values.agent.encryptData }}
 - {name: ADDEND_ENCRYPT_DATA, value: "true"}

@@ -205,6 +205,15 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 {{- end -}}
 
+{{/*
+The claims of a pod for its NIC (DRA): with rdma.claimTemplate, else none. Its containers name the claim in resources.claims.
+*/}}
+{{- define "addend.nicClaims" -}}
+{{- if and .Values.rdma.enabled .Values.rdma.claimTemplate -}}
+{{- list (dict "name" "addend-nic" "resourceClaimTemplateName" .Values.rdma.claimTemplate) | toJson -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "addend.rdmaEnv" -}}
 {{- if .Values.rdma.device }}
 - {name: ADDEND_RDMA_DEVICE, value: {{ .Values.rdma.device | quote }}}
