@@ -18,13 +18,14 @@ struct MachineOptions {
   TransportOptions transport;
   PeerAddresses scheduler;
   std::string advertise;     // never empty: derived from the route to the scheduler if not given
-  std::string data_host;     // where links over TCP connect to; never empty: `advertise` by default
+  std::string data_host;     // of links over TCP; never empty: `advertise` by default
   double bandwidth_bps = 0;  // of all NICs together, each direction; 0: unknown
   absl::Duration connect_timeout;
 };
 
 // Reads the parsed flags (--scheduler, --advertise, --data-interface, --bandwidth,
-// --connect-timeout, and those of transport_options.h), which are declared in machine_options.cc. INVALID_ARGUMENT names the flag.
+// --connect-timeout, and those of transport_options.h), which are declared in machine_options.cc.
+// INVALID_ARGUMENT names the flag.
 absl::StatusOr<MachineOptions> ReadMachineOptions();
 
 // Registration of a summation server on this machine, as a CPU server; an agent adds its job. The

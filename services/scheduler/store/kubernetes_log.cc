@@ -7,7 +7,6 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "lib/base/clock.h"
 #include "lib/base/failure.h"
 #include "lib/base/log.h"
@@ -73,14 +72,19 @@ v1::JournalRecord Record(const std::string& key, const std::optional<std::string
 
 }  // namespace
 
-KubernetesLog::KubernetesLog(KubernetesObjects* objects, std::string name, std::string writer)
-    : objects_(objects), name_(std::move(name)), writer_(std::move(writer)), parts_(kPartBytes) {}
+KubernetesLog::KubernetesLog(KubernetesObjects* objects, std::string name, std::string writer,
+                             std::function<bool(absl::Duration)> pause)
+    : objects_(objects),
+      name_(std::move(name)),
+      writer_(std::move(writer)),
+      pause_(std::move(pause)),
+      parts_(kPartBytes) {}
 
 absl::Status KubernetesLog::Persist(absl::Time deadline, Attempt attempt) {
   while (true) {
     const absl::Status status = attempt();
     if (!absl::IsUnavailable(status) || SteadyNow() + kBetweenTries >= deadline) return status;
-    absl::SleepFor(kBetweenTries);
+    if (!pause_(kBetweenTries)) return absl::CancelledError("this scheduler ends");
   }
 }
 

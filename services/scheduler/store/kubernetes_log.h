@@ -1,5 +1,5 @@
-// The scheduler's records in Secrets of Kubernetes' API: a log of writes with a head. Secrets, since
-// the records have the jobs' keys.
+// The scheduler's records in Secrets of Kubernetes' API: a log of writes with a head. Secrets,
+// since the records have the jobs' keys.
 //
 // Kubernetes' API changes a single object at a time, and an object has at most 1 MiB. So a batch of
 // writes goes into the head's tail, if it is short, or into segments, which are Secrets that
@@ -13,6 +13,7 @@
 // Not thread-safe.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -36,7 +37,9 @@ class KubernetesLog {
 
   // `name`: of the head; segments are called NAME-EPOCH-NUMBER, and both have the label
   // addend.io/store=NAME. `writer` is unique. `objects` must outlive it.
-  KubernetesLog(KubernetesObjects* objects, std::string name, std::string writer);
+  // `pause` waits between two attempts; false: give up.
+  KubernetesLog(KubernetesObjects* objects, std::string name, std::string writer,
+                std::function<bool(absl::Duration)> pause);
 
   // To be called first. All calls try again until `deadline`.
   absl::Status TakeOver(absl::Time deadline);
@@ -66,6 +69,7 @@ class KubernetesLog {
   KubernetesObjects* const objects_;
   const std::string name_;
   const std::string writer_;
+  const std::function<bool(absl::Duration)> pause_;
   ValueParts parts_;
   v1::LogHead head_;
   std::string version_;     // of the head's object

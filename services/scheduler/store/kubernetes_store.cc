@@ -16,13 +16,13 @@ namespace addend {
 namespace {
 
 constexpr char kDefaultName[] = "addend-scheduler";
-constexpr size_t kMaxNameBytes = 200;  // a segment's name is longer, and has at most 253
+constexpr size_t kMaxStoreNameBytes = 200;  // a segment's name is longer, and has at most 253
 constexpr absl::Duration kTry = absl::Seconds(2);
 constexpr absl::Duration kBetweenTries = absl::Milliseconds(200);
 
 // A name of an object, as Kubernetes takes them.
 bool IsName(std::string_view name) {
-  return !name.empty() && name.size() <= kMaxNameBytes && absl::ascii_isalnum(name.front()) &&
+  return !name.empty() && name.size() <= kMaxStoreNameBytes && absl::ascii_isalnum(name.front()) &&
          absl::ascii_isalnum(name.back()) && std::all_of(name.begin(), name.end(), [](char c) {
            return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-';
          });
@@ -61,7 +61,9 @@ absl::Status KubernetesStore::Lead(const Leadership& leadership) {
   leadership_ = leadership;
   lease_ =
       std::make_unique<KubernetesLease>(objects_.get(), name_, leadership.name, leadership.ttl);
-  log_ = std::make_unique<KubernetesLog>(objects_.get(), name_, leadership.name);
+  log_ =
+      std::make_unique<KubernetesLog>(objects_.get(), name_, leadership.name,
+                                      [this](absl::Duration duration) { return Pause(duration); });
   ADDEND_RETURN_IF_ERROR(
       StandBy(leadership, {.try_to_lead = [this](std::string* leader) -> absl::StatusOr<bool> {
                              return lease_->TryToTake(SteadyNow() + kTry, leader);

@@ -32,11 +32,15 @@ constexpr auto kRecords = ObjectKind::kSecret;
 constexpr auto kLease = ObjectKind::kLease;
 
 absl::Time Soon() { return SteadyNow() + absl::Seconds(20); }
+bool Wait(absl::Duration duration) {
+  absl::SleepFor(duration);
+  return true;
+}
 
 class KubernetesLogTest : public testing::Test {
  protected:
   std::unique_ptr<KubernetesLog> Leader(const std::string& name) {
-    auto log = std::make_unique<KubernetesLog>(&objects_, "store", name);
+    auto log = std::make_unique<KubernetesLog>(&objects_, "store", name, Wait);
     EXPECT_TRUE(log->TakeOver(Soon()).ok());
     EXPECT_TRUE(log->Load(Soon()).ok());
     return log;
@@ -130,7 +134,7 @@ TEST_F(KubernetesLogTest, DamageIsReportedWithTheWayOut) {
   EXPECT_THAT(Message(log->Load(Soon()).status()), HasSubstr("is missing"));
 
   objects_.Set(kRecords, "store", "/data/head", "AAAA");
-  KubernetesLog next(&objects_, "store", "b");
+  KubernetesLog next(&objects_, "store", "b", Wait);
   EXPECT_THAT(Message(next.TakeOver(Soon())), HasSubstr("store is not the head of"));
 
   objects_.Remove(kRecords, "store");
