@@ -40,6 +40,8 @@ class KubernetesApiTest : public testing::Test {
     }
     port_ = server_->bind_to_any_port("127.0.0.1");
     thread_ = std::thread([this] { server_->listen_after_bind(); });
+    // stop() has no effect before.
+    while (!server_->is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     Write("token", "first\n");
     Write("namespace", "addend");
     std::filesystem::copy_file(authority.ca(), folder_ + "/ca.crt", kOverwrite);
