@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -247,7 +248,13 @@ absl::StatusOr<Parsed> ParseOptions(const Program& program, int argc, char** arg
   if (WantsJson(table, argc, argv)) {
     ADDEND_RETURN_IF_ERROR(InitLogging({.process = NameInLog(program), .format = "json"}));
   }
-  ADDEND_ASSIGN_OR_RETURN(CommandLine command_line, ReadCommandLine(program, table, argc, argv));
+  auto read = ReadCommandLine(program, table, argc, argv);
+  if (!read.ok()) {
+    // The environment may say where to report it.
+    SetFlags(table, {}, ReadEnvironment()).IgnoreError();
+    return read.status();
+  }
+  CommandLine& command_line = *read;
   if (command_line.help) {
     PrintHelp(program, table);
     return Parsed::kExit;
@@ -279,7 +286,10 @@ int RunProgram(const Program& program, int argc, char** argv,
   const auto parsed = ParseOptions(program, argc, argv, positional);
   absl::Status status = parsed.status();
   if (parsed.ok() && *parsed == Parsed::kRun) status = body();
-  if (!parsed.ok() && program.on_wrong_options) status = program.on_wrong_options(status);
+  const bool asks = std::any_of(argv, argv + argc, [](const std::string_view argument) {
+    return argument == "--print-config" || argument == "--print_config";
+  });
+  if (!parsed.ok() && program.on_wrong_options && !asks) status = program.on_wrong_options(status);
   if (status.ok()) return EXIT_SUCCESS;
   std::fflush(stdout);
   PrintLine(program.name, spdlog::level::critical, Message(status));

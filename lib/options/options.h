@@ -24,8 +24,9 @@ struct Program {
   std::string name;  // "addend-agent"
   // Shown by --help: the purpose of the program and its command line; may have several lines.
   std::string summary;
-  // Called with the error of options that cannot be read, when all others are set; its result is
-  // how the program ends. Null: it ends with the error.
+  // Called with the error of options that cannot be read, when all others are set (those of the
+  // environment only, if the command line has no form); its result is how the program ends. Null:
+  // it ends with the error.
   std::function<absl::Status(const absl::Status& why)> on_wrong_options = nullptr;
 };
 

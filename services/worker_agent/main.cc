@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_format.h"
 #include "lib/base/failure.h"
 #include "lib/base/log.h"
@@ -60,17 +61,20 @@ bool IsForGood(const absl::Status& status) {
 }
 
 // Counts as ready, and tells each trainer the reason, until a signal.
-absl::Status RefuseUntilStopped(Agent* agent, const TrainersDoor& door, const absl::Status& why,
-                                StopSignal* stop) {
+void RefuseUntilStopped(Agent* agent, const TrainersDoor& door, const absl::Status& why,
+                        StopSignal* stop) {
   spdlog::error("{}; every trainer is told, until this agent is stopped", Message(why));
-  std::unique_ptr<HealthServer> health;
-  if (door.health) {
-    ADDEND_ASSIGN_OR_RETURN(health, HealthServer::Start(*door.health));
-    health->SetReady(true);
-  }
   agent->RefuseTrainers(why, absl::ZeroDuration());
+  absl::StatusOr<std::unique_ptr<HealthServer>> health;
+  if (door.health) {
+    health = HealthServer::Start(*door.health);
+    if (!health.ok()) {
+      spdlog::error("probes cannot be answered, so this agent ends: {}", Message(health.status()));
+      return;
+    }
+    (*health)->SetReady(true);
+  }
   stop->WaitForSignal();
-  return absl::OkStatus();
 }
 
 // For failures before the agent can be made: of the options, or of the certificates.
@@ -82,7 +86,7 @@ absl::Status RefuseWithoutOptions(const absl::Status& why, StopSignal* stop) {
   node.socket_mode = door.socket_mode;
   const auto agent = Agent::Create(node, MakeInprocNetwork());
   if (!agent.ok()) return why;
-  ADDEND_RETURN_IF_ERROR(RefuseUntilStopped(agent->get(), door, why, stop));
+  RefuseUntilStopped(agent->get(), door, why, stop);
   return why;
 }
 
@@ -127,7 +131,7 @@ class AgentProcess {
     }
     if (status.ok()) return status;
     if (options_.door.stay_to_refuse && IsForGood(status)) {
-      ADDEND_RETURN_IF_ERROR(RefuseUntilStopped(agent_.get(), options_.door, status, stop_));
+      RefuseUntilStopped(agent_.get(), options_.door, status, stop_);
     } else {
       agent_->RefuseTrainers(status, kRefusalGrace);
     }
@@ -146,6 +150,11 @@ class AgentProcess {
     ADDEND_ASSIGN_OR_RETURN(
         rpc_, RpcServer::Start({options_.listen.grpc, options_.door.health},
                                {&agent_service, &summation_service, &trace, &diagnostics}));
+    // The services above are on this stack: calls have to end first.
+    const absl::Cleanup end_calls = [this] {
+      engine_->HangUp();
+      rpc_.reset();
+    };
     prometheus::Registry registry;
     const EngineMetrics engine_metrics(engine_.get());
     const AgentMetrics agent_metrics(agent_.get());
@@ -157,11 +166,7 @@ class AgentProcess {
     ADDEND_ASSIGN_OR_RETURN(const auto http,
                             HttpServer::Start(options_.listen.http.host, options_.listen.http.port,
                                               &registry, ready, {&engine_metrics, &agent_metrics}));
-    const absl::Status status = JoinAndWait(http->port(), &joined);
-    // The services above are on this stack: calls have to end first.
-    engine_->HangUp();
-    rpc_.reset();
-    return status;
+    return JoinAndWait(http->port(), &joined);
   }
 
   absl::Status StartEngine() {

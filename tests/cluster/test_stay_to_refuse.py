@@ -1,5 +1,6 @@
 """An agent that cannot start for good, as a sidecar: it counts as ready, and its trainers end with the reason, so that the job can fail."""
 import json
+import socket
 
 import pytest
 
@@ -44,6 +45,23 @@ def test_trainers_hear_why_their_agent_cannot_start_however_late_they_are(cluste
         assert trainer.result["init"]["code"] == status and word in trainer.result["init"]["text"], json.dumps(trainer.result)
     assert agent.returncode is None, agent.tail()
     assert agent.stop() == status
+
+
+def test_an_agent_whose_port_is_taken_names_the_port_and_answers_no_call_of_what_is_gone(cluster):
+    cluster.await_ports(cluster.start_agent(0))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        agent, port = start(cluster, f"--http=127.0.0.1:{taken.getsockname()[1]}", "--stay-to-refuse")
+        eventually(lambda: health(port, "readiness") == "SERVING", 10 * PATIENCE, "the agent to count as ready")
+        trainer, = cluster.run_ranks("attempt.py", ranks=[1])
+    assert trainer.result["init"]["code"] == 64 and "cannot listen" in trainer.result["init"]["text"], trainer.result
+    assert agent.stop() == 64
+
+
+def test_who_asks_for_the_configuration_is_answered_at_once(cluster):
+    agent, _ = start(cluster, "--num-nodes=two", "--stay-to-refuse", "--print-config")
+    assert agent.wait(10 * PATIENCE) == 64
 
 
 def test_without_the_flag_it_ends(cluster):

@@ -100,6 +100,7 @@ def test_a_value_out_of_bounds_is_refused(setting):
 
 
 @pytest.mark.parametrize("settings,sentence", [
+    (["scheduler.store=kubernetes", "scheduler.serviceAccount.create=false"], "set scheduler.serviceAccount.create=true"),
     (["scheduler.etcd.tlsSecretName=etcd"], "scheduler.etcd is for scheduler.store=etcd:..."),
     (["scheduler.replicas=3"], "set scheduler.store to kubernetes or etcd:HOST:PORT"),
     (["summation.drainTimeoutSeconds=60"], "summation.terminationGracePeriodSeconds must be more"),

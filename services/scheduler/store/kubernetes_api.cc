@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "lib/base/clock.h"
@@ -22,9 +23,11 @@ namespace {
 using nlohmann::json;
 
 constexpr char kAccount[] = "/var/run/secrets/kubernetes.io/serviceaccount";
-// An attempt that takes longer is given up, so that a caller can ask another replica of the server.
-constexpr absl::Duration kLongestAttempt = absl::Seconds(4);
-constexpr absl::Duration kShortestAttempt = absl::Milliseconds(100);
+// Each of connecting, sending and waiting for the answer. A call that takes longer is given up, so
+// that the next can reach another replica of the server.
+constexpr absl::Duration kLongestStep = absl::Seconds(1);
+constexpr absl::Duration kShortestStep = absl::Milliseconds(50);
+constexpr int kSteps = 3;
 // More than the largest object, which has 1 MiB, in base64 and with its metadata.
 constexpr size_t kMaxAnswerBytes = 4 << 20;
 constexpr size_t kMaxReasonBytes = 300;
@@ -56,15 +59,22 @@ absl::Status ErrorOf(const std::string& name, const std::string& method, const s
   const std::string text = absl::StrFormat("%s: %s %s: %s", name, method, path, reason);
   switch (status) {
     case 401:
+      return MakeFailure(FailureKind::kPermission, text);
     case 403:
+      // Quotas are refused with the same status.
       return MakeFailure(FailureKind::kPermission,
-                         text +
-                             "; the pod's service account needs a Role for secrets and "
-                             "leases (docs/operations.md)");
+                         absl::StrContains(reason, " cannot ")
+                             ? text +
+                                   "; the pod's service account needs a Role for secrets and "
+                                   "leases (docs/operations.md)"
+                             : text);
     case 404:
       return absl::NotFoundError(text);
     case 409:
-      return method == "POST" ? absl::AlreadyExistsError(text) : absl::AbortedError(text);
+      if (method != "POST") return absl::AbortedError(text);
+      // Others come from quotas that change at the same moment.
+      return TextAt(answer, "/reason") == "AlreadyExists" ? absl::AlreadyExistsError(text)
+                                                          : Unavailable(name, reason);
     default:
       return status == 429 || status >= 500 ? Unavailable(name, reason)
                                             : MakeFailure(FailureKind::kInternal, text);
@@ -137,8 +147,10 @@ absl::StatusOr<json> KubernetesApi::Call(const Request& request, absl::Time dead
   httplib::SSLClient client(server_.host, server_.port);
   client.set_ca_cert_path((server_.account_folder + "/ca.crt").c_str());
   client.enable_server_certificate_verification(true);
-  const auto limit = absl::ToChronoMicroseconds(
-      std::clamp(deadline - SteadyNow(), kShortestAttempt, kLongestAttempt));
+  const absl::Duration left = deadline - SteadyNow();
+  if (left <= absl::ZeroDuration()) return Unavailable(name, "there was no time to ask");
+  const auto limit =
+      absl::ToChronoMicroseconds(std::clamp(left / kSteps, kShortestStep, kLongestStep));
   client.set_connection_timeout(limit);
   client.set_read_timeout(limit);
   client.set_write_timeout(limit);

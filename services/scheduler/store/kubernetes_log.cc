@@ -2,11 +2,14 @@
 #include "services/scheduler/store/kubernetes_log.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "lib/base/clock.h"
 #include "lib/base/failure.h"
 #include "lib/base/log.h"
@@ -26,15 +29,34 @@ constexpr size_t kPartBytes = 256 << 10;  // of a value
 // The head is written with each batch, so its tail is short.
 constexpr size_t kTailBytes = 32 << 10;
 constexpr size_t kRecordBytes = 32;  // a record's share of the encoding, at most
+// A log of more segments is compacted if they are half empty.
+constexpr int kManySegments = 64;
+// At a time, since each is a call.
+constexpr int kMostDeletions = 100;
 // A short log is not worth a compaction.
 constexpr uint64_t kShortLogBytes = 1 << 20;
 constexpr absl::Duration kBetweenTries = absl::Milliseconds(200);
+// For a server that renews the Lease and takes no records: calls of members wait meanwhile.
+constexpr absl::Duration kLongestWait = absl::Seconds(15);
 constexpr char kType[] = "addend.io/scheduler-store";
 constexpr char kHead[] = "head";
 constexpr char kRecords[] = "records";
 
-size_t SizeOf(const v1::JournalRecord& record) {
-  return record.key().size() + record.value().size() + kRecordBytes;
+size_t SizeOf(std::string_view key, std::string_view value) {
+  return key.size() + value.size() + kRecordBytes;
+}
+size_t SizeOf(const v1::JournalRecord& record) { return SizeOf(record.key(), record.value()); }
+
+// Of a segment's name, STORE-EPOCH-NUMBER; nullopt: it is another's.
+std::optional<uint64_t> EpochOf(const std::string& store, const std::string& name) {
+  uint64_t epoch = 0, number = 0;
+  if (!name.starts_with(store + "-")) return std::nullopt;
+  const std::vector<std::string> parts = absl::StrSplit(name.substr(store.size() + 1), '-');
+  if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &epoch) ||
+      !absl::SimpleAtoi(parts[1], &number)) {
+    return std::nullopt;
+  }
+  return epoch;
 }
 
 uint64_t SizeOfTail(const v1::LogHead& head) {
@@ -73,17 +95,23 @@ v1::JournalRecord Record(const std::string& key, const std::optional<std::string
 }  // namespace
 
 KubernetesLog::KubernetesLog(KubernetesObjects* objects, std::string name, std::string writer,
-                             std::function<bool(absl::Duration)> pause)
+                             std::function<bool(absl::Duration)> pause,
+                             std::function<absl::Time()> deadline)
     : objects_(objects),
       name_(std::move(name)),
       writer_(std::move(writer)),
       pause_(std::move(pause)),
+      deadline_(std::move(deadline)),
       parts_(kPartBytes) {}
 
-absl::Status KubernetesLog::Persist(absl::Time deadline, Attempt attempt) {
+absl::Status KubernetesLog::Persist(Attempt attempt) {
+  const absl::Time latest = SteadyNow() + kLongestWait;
   while (true) {
-    const absl::Status status = attempt();
-    if (!absl::IsUnavailable(status) || SteadyNow() + kBetweenTries >= deadline) return status;
+    const absl::Time deadline = std::min(latest, deadline_());
+    const absl::Status status = attempt(deadline);
+    // A server that has just started may refuse every account for a moment.
+    const bool again = absl::IsUnavailable(status) || absl::IsPermissionDenied(status);
+    if (!again || SteadyNow() + kBetweenTries >= std::min(latest, deadline_())) return status;
     if (!pause_(kBetweenTries)) return absl::CancelledError("this scheduler ends");
   }
 }
@@ -106,8 +134,8 @@ absl::StatusOr<v1::LogHead> KubernetesLog::ReadHead(const json& object) const {
   return head;
 }
 
-absl::Status KubernetesLog::TakeOver(absl::Time deadline) {
-  ADDEND_RETURN_IF_ERROR(Persist(deadline, [&]() -> absl::Status {
+absl::Status KubernetesLog::TakeOver() {
+  ADDEND_RETURN_IF_ERROR(Persist([&](absl::Time deadline) -> absl::Status {
     v1::LogHead head;
     auto object = objects_->Get(ObjectKind::kSecret, name_, deadline);
     const bool absent = absl::IsNotFound(object.status());
@@ -119,7 +147,9 @@ absl::Status KubernetesLog::TakeOver(absl::Time deadline) {
     head.set_writer(writer_);
     head.set_commit(0);
     json mine = HeadObject(head);
-    if (!absent) mine["metadata"]["resourceVersion"] = object->at("metadata").at("resourceVersion");
+    if (!absent) {
+      mine["metadata"]["resourceVersion"] = TextAt(*object, "/metadata/resourceVersion");
+    }
     const auto written = absent ? objects_->Create(ObjectKind::kSecret, mine, deadline)
                                 : objects_->Replace(ObjectKind::kSecret, mine, deadline);
     // A former leader's last write came between: the next attempt sees it.
@@ -131,25 +161,32 @@ absl::Status KubernetesLog::TakeOver(absl::Time deadline) {
     version_ = TextAt(*written, "/metadata/resourceVersion");
     return absl::OkStatus();
   }));
-  DeleteUnnamed(deadline);
+  DeleteUnnamed();
   return absl::OkStatus();
 }
 
-void KubernetesLog::DeleteUnnamed(absl::Time deadline) {
-  std::set<std::string> named = {name_};
+// A leader that was deposed without knowing it sees segments of later epochs, which are not its to
+// judge.
+void KubernetesLog::DeleteUnnamed() {
+  std::set<std::string> named;
   for (const auto& segment : head_.segments()) named.insert(segment.name());
-  const auto names = objects_->List(ObjectKind::kSecret, kStoreLabel, name_, deadline);
+  const auto names = objects_->List(ObjectKind::kSecret, kStoreLabel, name_, deadline_());
   if (!names.ok()) return;  // the next leader deletes them
+  int deleted = 0;
   for (const std::string& name : *names) {
-    if (named.contains(name) || !name.starts_with(name_ + "-")) continue;
-    objects_->Delete(ObjectKind::kSecret, name, deadline).IgnoreError();
+    const auto epoch = EpochOf(name_, name);
+    if (!epoch || *epoch > head_.epoch() || named.contains(name)) continue;
+    if (++deleted > kMostDeletions || SteadyNow() >= deadline_() || !pause_(absl::ZeroDuration())) {
+      return;
+    }
+    objects_->Delete(ObjectKind::kSecret, name, deadline_()).IgnoreError();
   }
 }
 
 void KubernetesLog::Keep(const v1::JournalRecord& record) {
   const auto found = state_.find(record.key());
   if (found != state_.end()) {
-    state_bytes_ -= found->first.size() + found->second.size() + kRecordBytes;
+    state_bytes_ -= SizeOf(found->first, found->second);
     state_.erase(found);
   }
   if (record.deleted()) return;
@@ -157,28 +194,47 @@ void KubernetesLog::Keep(const v1::JournalRecord& record) {
   state_bytes_ += SizeOf(record);
 }
 
-absl::Status KubernetesLog::Replay(absl::Time deadline) {
+uint64_t KubernetesLog::SizeAfter(std::span<const v1::JournalRecord> records) const {
+  std::map<std::string_view, uint64_t> sizes;  // of the last write of each key
+  for (const v1::JournalRecord& record : records) {
+    sizes[record.key()] = record.deleted() ? 0 : SizeOf(record);
+  }
+  uint64_t bytes = state_bytes_;
+  for (const auto& [key, size] : sizes) {
+    const auto found = state_.find(std::string(key));
+    if (found != state_.end()) bytes -= SizeOf(found->first, found->second);
+    bytes += size;
+  }
+  return bytes;
+}
+
+absl::Status KubernetesLog::Lost(const std::string& segment, std::string_view why) {
+  // Perhaps another leader has written the state anew since this one took over.
+  ADDEND_ASSIGN_OR_RETURN(const json now, objects_->Get(ObjectKind::kSecret, name_, deadline_()));
+  ADDEND_ASSIGN_OR_RETURN(const v1::LogHead there, ReadHead(now));
+  if (there.epoch() != head_.epoch() || there.writer() != writer_) return AnotherLeads();
+  return absl::DataLossError(absl::StrFormat(
+      "%s: the Secret %s of the scheduler's records %s: delete the Secrets with the label %s=%s, "
+      "and the scheduler asks its members",
+      objects_->Describe(), segment, why, kStoreLabel, name_));
+}
+
+absl::Status KubernetesLog::Replay() {
   state_.clear();
   state_bytes_ = log_bytes_ = 0;
   for (const auto& named : head_.segments()) {
-    const auto lost = [&](std::string_view why) {
-      return absl::DataLossError(absl::StrFormat(
-          "%s: the Secret %s of the scheduler's records %s: delete the Secrets with the "
-          "label %s=%s, and the scheduler asks its members",
-          objects_->Describe(), named.name(), why, kStoreLabel, name_));
-    };
     json object;
-    const absl::Status got = Persist(deadline, [&]() -> absl::Status {
+    const absl::Status got = Persist([&](absl::Time deadline) -> absl::Status {
       ADDEND_ASSIGN_OR_RETURN(object, objects_->Get(ObjectKind::kSecret, named.name(), deadline));
       return absl::OkStatus();
     });
-    if (absl::IsNotFound(got)) return lost("is missing");
+    if (absl::IsNotFound(got)) return Lost(named.name(), "is missing");
     ADDEND_RETURN_IF_ERROR(got);
     const std::string bytes = BytesOf(object, kRecords);
     v1::LogSegment segment;
     if (bytes.size() != named.bytes() || Crc32c(View(bytes)) != named.crc32c() ||
         !segment.ParseFromString(bytes)) {
-      return lost("is damaged");
+      return Lost(named.name(), "is damaged");
     }
     log_bytes_ += bytes.size();
     for (const v1::JournalRecord& record : segment.records()) Keep(record);
@@ -188,15 +244,15 @@ absl::Status KubernetesLog::Replay(absl::Time deadline) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<StoreEntry>> KubernetesLog::Load(absl::Time deadline) {
-  ADDEND_RETURN_IF_ERROR(Replay(deadline));
+absl::StatusOr<std::vector<StoreEntry>> KubernetesLog::Load() {
+  ADDEND_RETURN_IF_ERROR(Replay());
   std::vector<StoreEntry> entries(state_.begin(), state_.end());
   return parts_.Join(objects_->Describe(), std::move(entries));
 }
 
-absl::Status KubernetesLog::Commit(v1::LogHead head, absl::Time deadline) {
+absl::Status KubernetesLog::Commit(v1::LogHead head) {
   head.set_commit(head_.commit() + 1);
-  const absl::Status committed = Persist(deadline, [&]() -> absl::Status {
+  const absl::Status committed = Persist([&](absl::Time deadline) -> absl::Status {
     json object = HeadObject(head);
     object["metadata"]["resourceVersion"] = version_;
     const auto written = objects_->Replace(ObjectKind::kSecret, object, deadline);
@@ -227,17 +283,21 @@ absl::Status KubernetesLog::Commit(v1::LogHead head, absl::Time deadline) {
   return absl::OkStatus();
 }
 
-absl::Status KubernetesLog::AddSegment(const v1::LogSegment& segment, v1::LogHead* head,
-                                       absl::Time deadline) {
+absl::Status KubernetesLog::AddSegment(const v1::LogSegment& segment, v1::LogHead* head) {
   const std::string bytes = segment.SerializeAsString();
-  const std::string name = absl::StrFormat("%s-%d-%d", name_, head->epoch(), ++segments_);
-  json object = SecretWith(name, name_, kRecords, bytes);
-  object["immutable"] = true;
-  ADDEND_RETURN_IF_ERROR(Persist(deadline, [&] {
-    const absl::Status made = objects_->Create(ObjectKind::kSecret, object, deadline).status();
-    // The number is new in this epoch: it is an attempt that got no answer.
-    return absl::IsAlreadyExists(made) ? absl::OkStatus() : made;
-  }));
+  std::string name;
+  absl::Status made;
+  do {
+    name = absl::StrFormat("%s-%d-%d", name_, head->epoch(), ++segments_);
+    json object = SecretWith(name, name_, kRecords, bytes);
+    object["immutable"] = true;
+    made = Persist([&](absl::Time deadline) {
+      return objects_->Create(ObjectKind::kSecret, object, deadline).status();
+    });
+    // An attempt that got no answer, or a remainder of a log whose head was deleted: the next
+    // number is free, and unnamed segments are deleted.
+  } while (absl::IsAlreadyExists(made));
+  ADDEND_RETURN_IF_ERROR(made);
   auto* named = head->add_segments();
   named->set_name(name);
   named->set_bytes(bytes.size());
@@ -246,21 +306,21 @@ absl::Status KubernetesLog::AddSegment(const v1::LogSegment& segment, v1::LogHea
 }
 
 absl::Status KubernetesLog::AddSegments(std::span<const v1::JournalRecord> records,
-                                        v1::LogHead* head, absl::Time deadline) {
+                                        v1::LogHead* head) {
   v1::LogSegment segment;
   size_t bytes = 0;
   for (const v1::JournalRecord& record : records) {
     if (bytes > 0 && bytes + SizeOf(record) > kSegmentBytes) {
-      ADDEND_RETURN_IF_ERROR(AddSegment(std::exchange(segment, {}), head, deadline));
+      ADDEND_RETURN_IF_ERROR(AddSegment(std::exchange(segment, {}), head));
       bytes = 0;
     }
     *segment.add_records() = record;
     bytes += SizeOf(record);
   }
-  return bytes > 0 ? AddSegment(segment, head, deadline) : absl::OkStatus();
+  return bytes > 0 ? AddSegment(segment, head) : absl::OkStatus();
 }
 
-absl::Status KubernetesLog::Apply(std::span<const StoreWrite> writes, absl::Time deadline) {
+absl::Status KubernetesLog::Apply(std::span<const StoreWrite> writes) {
   std::vector<v1::JournalRecord> records;
   uint64_t bytes = 0;
   for (const StoreWrite& write : writes) {
@@ -270,7 +330,8 @@ absl::Status KubernetesLog::Apply(std::span<const StoreWrite> writes, absl::Time
     }
   }
   if (records.empty()) return absl::OkStatus();
-  if (state_bytes_ + bytes > kMaxBytes) {
+  const uint64_t after = SizeAfter(records);
+  if (after > kMaxBytes && after > state_bytes_) {
     return MakeFailure(FailureKind::kResources,
                        absl::StrFormat("the scheduler's records would be longer than %d MiB, too "
                                        "long for Kubernetes' API: use --store=etcd:... or "
@@ -278,31 +339,44 @@ absl::Status KubernetesLog::Apply(std::span<const StoreWrite> writes, absl::Time
                                        kMaxBytes >> 20));
   }
   v1::LogHead head = head_;
-  uint64_t added = bytes;
   if (SizeOfTail(head) + bytes <= kTailBytes) {
     for (const v1::JournalRecord& record : records) *head.add_tail() = record;
   } else {
     std::vector<v1::JournalRecord> all(head.tail().begin(), head.tail().end());
     all.insert(all.end(), records.begin(), records.end());
     head.clear_tail();
-    ADDEND_RETURN_IF_ERROR(AddSegments(all, &head, deadline));
+    ADDEND_RETURN_IF_ERROR(AddSegments(all, &head));
   }
-  ADDEND_RETURN_IF_ERROR(Commit(std::move(head), deadline));
-  log_bytes_ += added;
+  ADDEND_RETURN_IF_ERROR(Commit(std::move(head)));
+  log_bytes_ += bytes;
   for (const v1::JournalRecord& record : records) Keep(record);
-  return log_bytes_ > 2 * state_bytes_ + kShortLogBytes ? Compact(deadline) : absl::OkStatus();
+  return IsLong() ? Compact() : absl::OkStatus();
 }
 
-absl::Status KubernetesLog::Compact(absl::Time deadline) {
+bool KubernetesLog::IsLong() const {
+  const bool parts = head_.segments_size() > kManySegments &&
+                     state_bytes_ < head_.segments_size() * kSegmentBytes / 2;
+  return (parts || log_bytes_ > 2 * state_bytes_ + kShortLogBytes) && log_bytes_ > long_bytes_;
+}
+
+absl::Status KubernetesLog::Compact() {
   v1::LogHead head = head_;
   head.clear_segments();
   head.clear_tail();
   std::vector<v1::JournalRecord> records;
   for (const auto& [key, value] : state_) records.push_back(Record(key, value));
-  ADDEND_RETURN_IF_ERROR(AddSegments(records, &head, deadline));
-  ADDEND_RETURN_IF_ERROR(Commit(std::move(head), deadline));
+  const absl::Status added = AddSegments(records, &head);
+  if (!added.ok()) {
+    // The batch is there, so a quota on Secrets, say, must not end this leader.
+    spdlog::warn("the scheduler's records stay longer than they need to be: {}", Message(added));
+    long_bytes_ = 2 * log_bytes_;
+    return absl::OkStatus();
+  }
+  // Ambiguous if it fails, so then the leader ends.
+  ADDEND_RETURN_IF_ERROR(Commit(std::move(head)));
   log_bytes_ = state_bytes_;
-  DeleteUnnamed(deadline);
+  long_bytes_ = 0;
+  DeleteUnnamed();
   return absl::OkStatus();
 }
 

@@ -61,9 +61,9 @@ absl::Status KubernetesStore::Lead(const Leadership& leadership) {
   leadership_ = leadership;
   lease_ =
       std::make_unique<KubernetesLease>(objects_.get(), name_, leadership.name, leadership.ttl);
-  log_ =
-      std::make_unique<KubernetesLog>(objects_.get(), name_, leadership.name,
-                                      [this](absl::Duration duration) { return Pause(duration); });
+  log_ = std::make_unique<KubernetesLog>(
+      objects_.get(), name_, leadership.name,
+      [this](absl::Duration duration) { return Pause(duration); }, [this] { return Deadline(); });
   ADDEND_RETURN_IF_ERROR(
       StandBy(leadership, {.try_to_lead = [this](std::string* leader) -> absl::StatusOr<bool> {
                              return lease_->TryToTake(SteadyNow() + kTry, leader);
@@ -76,7 +76,7 @@ absl::Status KubernetesStore::Lead(const Leadership& leadership) {
   }
   spdlog::info("this scheduler leads ({})", objects_->Describe());
   keeper_ = std::thread([this] { KeepLeading(); });
-  return log_->TakeOver(Deadline());
+  return log_->TakeOver();
 }
 
 void KubernetesStore::KeepLeading() {
@@ -84,7 +84,9 @@ void KubernetesStore::KeepLeading() {
     absl::Status kept;
     do {
       kept = lease_->Renew(std::min(lease_->end(), SteadyNow() + kTry));
-    } while (absl::IsUnavailable(kept) && SteadyNow() < lease_->end() && Pause(kBetweenTries));
+      // A server that has just started may refuse every account for a moment.
+    } while ((absl::IsUnavailable(kept) || absl::IsPermissionDenied(kept)) &&
+             SteadyNow() < lease_->end() && Pause(kBetweenTries));
     if (!kept.ok()) {
       if (Pause(absl::ZeroDuration())) leadership_.on_lost(LeadsNoMore(kept));
       return;
@@ -114,10 +116,10 @@ absl::Time KubernetesStore::Deadline() const {
   return lease_end_;
 }
 
-absl::StatusOr<std::vector<StoreEntry>> KubernetesStore::Load() { return log_->Load(Deadline()); }
+absl::StatusOr<std::vector<StoreEntry>> KubernetesStore::Load() { return log_->Load(); }
 
 absl::Status KubernetesStore::Apply(std::span<const StoreWrite> writes) {
-  return log_->Apply(writes, Deadline());
+  return log_->Apply(writes);
 }
 
 }  // namespace addend

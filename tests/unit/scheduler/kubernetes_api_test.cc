@@ -118,7 +118,7 @@ TEST_F(KubernetesApiTest, ErrorsHaveTheServersSentenceAndAKindThatFits) {
     int status;
     absl::StatusCode code;
     const char* text;
-  } cases[] = {{401, absl::StatusCode::kPermissionDenied, "needs a Role"},
+  } cases[] = {{401, absl::StatusCode::kPermissionDenied, "it is so"},
                {403, absl::StatusCode::kPermissionDenied, "it is so"},
                {404, absl::StatusCode::kNotFound, "it is so"},
                {409, absl::StatusCode::kAborted, "it is so"},
@@ -133,9 +133,17 @@ TEST_F(KubernetesApiTest, ErrorsHaveTheServersSentenceAndAKindThatFits) {
     EXPECT_EQ(error.code(), code) << status;
     EXPECT_THAT(Message(error), HasSubstr(text));
   }
-  Answer(409, "{}");
-  EXPECT_EQ(api->Create(ObjectKind::kLease, nlohmann::json::object(), Soon()).status().code(),
-            absl::StatusCode::kAlreadyExists);
+  const auto create = [&] {
+    return api->Create(ObjectKind::kSecret, nlohmann::json::object(), Soon()).status();
+  };
+  Answer(409, R"({"reason": "AlreadyExists"})");
+  EXPECT_EQ(create().code(), absl::StatusCode::kAlreadyExists);
+  Answer(409, R"({"reason": "Conflict", "message": "the quota was changed"})");
+  EXPECT_EQ(create().code(), absl::StatusCode::kUnavailable);
+  Answer(403, R"({"message": "User x cannot create resource secrets"})");
+  EXPECT_THAT(Message(create()), HasSubstr("needs a Role"));
+  Answer(403, R"({"message": "exceeded quota"})");
+  EXPECT_THAT(Message(create()), testing::Not(HasSubstr("Role")));
 }
 
 TEST_F(KubernetesApiTest, AnswersThatAreNoJsonOrTooLongAreErrors) {

@@ -17,23 +17,24 @@ class FakeObjects final : public KubernetesObjects {
  public:
   enum class Fault { kNone, kLost, kNoAnswer };  // kLost: not carried out; kNoAnswer: carried out
 
-  // Asked before each change: "POST name", "PUT name", "DELETE name".
+  // Asked before each call: "GET name", "POST name", "PUT name", "DELETE name", "LIST".
   std::function<Fault(const std::string& call)> fault = [](const std::string&) {
     return Fault::kNone;
   };
 
   absl::StatusOr<nlohmann::json> Get(ObjectKind kind, const std::string& name,
                                      absl::Time) override {
-    MutexLock lock(&mu_);
-    const auto found = objects_.find({kind, name});
-    if (found == objects_.end()) return absl::NotFoundError(name + " not found");
-    return found->second;
+    return Call("GET " + name, [&]() -> absl::StatusOr<nlohmann::json> {
+      const auto found = objects_.find({kind, name});
+      if (found == objects_.end()) return absl::NotFoundError(name + " not found");
+      return found->second;
+    });
   }
 
   absl::StatusOr<nlohmann::json> Create(ObjectKind kind, const nlohmann::json& object,
                                         absl::Time) override {
     const std::string name = TextAt(object, "/metadata/name");
-    return Change("POST " + name, [&]() -> absl::StatusOr<nlohmann::json> {
+    return Call("POST " + name, [&]() -> absl::StatusOr<nlohmann::json> {
       if (objects_.contains({kind, name})) return absl::AlreadyExistsError(name);
       return Put(kind, name, object);
     });
@@ -42,7 +43,7 @@ class FakeObjects final : public KubernetesObjects {
   absl::StatusOr<nlohmann::json> Replace(ObjectKind kind, const nlohmann::json& object,
                                          absl::Time) override {
     const std::string name = TextAt(object, "/metadata/name");
-    return Change("PUT " + name, [&]() -> absl::StatusOr<nlohmann::json> {
+    return Call("PUT " + name, [&]() -> absl::StatusOr<nlohmann::json> {
       const auto found = objects_.find({kind, name});
       if (found == objects_.end()) return absl::NotFoundError(name);
       if (TextAt(found->second, "/metadata/resourceVersion") !=
@@ -54,16 +55,17 @@ class FakeObjects final : public KubernetesObjects {
   }
 
   absl::Status Delete(ObjectKind kind, const std::string& name, absl::Time) override {
-    return Change("DELETE " + name,
-                  [&]() -> absl::StatusOr<nlohmann::json> {
-                    if (objects_.erase({kind, name}) == 0) return absl::NotFoundError(name);
-                    return nlohmann::json::object();
-                  })
+    return Call("DELETE " + name,
+                [&]() -> absl::StatusOr<nlohmann::json> {
+                  if (objects_.erase({kind, name}) == 0) return absl::NotFoundError(name);
+                  return nlohmann::json::object();
+                })
         .status();
   }
 
   absl::StatusOr<std::vector<std::string>> List(ObjectKind kind, const std::string& label,
                                                 const std::string& value, absl::Time) override {
+    if (fault("LIST") != Fault::kNone) return absl::UnavailableError("no answer");
     MutexLock lock(&mu_);
     std::vector<std::string> names;
     for (const auto& [key, object] : objects_) {
@@ -116,7 +118,7 @@ class FakeObjects final : public KubernetesObjects {
 
  private:
   template <typename Act>
-  absl::StatusOr<nlohmann::json> Change(const std::string& call, Act act) {
+  absl::StatusOr<nlohmann::json> Call(const std::string& call, Act act) {
     const Fault happens = fault(call);
     if (happens == Fault::kLost) return absl::UnavailableError("no answer");
     MutexLock lock(&mu_);

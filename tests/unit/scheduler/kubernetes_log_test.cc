@@ -9,6 +9,7 @@
 #include <map>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -40,26 +41,27 @@ bool Wait(absl::Duration duration) {
 class KubernetesLogTest : public testing::Test {
  protected:
   std::unique_ptr<KubernetesLog> Leader(const std::string& name) {
-    auto log = std::make_unique<KubernetesLog>(&objects_, "store", name, Wait);
-    EXPECT_TRUE(log->TakeOver(Soon()).ok());
-    EXPECT_TRUE(log->Load(Soon()).ok());
+    auto log = std::make_unique<KubernetesLog>(&objects_, "store", name, Wait,
+                                               [this] { return std::min(until_, Soon()); });
+    EXPECT_TRUE(log->TakeOver().ok());
+    EXPECT_TRUE(log->Load().ok());
     return log;
   }
-  std::vector<StoreEntry> Read() { return *Leader("reader")->Load(Soon()); }
+  std::vector<StoreEntry> Read() { return *Leader("reader")->Load(); }
   static absl::Status Put(KubernetesLog* log, const std::string& key, const std::string& value) {
-    return log->Apply(std::vector<StoreWrite>{{key, value}}, Soon());
+    return log->Apply(std::vector<StoreWrite>{{key, value}});
   }
 
   FakeObjects objects_;
+  absl::Time until_ = absl::InfiniteFuture();
 };
 
 TEST_F(KubernetesLogTest, TheNextLeaderReadsWhatWasWritten) {
   auto log = Leader("a");
   const std::string bytes("\0\xff'\"\n", 5);
   ASSERT_TRUE(
-      log->Apply(std::vector<StoreWrite>{{"b", "2"}, {"a", "x"}, {"a", bytes}, {"c", ""}}, Soon())
-          .ok());
-  ASSERT_TRUE(log->Apply(std::vector<StoreWrite>{{"b", std::nullopt}, {"d", "4"}}, Soon()).ok());
+      log->Apply(std::vector<StoreWrite>{{"b", "2"}, {"a", "x"}, {"a", bytes}, {"c", ""}}).ok());
+  ASSERT_TRUE(log->Apply(std::vector<StoreWrite>{{"b", std::nullopt}, {"d", "4"}}).ok());
   EXPECT_THAT(Read(), ElementsAre(Pair("a", bytes), Pair("c", ""), Pair("d", "4")));
 }
 
@@ -82,7 +84,7 @@ TEST_F(KubernetesLogTest, ObjectsStayBelowTheLimitOfKubernetesWhateverIsWritten)
   for (int i = 0; i < 1234; ++i) {
     writes.push_back({absl::StrFormat("%04d", i), std::string(3000, 'v')});
   }
-  ASSERT_TRUE(log->Apply(writes, Soon()).ok());
+  ASSERT_TRUE(log->Apply(writes).ok());
   EXPECT_LT(objects_.LargestBytes(), 1'000'000U);
   const auto entries = Read();
   EXPECT_THAT(entries, SizeIs(writes.size()));
@@ -105,8 +107,9 @@ TEST_F(KubernetesLogTest, SegmentsOfABatchThatWasNotCompletedAreDeletedByTheNext
     return call == "PUT store" ? Fault::kLost : Fault::kNone;
   };
   const std::vector<StoreWrite> writes = {{"a", std::string(2'000'000, 'x')}};
-  EXPECT_EQ(log->Apply(writes, SteadyNow() + absl::Milliseconds(500)).code(),
-            absl::StatusCode::kUnavailable);
+  until_ = SteadyNow() + absl::Milliseconds(500);
+  EXPECT_EQ(log->Apply(writes).code(), absl::StatusCode::kUnavailable);
+  until_ = absl::InfiniteFuture();
   objects_.fault = [](const std::string&) { return Fault::kNone; };
   EXPECT_GT(objects_.Names(kRecords).size(), 1U);
   EXPECT_THAT(Read(), IsEmpty());
@@ -127,15 +130,15 @@ TEST_F(KubernetesLogTest, DamageIsReportedWithTheWayOut) {
   ASSERT_THAT(objects_.Names(kRecords), ElementsAre("store", segment));
 
   objects_.Set(kRecords, segment, "/data/records", "AAAA");
-  absl::Status lost = log->Load(Soon()).status();
+  absl::Status lost = log->Load().status();
   EXPECT_EQ(lost.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(Message(lost), HasSubstr("store-1-1 of the scheduler's records is damaged: delete"));
   objects_.Remove(kRecords, segment);
-  EXPECT_THAT(Message(log->Load(Soon()).status()), HasSubstr("is missing"));
+  EXPECT_THAT(Message(log->Load().status()), HasSubstr("is missing"));
 
   objects_.Set(kRecords, "store", "/data/head", "AAAA");
-  KubernetesLog next(&objects_, "store", "b", Wait);
-  EXPECT_THAT(Message(next.TakeOver(Soon())), HasSubstr("store is not the head of"));
+  KubernetesLog next(&objects_, "store", "b", Wait, Soon);
+  EXPECT_THAT(Message(next.TakeOver()), HasSubstr("store is not the head of"));
 
   objects_.Remove(kRecords, "store");
   const absl::Status deleted = Put(log.get(), "a", "1");
@@ -148,6 +151,83 @@ TEST_F(KubernetesLogTest, RecordsThatWouldOverloadTheApiServerAreRefused) {
   const absl::Status refused = Put(log.get(), "a", std::string(KubernetesLog::kMaxBytes, 'x'));
   EXPECT_EQ(KindOf(refused), FailureKind::kResources);
   EXPECT_THAT(objects_.Names(kRecords), ElementsAre("store"));
+}
+
+TEST_F(KubernetesLogTest, FormerLeaderThatWakesUpInItsCompactionDeletesNothingOfTheNext) {
+  auto first = Leader("first");
+  ASSERT_TRUE(Put(first.get(), "a", std::string(900'000, 'x')).ok());
+  std::unique_ptr<KubernetesLog> second;
+  bool woken = false;
+  objects_.fault = [&](const std::string& call) {
+    if (call == "LIST" && !std::exchange(woken, true)) {  // after the commit of the compaction
+      second = Leader("second");
+      EXPECT_TRUE(Put(second.get(), "b", std::string(100'000, 'y')).ok());
+    }
+    return Fault::kNone;
+  };
+  while (second == nullptr) {
+    ASSERT_TRUE(Put(first.get(), "a", std::string(900'000, 'z')).ok());
+  }
+  EXPECT_THAT(Read(), ElementsAre(Pair("a", std::string(900'000, 'z')),
+                                  Pair("b", std::string(100'000, 'y'))));
+}
+
+TEST_F(KubernetesLogTest, SegmentsOfALogWhoseHeadWasDeletedAreNotTakenForNewOnes) {
+  auto first = Leader("first");
+  ASSERT_TRUE(Put(first.get(), "a", std::string(100'000, 'x')).ok());
+  objects_.Remove(kRecords, "store");
+  objects_.fault = [](const std::string& call) {
+    return call == "LIST" ? Fault::kLost : Fault::kNone;
+  };
+  auto second = Leader("second");
+  ASSERT_TRUE(Put(second.get(), "a", std::string(100'000, 'y')).ok());
+  EXPECT_THAT(Read(), ElementsAre(Pair("a", std::string(100'000, 'y'))));
+}
+
+TEST_F(KubernetesLogTest, FullLogTakesWhatMakesItShorter) {
+  auto log = Leader("a");
+  const std::string eighth(KubernetesLog::kMaxBytes / 8, 'x');
+  for (int i = 0; i < 7; ++i) ASSERT_TRUE(Put(log.get(), absl::StrFormat("%d", i), eighth).ok());
+  EXPECT_EQ(KindOf(Put(log.get(), "7", eighth)), FailureKind::kResources);
+  log = Leader("b");
+  EXPECT_TRUE(Put(log.get(), "0", eighth.substr(1)).ok());
+  EXPECT_TRUE(log->Apply(std::vector<StoreWrite>{{"1", std::nullopt}}).ok());
+  EXPECT_TRUE(Put(log.get(), "7", eighth.substr(100)).ok());
+}
+
+TEST_F(KubernetesLogTest, CompactionThatIsRefusedEndsNoLeader) {
+  auto log = Leader("a");
+  int posts = 0;
+  objects_.fault = [&](const std::string& call) {
+    // As a quota that leaves room for the batch's own segment only.
+    return call.starts_with("POST") && ++posts > 1 ? Fault::kLost : Fault::kNone;
+  };
+  std::string value;
+  for (int i = 0; i < 40; ++i) {
+    posts = 0;
+    until_ = SteadyNow() + absl::Milliseconds(300);
+    value = std::string(100'000, static_cast<char>('a' + i % 26));
+    ASSERT_TRUE(Put(log.get(), "a", value).ok());
+  }
+  until_ = absl::InfiniteFuture();
+  EXPECT_GT(objects_.Names(kRecords).size(), 20U);
+  EXPECT_THAT(Read(), ElementsAre(Pair("a", value)));
+  objects_.fault = [](const std::string&) { return Fault::kNone; };
+  log = Leader("next");
+  ASSERT_TRUE(Put(log.get(), "a", value).ok());
+  EXPECT_THAT(objects_.Names(kRecords), SizeIs(2));
+}
+
+TEST_F(KubernetesLogTest, StaleLeaderIsToldOfTheNextInsteadOfDamage) {
+  auto first = Leader("first");
+  ASSERT_TRUE(Put(first.get(), "a", std::string(100'000, 'x')).ok());
+  KubernetesLog stale(&objects_, "store", "stale", Wait, Soon);
+  ASSERT_TRUE(stale.TakeOver().ok());
+  auto next = Leader("next");
+  for (const auto& name : objects_.Names(kRecords)) {
+    if (name != "store") objects_.Remove(kRecords, name);  // as its compaction would
+  }
+  EXPECT_EQ(stale.Load().status().code(), absl::StatusCode::kAborted);
 }
 
 // Random batches, with calls and answers that are lost, and leaders that are deposed.
@@ -176,14 +256,14 @@ TEST_F(KubernetesLogTest, EachBatchIsThereAsAWholeOrNotAtAll) {
       const unsigned what = below(10);
       return what == 0 ? Fault::kLost : what == 1 ? Fault::kNoAnswer : Fault::kNone;
     };
-    ASSERT_TRUE(log->Apply(writes, Soon()).ok());
+    ASSERT_TRUE(log->Apply(writes).ok());
     expected = after;
     if (below(10) > 0) continue;
     objects_.fault = [](const std::string&) { return Fault::kNone; };
     auto former = std::move(log);
     log = Leader(absl::StrFormat("%d", batch));
-    EXPECT_FALSE(former->Apply(writes, Soon()).ok());
-    const auto entries = *log->Load(Soon());
+    EXPECT_FALSE(former->Apply(writes).ok());
+    const auto entries = *log->Load();
     const decltype(expected) read(entries.begin(), entries.end());
     ASSERT_EQ(read, expected);
   }

@@ -4,6 +4,9 @@
 {{- if and (include "addend.highlyAvailable" .) (not (or (hasPrefix "etcd:" $v.scheduler.store) (eq "kubernetes" $v.scheduler.store))) -}}
 {{- fail (printf "scheduler.replicas is %d but scheduler.store is %q, which only a single scheduler can use: set scheduler.store to kubernetes or etcd:HOST:PORT, or scheduler.replicas to 1." (int $v.scheduler.replicas) $v.scheduler.store) -}}
 {{- end -}}
+{{- if and (eq "kubernetes" $v.scheduler.store) (not $v.scheduler.serviceAccount.create) (not $v.scheduler.serviceAccount.name) -}}
+{{- fail "scheduler.store=kubernetes gives the scheduler's ServiceAccount rights on Secrets, and every pod may have the namespace's default account: set scheduler.serviceAccount.create=true, or scheduler.serviceAccount.name." -}}
+{{- end -}}
 {{- $etcd := $v.scheduler.etcd -}}
 {{- if and (or $etcd.tlsSecretName $etcd.passwordSecretName) (not (hasPrefix "etcd:" $v.scheduler.store)) -}}
 {{- fail (printf "scheduler.etcd is for scheduler.store=etcd:..., and scheduler.store is %q: set it, or remove scheduler.etcd." $v.scheduler.store) -}}
