@@ -17,7 +17,7 @@ namespace {
 v1::RegisterServerRequest RegistrationOf(const Process& process, uint16_t port,
                                          double bandwidth_bps, uint64_t memory_limit_bytes) {
   MachineOptions options;
-  options.advertise = process.host();
+  options.advertise = options.data_host = process.host();
   options.bandwidth_bps = bandwidth_bps;
   auto request = ServerRegistration(options, {}, /*grpc_port=*/1, port, memory_limit_bytes);
   request.set_hostname(process.host());
