@@ -172,7 +172,9 @@ absl::StatusOr<std::string> MemoryOf(const InjectionSettings& settings, const Po
     ADDEND_ASSIGN_OR_RETURN(ranks,
                             NumberOfMark(pod.annotations, "annotation", "addend.io/local-size"));
   }
-  if (__builtin_mul_overflow(ranks > 1 ? ranks + 3 : 3, bytes, &bytes) ||
+  int64_t times = 3;
+  if ((ranks > 1 && __builtin_add_overflow(ranks, 3, &times)) ||
+      __builtin_mul_overflow(times, bytes, &bytes) ||
       __builtin_add_overflow(bytes, kMemoryOfProcess, &bytes)) {
     return NoSidecar("the pod's model and ranks need more memory than there is");
   }

@@ -25,7 +25,7 @@ using nlohmann::json;
 
 // A Secret has at most 1 MiB, names included.
 constexpr size_t kSegmentBytes = 768 << 10;
-constexpr size_t kPartBytes = 256 << 10;  // of a value
+constexpr size_t kRecordPartBytes = 256 << 10;  // of a value
 // The head is written with each batch, so its tail is short.
 constexpr size_t kTailBytes = 32 << 10;
 constexpr size_t kRecordBytes = 32;  // a record's share of the encoding, at most
@@ -35,7 +35,7 @@ constexpr int kManySegments = 64;
 constexpr int kMostDeletions = 100;
 // A short log is not worth a compaction.
 constexpr uint64_t kShortLogBytes = 1 << 20;
-constexpr absl::Duration kBetweenTries = absl::Milliseconds(200);
+constexpr absl::Duration kBetweenCalls = absl::Milliseconds(200);
 // For a server that renews the Lease and takes no records: calls of members wait meanwhile.
 constexpr absl::Duration kLongestWait = absl::Seconds(15);
 constexpr char kType[] = "addend.io/scheduler-store";
@@ -102,7 +102,7 @@ KubernetesLog::KubernetesLog(KubernetesObjects* objects, std::string name, std::
       writer_(std::move(writer)),
       pause_(std::move(pause)),
       deadline_(std::move(deadline)),
-      parts_(kPartBytes) {}
+      parts_(kRecordPartBytes) {}
 
 absl::Status KubernetesLog::Persist(Attempt attempt) {
   const absl::Time latest = SteadyNow() + kLongestWait;
@@ -111,8 +111,8 @@ absl::Status KubernetesLog::Persist(Attempt attempt) {
     const absl::Status status = attempt(deadline);
     // A server that has just started may refuse every account for a moment.
     const bool again = absl::IsUnavailable(status) || absl::IsPermissionDenied(status);
-    if (!again || SteadyNow() + kBetweenTries >= std::min(latest, deadline_())) return status;
-    if (!pause_(kBetweenTries)) return absl::CancelledError("this scheduler ends");
+    if (!again || SteadyNow() + kBetweenCalls >= std::min(latest, deadline_())) return status;
+    if (!pause_(kBetweenCalls)) return absl::CancelledError("this scheduler ends");
   }
 }
 

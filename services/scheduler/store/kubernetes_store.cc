@@ -18,7 +18,7 @@ namespace {
 constexpr char kDefaultName[] = "addend-scheduler";
 constexpr size_t kMaxStoreNameBytes = 200;  // a segment's name is longer, and has at most 253
 constexpr absl::Duration kTry = absl::Seconds(2);
-constexpr absl::Duration kBetweenTries = absl::Milliseconds(200);
+constexpr absl::Duration kBetweenRenewals = absl::Milliseconds(200);
 
 // A name of an object, as Kubernetes takes them.
 bool IsName(std::string_view name) {
@@ -86,7 +86,7 @@ void KubernetesStore::KeepLeading() {
       kept = lease_->Renew(std::min(lease_->end(), SteadyNow() + kTry));
       // A server that has just started may refuse every account for a moment.
     } while ((absl::IsUnavailable(kept) || absl::IsPermissionDenied(kept)) &&
-             SteadyNow() < lease_->end() && Pause(kBetweenTries));
+             SteadyNow() < lease_->end() && Pause(kBetweenRenewals));
     if (!kept.ok()) {
       if (Pause(absl::ZeroDuration())) leadership_.on_lost(LeadsNoMore(kept));
       return;

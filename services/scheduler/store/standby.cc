@@ -13,7 +13,7 @@
 namespace addend {
 namespace {
 
-constexpr absl::Duration kBetweenTries = absl::Milliseconds(200);
+constexpr absl::Duration kBetweenElections = absl::Milliseconds(200);
 constexpr std::chrono::milliseconds kGiveUpInterval(50);
 constexpr absl::Duration kBetweenLines = absl::Seconds(10);
 
@@ -42,7 +42,7 @@ absl::Status StandBy(const Store::Leadership& leadership, const Candidate& candi
         spdlog::warn("cannot lead yet: {}", Message(leads.status()));
       }
     }
-    candidate.pause(kBetweenTries);
+    candidate.pause(kBetweenElections);
     if (leadership.give_up()) return absl::CancelledError("stopped while standing by");
   }
 }
