@@ -24,11 +24,12 @@ def case(function):
 @case
 def first_steps(cluster, step):
     """The chart with a laptop's values: install, `helm test --logs`, the example's job, uninstall"""
-    with Release(cluster, "first") as release:
-        with step("helm install, with the values of a laptop, on a single machine with 2 CPUs") as saw:
+    machine = {"kubernetes.io/hostname": cluster.workers()[0]}
+    with Release(cluster, "first", {part: {"nodeSelector": machine} for part in ("scheduler", "summation")}) as release:
+        with step("helm install, with the values of a laptop, all pods on a single machine") as saw:
             requests = [_requests(pod) for component in ("scheduler", "summation") for pod in release.pods(component)]
             cpus = sum(requests)
-            require(cpus <= 1, f"the services ask for {cpus} CPUs: no room is left for a job on two")
+            require(cpus <= 1, f"the services ask for {cpus} CPUs: no room is left for a job on a machine with two")
             saw(f"{len(requests)} pods, {cpus:g} CPUs")
         with step("helm test --logs ends with 0, and shows the comparison") as saw:
             output = cluster.helm("test", release.name, f"--namespace={release.namespace}", "--logs")
@@ -40,6 +41,7 @@ def first_steps(cluster, step):
             trainer = example["spec"]["template"]["spec"]["containers"][0]
             trainer["image"] = cluster.image("tools")
             trainer["resources"]["requests"]["cpu"] = "100m"
+            example["spec"]["template"]["spec"]["nodeSelector"] = machine
             cluster.apply(release.namespace, *release.inject(example, "--model-bytes=4000000"))
             done = eventually("the example's job ends", lambda: _finished(cluster, release.namespace, "sums"))
             require(done == "Complete", "the example's job failed")

@@ -105,6 +105,7 @@ FOREIGN_FLAGS = {
     "cmake, ctest": {"build", "preset", "target", "test-dir"},
     "cosign": {"insecure-ignore-tlog", "signature", "type"},
     "etcd": {"max-request-bytes"},
+    "kustomize": {"enable-alpha-plugins", "enable-exec"},
     "helm, kubectl": {"create-namespace", "from-literal", "logs", "namespace", "previous", "set", "values"},
     "lldptool, mlnx_qos": {"trust"},
     "pip, venv": {"no-build-isolation", "system-site-packages"},
