@@ -2,32 +2,24 @@
 
 #include <openssl/evp.h>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <iterator>
-
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
 #include "lib/auth/secret.h"
 #include "lib/auth/signed_text.h"
+#include "lib/base/failure.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
+#include "lib/base/text_file.h"
 
 namespace addend::auth {
 
 absl::StatusOr<std::string> ReadSecretFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string secret((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file.is_open() || file.bad()) {
-    return absl::NotFoundError(
-        absl::StrFormat("the secret in '%s' cannot be read: %s", path, std::strerror(errno)));
-  }
-  absl::StripTrailingAsciiWhitespace(&secret);
-  if (secret.size() < kLeastSecretBytes) {
+  auto secret = ReadTextFile(path);
+  if (!secret.ok()) return WithText(secret.status(), "the secret in " + Message(secret.status()));
+  if (secret->size() < kLeastSecretBytes) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "the secret in '%s' has %d bytes, and less than %d can be guessed: make one with 'openssl "
         "rand -hex 32'",
-        path, secret.size(), kLeastSecretBytes));
+        path, secret->size(), kLeastSecretBytes));
   }
   return secret;
 }

@@ -2,7 +2,6 @@
 #include "services/scheduler/store/etcd_client.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -11,9 +10,9 @@
 #include "lib/base/failure.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
+#include "lib/base/text_file.h"
 #include "lib/rpc/client.h"
 #include "lib/rpc/status.h"
-#include "services/scheduler/store/text_file.h"
 
 namespace addend {
 namespace {
@@ -38,6 +37,10 @@ absl::Status EtcdClient::LogIn(const Endpoint& endpoint, absl::Duration timeout)
   if (!password.ok()) {
     return MakeFailure(FailureKind::kInvalid,
                        absl::StrFormat("--etcd-password-file: %s", Message(password.status())));
+  }
+  if (password->empty()) {
+    return MakeFailure(FailureKind::kInvalid, absl::StrFormat("--etcd-password-file: '%s' is empty",
+                                                              access_.password_file));
   }
   grpc::ClientContext context;
   SetDeadline(&context, timeout);
@@ -97,14 +100,6 @@ absl::Status EtcdClient::Call(
   }
 }
 
-bool EtcdClient::Pause(absl::Duration duration) {
-  const auto until = std::chrono::steady_clock::now() + absl::ToChronoMicroseconds(duration);
-  MutexLock lock(&mu_);
-  while (!stop_ && stopped_.WaitUntil(&mu_, until)) {
-  }
-  return !stop_;
-}
-
 void EtcdClient::Begin(grpc::ClientContext* context) {
   MutexLock lock(&mu_);
   if (!token_.empty()) context->AddMetadata("token", token_);
@@ -117,10 +112,9 @@ void EtcdClient::End(grpc::ClientContext* context) {
 }
 
 void EtcdClient::Stop() {
+  stop_.Stop();
   MutexLock lock(&mu_);
-  stop_ = true;
   for (grpc::ClientContext* context : running_) context->TryCancel();
-  stopped_.NotifyAll();
 }
 
 absl::StatusOr<etcdserverpb::RangeResponse> EtcdClient::Range(

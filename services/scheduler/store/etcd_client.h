@@ -15,6 +15,7 @@
 #include "lib/base/mutex.h"
 #include "lib/rpc/tls.h"
 #include "proto/etcd/etcd.grpc.pb.h"
+#include "services/scheduler/store/stop_flag.h"
 
 namespace addend {
 
@@ -42,7 +43,7 @@ class EtcdClient {
   void RevokeLease(int64_t lease, absl::Time deadline);
   const std::string& name() const { return name_; }
   // Waits; false at once if Stop() was or is called.
-  bool Pause(absl::Duration duration);
+  bool Pause(absl::Duration duration) { return stop_.Pause(duration); }
   // Cancels the calls that are running; from now on calls are tried once.
   void Stop();
 
@@ -65,9 +66,8 @@ class EtcdClient {
   const std::string name_;
   std::vector<Endpoint> endpoints_;
   std::atomic<size_t> current_{0};
+  StopFlag stop_;
   Mutex mu_;
-  CondVar stopped_;
-  bool stop_ ABSL_GUARDED_BY(mu_) = false;
   std::string token_ ABSL_GUARDED_BY(mu_);
   std::set<grpc::ClientContext*> running_ ABSL_GUARDED_BY(mu_);
 };

@@ -10,12 +10,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "lib/base/clock.h"
 #include "lib/base/failure.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
-#include "services/scheduler/store/text_file.h"
+#include "lib/base/text_file.h"
 
 namespace addend {
 namespace {
@@ -38,13 +39,14 @@ constexpr char kNamesOnly[] =
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
 absl::StatusOr<std::string> ReadAccount(const std::string& folder, const char* name) {
-  auto text = ReadTextFile(absl::StrFormat("%s/%s", folder, name));
-  if (text.ok()) return text;
+  const std::string path = absl::StrFormat("%s/%s", folder, name);
+  auto text = ReadTextFile(path);
+  if (text.ok() && !text->empty()) return text;
   return MakeFailure(
       FailureKind::kInvalid,
       absl::StrFormat("--store=kubernetes: %s: the pod must mount its service account's token "
                       "(automountServiceAccountToken: true)",
-                      Message(text.status())));
+                      text.ok() ? absl::StrFormat("'%s' is empty", path) : Message(text.status())));
 }
 
 absl::Status Unavailable(const std::string& name, std::string_view why) {
@@ -210,11 +212,10 @@ absl::StatusOr<std::vector<std::string>> KubernetesApi::List(ObjectKind kind,
   std::vector<std::string> names;
   std::string next;
   do {
-    const std::string selector =
-        httplib::detail::encode_query_param(absl::StrFormat("%s=%s", label, value));
-    const std::string path =
-        absl::StrFormat("%s?labelSelector=%s&limit=%d&continue=%s", PathOf(kind, ""), selector,
-                        kListPage, httplib::detail::encode_query_param(next));
+    const std::string path = httplib::append_query_params(
+        PathOf(kind, ""), {{"labelSelector", absl::StrFormat("%s=%s", label, value)},
+                           {"limit", absl::StrCat(kListPage)},
+                           {"continue", next}});
     ADDEND_ASSIGN_OR_RETURN(const json answer,
                             Call({.method = "GET", .path = path, .accept = kNamesOnly}, deadline));
     const auto items = answer.find("items");

@@ -32,17 +32,16 @@ KubernetesLease::KubernetesLease(KubernetesObjects* objects, std::string name, s
       holder_(std::move(holder)),
       ttl_(std::max(absl::Seconds(kShortestSeconds), absl::Ceil(ttl, absl::Seconds(1)))) {}
 
-json KubernetesLease::Object(const std::string& holder, int64_t transitions) const {
-  const std::string now = Date();
+json KubernetesLease::Object(const std::string& holder) const {
   return {{"apiVersion", "coordination.k8s.io/v1"},
           {"kind", "Lease"},
           {"metadata", {{"name", name_}, {"labels", {{kStoreLabel, name_}}}}},
           {"spec",
            {{"holderIdentity", holder},
             {"leaseDurationSeconds", absl::ToInt64Seconds(ttl_)},
-            {"acquireTime", now},
-            {"renewTime", now},
-            {"leaseTransitions", transitions}}}};
+            {"acquireTime", acquired_},
+            {"renewTime", Date()},
+            {"leaseTransitions", transitions_}}}};
 }
 
 absl::Status KubernetesLease::Write(json object, const std::string& version, absl::Time deadline) {
@@ -59,7 +58,8 @@ absl::StatusOr<bool> KubernetesLease::TryToTake(absl::Time deadline, std::string
   const absl::Time asked = SteadyNow();
   auto lease = objects_->Get(ObjectKind::kLease, name_, deadline);
   if (absl::IsNotFound(lease.status())) {
-    lease = objects_->Create(ObjectKind::kLease, Object(holder_, 0), deadline);
+    acquired_ = Date();
+    lease = objects_->Create(ObjectKind::kLease, Object(holder_), deadline);
     if (absl::IsAlreadyExists(lease.status())) return false;
     ADDEND_RETURN_IF_ERROR(lease.status());
     version_ = TextAt(*lease, "/metadata/resourceVersion");
@@ -82,24 +82,26 @@ absl::StatusOr<bool> KubernetesLease::TryToTake(absl::Time deadline, std::string
     *other = holder;
     return false;
   }
-  const absl::Status taken = Write(Object(holder_, ++transitions_), version, deadline);
+  ++transitions_;
+  acquired_ = Date();
+  const absl::Status taken = Write(Object(holder_), version, deadline);
   if (absl::IsAborted(taken)) return false;
   ADDEND_RETURN_IF_ERROR(taken);
   return true;
 }
 
 absl::Status KubernetesLease::Renew(absl::Time deadline) {
-  absl::Status renewed = Write(Object(holder_, transitions_), version_, deadline);
+  absl::Status renewed = Write(Object(holder_), version_, deadline);
   if (!absl::IsAborted(renewed)) return renewed;
   // Perhaps an earlier renewal, which got no answer, or somebody's new label.
   ADDEND_ASSIGN_OR_RETURN(const json lease, objects_->Get(ObjectKind::kLease, name_, deadline));
   if (TextAt(lease, "/spec/holderIdentity") != holder_) return AnotherLeads();
-  return Write(Object(holder_, transitions_), TextAt(lease, "/metadata/resourceVersion"), deadline);
+  return Write(Object(holder_), TextAt(lease, "/metadata/resourceVersion"), deadline);
 }
 
 void KubernetesLease::Release(absl::Time deadline) {
   if (!held()) return;
-  Write(Object("", transitions_), version_, deadline).IgnoreError();  // it ends by itself
+  Write(Object(""), version_, deadline).IgnoreError();  // it ends by itself
   version_.clear();
 }
 

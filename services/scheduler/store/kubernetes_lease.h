@@ -34,7 +34,8 @@ class KubernetesLease {
   absl::Duration ttl() const { return ttl_; }
 
  private:
-  nlohmann::json Object(const std::string& holder, int64_t transitions) const;
+  // The Lease as `holder` has it now.
+  nlohmann::json Object(const std::string& holder) const;
   // Replaces the Lease, of which `version` is the present version.
   absl::Status Write(nlohmann::json object, const std::string& version, absl::Time deadline);
 
@@ -46,6 +47,7 @@ class KubernetesLease {
   absl::Time seen_at_;   // when it was seen first
   std::string version_;  // of the Lease that this scheduler holds; empty: it does not
   int64_t transitions_ = 0;
+  std::string acquired_;  // when this scheduler took it, for people
   absl::Time end_ = absl::InfinitePast();
 };
 

@@ -2,7 +2,6 @@
 #include "services/scheduler/store/kubernetes_store.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -38,8 +37,7 @@ absl::StatusOr<std::unique_ptr<KubernetesStore>> KubernetesStore::Open(std::stri
   if (!IsName(name) || (slash != std::string_view::npos && !IsName(space))) {
     return absl::InvalidArgumentError(
         absl::StrFormat("--store=kubernetes:%s: write kubernetes[:[NAMESPACE/]NAME], names of "
-                        "small letters, digits "
-                        "and -",
+                        "lower-case letters, digits and -",
                         where));
   }
   ADDEND_ASSIGN_OR_RETURN(const KubernetesApi::Server server, KubernetesApi::OfThisPod());
@@ -47,11 +45,11 @@ absl::StatusOr<std::unique_ptr<KubernetesStore>> KubernetesStore::Open(std::stri
   return std::make_unique<KubernetesStore>(std::move(api), name);
 }
 
-KubernetesStore::KubernetesStore(std::unique_ptr<KubernetesObjects> objects, std::string name)
+KubernetesStore::KubernetesStore(std::shared_ptr<KubernetesObjects> objects, std::string name)
     : objects_(std::move(objects)), name_(std::move(name)) {}
 
 KubernetesStore::~KubernetesStore() {
-  Stop();
+  stop_.Stop();
   if (keeper_.joinable()) keeper_.join();
   // The next leader need not wait for the end of the Lease.
   if (lease_) lease_->Release(SteadyNow() + absl::Seconds(1));
@@ -63,13 +61,14 @@ absl::Status KubernetesStore::Lead(const Leadership& leadership) {
       std::make_unique<KubernetesLease>(objects_.get(), name_, leadership.name, leadership.ttl);
   log_ = std::make_unique<KubernetesLog>(
       objects_.get(), name_, leadership.name,
-      [this](absl::Duration duration) { return Pause(duration); }, [this] { return Deadline(); });
+      [this](absl::Duration duration) { return stop_.Pause(duration); },
+      [this] { return Deadline(); });
   ADDEND_RETURN_IF_ERROR(
       StandBy(leadership, {.try_to_lead = [this](std::string* leader) -> absl::StatusOr<bool> {
                              return lease_->TryToTake(SteadyNow() + kTry, leader);
                            },
-                           .pause = [this](absl::Duration duration) { Pause(duration); },
-                           .stop = [this] { Stop(); }}));
+                           .pause = [this](absl::Duration duration) { stop_.Pause(duration); },
+                           .stop = [this] { stop_.Stop(); }}));
   {
     MutexLock lock(&mu_);
     lease_end_ = lease_->end();
@@ -80,34 +79,20 @@ absl::Status KubernetesStore::Lead(const Leadership& leadership) {
 }
 
 void KubernetesStore::KeepLeading() {
-  while (Pause(lease_->ttl() / 4)) {
+  while (stop_.Pause(lease_->ttl() / 4)) {
     absl::Status kept;
     do {
       kept = lease_->Renew(std::min(lease_->end(), SteadyNow() + kTry));
       // A server that has just started may refuse every account for a moment.
     } while ((absl::IsUnavailable(kept) || absl::IsPermissionDenied(kept)) &&
-             SteadyNow() < lease_->end() && Pause(kBetweenRenewals));
+             SteadyNow() < lease_->end() && stop_.Pause(kBetweenRenewals));
     if (!kept.ok()) {
-      if (Pause(absl::ZeroDuration())) leadership_.on_lost(LeadsNoMore(kept));
+      if (stop_.Pause(absl::ZeroDuration())) leadership_.on_lost(LeadsNoMore(kept));
       return;
     }
     MutexLock lock(&mu_);
     lease_end_ = lease_->end();
   }
-}
-
-bool KubernetesStore::Pause(absl::Duration duration) {
-  const auto until = std::chrono::steady_clock::now() + absl::ToChronoMicroseconds(duration);
-  MutexLock lock(&mu_);
-  while (!stop_ && stopped_.WaitUntil(&mu_, until)) {
-  }
-  return !stop_;
-}
-
-void KubernetesStore::Stop() {
-  MutexLock lock(&mu_);
-  stop_ = true;
-  stopped_.NotifyAll();
 }
 
 // Nothing is tried for longer than the lease is certain to last.

@@ -13,6 +13,7 @@
 #include "services/scheduler/store/kubernetes_api.h"
 #include "services/scheduler/store/kubernetes_lease.h"
 #include "services/scheduler/store/kubernetes_log.h"
+#include "services/scheduler/store/stop_flag.h"
 #include "services/scheduler/store/store.h"
 
 namespace addend {
@@ -22,7 +23,7 @@ class KubernetesStore final : public Store {
   // `where`: [NAMESPACE/]NAME of the Lease and of the head Secret; empty: addend-scheduler in the
   // pod's namespace. INVALID_ARGUMENT names the error in it. Does not connect.
   static absl::StatusOr<std::unique_ptr<KubernetesStore>> Open(std::string_view where);
-  KubernetesStore(std::unique_ptr<KubernetesObjects> objects, std::string name);
+  KubernetesStore(std::shared_ptr<KubernetesObjects> objects, std::string name);
   ~KubernetesStore() override;
 
   absl::Status Lead(const Leadership& leadership) override;
@@ -32,20 +33,16 @@ class KubernetesStore final : public Store {
 
  private:
   void KeepLeading();
-  // Waits; false at once if Stop() was or is called.
-  bool Pause(absl::Duration duration);
-  void Stop();
   absl::Time Deadline() const;
 
-  const std::unique_ptr<KubernetesObjects> objects_;
+  const std::shared_ptr<KubernetesObjects> objects_;
   const std::string name_;
   Leadership leadership_;
   std::unique_ptr<KubernetesLease> lease_;  // the keeper's, once it runs
   std::unique_ptr<KubernetesLog> log_;
 
+  StopFlag stop_;
   mutable Mutex mu_;
-  CondVar stopped_;
-  bool stop_ ABSL_GUARDED_BY(mu_) = false;
   absl::Time lease_end_ ABSL_GUARDED_BY(mu_);
   std::thread keeper_;
 };

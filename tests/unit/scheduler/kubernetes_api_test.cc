@@ -41,7 +41,9 @@ class KubernetesApiTest : public testing::Test {
     port_ = server_->bind_to_any_port("127.0.0.1");
     thread_ = std::thread([this] { server_->listen_after_bind(); });
     // stop() has no effect before.
-    while (!server_->is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const absl::Time latest = Soon();
+    while (!server_->is_running() && SteadyNow() < latest) std::this_thread::yield();
+    ASSERT_TRUE(server_->is_running());
     Write("token", "first\n");
     Write("namespace", "addend");
     std::filesystem::copy_file(authority.ca(), folder_ + "/ca.crt", kOverwrite);

@@ -340,40 +340,11 @@ TEST_F(KubernetesLeaseTest, AbsurdDurationOfAnotherHolderIsBounded) {
   EXPECT_GE(SteadyNow() - seen, absl::Milliseconds(900));
 }
 
-// Two stores over the same objects.
+// Stores over the same objects.
 class KubernetesStoreTest : public testing::Test {
  protected:
-  class Shared final : public KubernetesObjects {
-   public:
-    explicit Shared(FakeObjects* objects) : objects_(objects) {}
-    absl::StatusOr<nlohmann::json> Get(ObjectKind kind, const std::string& name,
-                                       absl::Time deadline) override {
-      return objects_->Get(kind, name, deadline);
-    }
-    absl::StatusOr<nlohmann::json> Create(ObjectKind kind, const nlohmann::json& object,
-                                          absl::Time deadline) override {
-      return objects_->Create(kind, object, deadline);
-    }
-    absl::StatusOr<nlohmann::json> Replace(ObjectKind kind, const nlohmann::json& object,
-                                           absl::Time deadline) override {
-      return objects_->Replace(kind, object, deadline);
-    }
-    absl::Status Delete(ObjectKind kind, const std::string& name, absl::Time deadline) override {
-      return objects_->Delete(kind, name, deadline);
-    }
-    absl::StatusOr<std::vector<std::string>> List(ObjectKind kind, const std::string& label,
-                                                  const std::string& value,
-                                                  absl::Time deadline) override {
-      return objects_->List(kind, label, value, deadline);
-    }
-    std::string Describe() const override { return objects_->Describe(); }
-
-   private:
-    FakeObjects* const objects_;
-  };
-
   std::unique_ptr<KubernetesStore> Open() {
-    return std::make_unique<KubernetesStore>(std::make_unique<Shared>(&objects_), "store");
+    return std::make_unique<KubernetesStore>(objects_, "store");
   }
   absl::Status Lead(
       KubernetesStore* store, const std::string& name, absl::Duration ttl = absl::Seconds(2),
@@ -395,7 +366,7 @@ class KubernetesStoreTest : public testing::Test {
     return lost_;
   }
 
-  FakeObjects objects_;
+  const std::shared_ptr<FakeObjects> objects_ = std::make_shared<FakeObjects>();
   Mutex mu_;
   CondVar told_;
   absl::Status lost_ ABSL_GUARDED_BY(mu_);
@@ -424,7 +395,7 @@ TEST_F(KubernetesStoreTest, SecondSchedulerStandsByWhileTheFirstLeads) {
 TEST_F(KubernetesStoreTest, LeaderWithoutTheApiServerStepsDownWithinItsLease) {
   auto store = Open();
   ASSERT_TRUE(Lead(store.get(), "a").ok());
-  objects_.fault = [](const std::string&) { return Fault::kLost; };
+  objects_->fault = [](const std::string&) { return Fault::kLost; };
   const absl::Time gone = SteadyNow();
   EXPECT_EQ(store->Apply(std::vector<StoreWrite>{{"a", "1"}}).code(),
             absl::StatusCode::kUnavailable);
@@ -435,7 +406,7 @@ TEST_F(KubernetesStoreTest, LeaderWithoutTheApiServerStepsDownWithinItsLease) {
 TEST_F(KubernetesStoreTest, LeaderIsToldThatAnotherHasTakenTheLease) {
   auto store = Open();
   ASSERT_TRUE(Lead(store.get(), "a").ok());
-  objects_.Set(kLease, "store", "/spec/holderIdentity", "b");
+  objects_->Set(kLease, "store", "/spec/holderIdentity", "b");
   EXPECT_THAT(Message(AwaitLoss()), HasSubstr("another scheduler leads now"));
 }
 

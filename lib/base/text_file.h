@@ -1,4 +1,4 @@
-// Passwords and tokens in files.
+// Small files that hold a text: secrets, passwords, tokens. Any thread.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace addend {
 
-// Without white space at both ends. NOT_FOUND with a sentence: it cannot be read, or is empty.
+// Without white space at its end. NOT_FOUND: "'PATH' cannot be read: REASON".
 absl::StatusOr<std::string> ReadTextFile(const std::string& path);
 
 }  // namespace addend

@@ -1,5 +1,5 @@
-// Passwords and tokens in files.
-#include "services/scheduler/store/text_file.h"
+// Small files that hold a text.
+#include "lib/base/text_file.h"
 
 #include <cerrno>
 #include <cstring>
@@ -13,13 +13,12 @@ namespace addend {
 
 absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   if (!file.is_open() || file.bad()) {
     return absl::NotFoundError(
         absl::StrFormat("'%s' cannot be read: %s", path, std::strerror(errno)));
   }
-  absl::StripAsciiWhitespace(&text);
-  if (text.empty()) return absl::NotFoundError(absl::StrFormat("'%s' is empty", path));
+  absl::StripTrailingAsciiWhitespace(&text);
   return text;
 }
 
