@@ -53,6 +53,26 @@ T Get(std::span<const std::byte, kFrameHeaderBytes> bytes, Offset at) {
   return value;
 }
 
+absl::Status CheckEncoding(std::span<const std::byte, kFrameHeaderBytes> bytes) {
+  const int encoding = Get<uint8_t>(bytes, kEncoding);
+  if (encoding == static_cast<int>(Encoding::kRaw)) return absl::OkStatus();
+  if (encoding != static_cast<int>(Encoding::kBlocks) ||
+      Get<uint16_t>(bytes, kVersion) < kEncodingsSince) {
+    return absl::InvalidArgumentError(absl::StrFormat("unknown payload encoding %d", encoding));
+  }
+  const auto type = static_cast<FrameType>(Get<uint8_t>(bytes, kType));
+  if (!MayBeEncoded(type)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the payload of a %s is not encoded", Name(type)));
+  }
+  const uint32_t decoded = Get<uint32_t>(bytes, kUncompressedBytes);
+  if (decoded > kMaxPayloadBytes || decoded <= Get<uint32_t>(bytes, kPayloadBytes)) {
+    return absl::InvalidArgumentError(absl::StrFormat("an encoding of %d bytes in %d", decoded,
+                                                      Get<uint32_t>(bytes, kPayloadBytes)));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckFields(std::span<const std::byte, kFrameHeaderBytes> bytes) {
   const int type = Get<uint8_t>(bytes, kType);
   if (type < static_cast<int>(FrameType::kHello) || type > static_cast<int>(FrameType::kProof)) {
@@ -63,11 +83,9 @@ absl::Status CheckFields(std::span<const std::byte, kFrameHeaderBytes> bytes) {
                                                       Get<uint8_t>(bytes, kDTypeAt),
                                                       Get<uint8_t>(bytes, kOp)));
   }
-  if (Get<uint8_t>(bytes, kEncoding) != static_cast<uint8_t>(Encoding::kRaw)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("unknown payload encoding %d", Get<uint8_t>(bytes, kEncoding)));
-  }
-  if (Get<uint16_t>(bytes, kFlags) & ~kKnownFlags) {
+  if (absl::Status status = CheckEncoding(bytes); !status.ok()) return status;
+  const bool older = Get<uint16_t>(bytes, kVersion) < kEncodingsSince;
+  if (Get<uint16_t>(bytes, kFlags) & ~(older ? kKnownFlags & ~kWireFlags : kKnownFlags)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("unknown flags 0x%x", Get<uint16_t>(bytes, kFlags)));
   }

@@ -12,6 +12,7 @@
 #include "lib/base/ids.h"
 #include "lib/base/types.h"
 #include "lib/base/version.h"
+#include "lib/base/wire_format.h"
 
 namespace addend {
 
@@ -73,12 +74,29 @@ inline constexpr uint16_t kFlagResult = 8;      // in a kSendAgain: the owner as
 inline constexpr uint16_t kFlagNonFinite = 16;  // in a kResult: an element is infinite or NaN
 // in a node's kHello: asks for encryption of this link
 inline constexpr uint16_t kFlagEncrypt = 32;
-inline constexpr uint16_t kKnownFlags =
-    kFlagEmpty | kFlagPayloadCrc | kFlagReply | kFlagResult | kFlagNonFinite | kFlagEncrypt;
+// In an AUDIT: the type to which the owner rounds the result (lib/base/wire_format.h).
+inline constexpr uint16_t kFlagWireBFloat16 = 64;
+inline constexpr uint16_t kFlagWireFloat16 = 128;
+inline constexpr uint16_t kFlagWireInt8 = 256;
+inline constexpr uint16_t kWireFlags = kFlagWireBFloat16 | kFlagWireFloat16 | kFlagWireInt8;
+inline constexpr uint16_t kKnownFlags = kFlagEmpty | kFlagPayloadCrc | kFlagReply | kFlagResult |
+                                        kFlagNonFinite | kFlagEncrypt | kWireFlags;
+constexpr uint16_t WireFlagOf(WireDType dtype) {
+  return dtype == WireDType::kSame
+             ? 0
+             : static_cast<uint16_t>(kFlagWireBFloat16 << (static_cast<int>(dtype) - 1));
+}
 
-// The encoding of the payload. Compressed encodings come later; a receiver refuses an encoding that
-// it does not know.
-enum class Encoding : uint8_t { kRaw = 0 };
+// The encoding of the payload: the bytes as they are, or exact blocks (lib/reduce/block_codec.h),
+// which decode to the same bytes. Senders choose frame by frame.
+enum class Encoding : uint8_t { kRaw = 0, kBlocks = 1 };
+// From this version of a link on, its payloads may be encoded.
+inline constexpr uint16_t kEncodingsSince = 6;
+// Whether payloads of these frames may be encoded.
+inline constexpr bool MayBeEncoded(FrameType type) {
+  return type == FrameType::kContribution || type == FrameType::kResult ||
+         type == FrameType::kAudit;
+}
 
 struct FrameHeader {
   uint16_t version = kWireVersion;  // the link's version, from its HELLO (lib/wire/link_version.h)
@@ -94,13 +112,18 @@ struct FrameHeader {
   PlanVersion plan_version;
   PartitionId partition;
   Round round;
-  int32_t priority = 0;       // larger first; of a contribution, and later of its result
-  uint32_t contributors = 0;  // of a result: its number of nodes; 0: unknown to the sender
-  uint32_t payload_bytes = 0;
-  uint32_t uncompressed_bytes = 0;
+  int32_t priority = 0;             // larger first; of a contribution, and later of its result
+  uint32_t contributors = 0;        // of a result: its number of nodes; 0: unknown to the sender
+  uint32_t payload_bytes = 0;       // on the wire
+  uint32_t uncompressed_bytes = 0;  // decoded; more than payload_bytes unless the payload is raw
   uint32_t payload_crc32c = 0;
   uint32_t detail = 0;  // kGoaway: status code, exit status << 8; kBundle: frames
 };
+
+// The size of the payload when it is decoded.
+inline uint32_t RawBytesOf(const FrameHeader& header) {
+  return header.encoding == Encoding::kRaw ? header.payload_bytes : header.uncompressed_bytes;
+}
 
 using EncodedHeader = std::array<std::byte, kFrameHeaderBytes>;
 

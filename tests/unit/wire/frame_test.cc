@@ -66,7 +66,7 @@ TEST(FrameTest, TheFirstBytesOnTheWireAreTheMagicAndTheVersion) {
   EncodedHeader bytes;
   EncodeHeader(Sample(), &bytes);
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(bytes.data()), 4), "ADND");
-  EXPECT_EQ(bytes[4], std::byte{5});
+  EXPECT_EQ(bytes[4], std::byte{6});
   EXPECT_EQ(bytes[5], std::byte{0});
   EXPECT_EQ(bytes[6], std::byte{3}) << "the type stands at offset 6";
 }
@@ -148,10 +148,60 @@ TEST(FrameTest, UnknownValuesAreRefusedWithAValidChecksum) {
   EXPECT_TRUE(refuse(6, 17)) << "type";
   EXPECT_TRUE(refuse(7, 6)) << "dtype";
   EXPECT_TRUE(refuse(8, 6)) << "op";
-  EXPECT_TRUE(refuse(9, 1)) << "encoding";
+  EXPECT_TRUE(refuse(9, 2)) << "encoding";
   EXPECT_TRUE(refuse(11, 0x80)) << "flags";
   EXPECT_TRUE(refuse(71, 0x7f)) << "payload length";
   EXPECT_TRUE(refuse(84, 1)) << "reserved bytes";
+}
+
+// A contribution of 1000 bytes, encoded in 500.
+FrameHeader EncodedContribution() {
+  FrameHeader header;
+  header.type = FrameType::kContribution;
+  header.encoding = Encoding::kBlocks;
+  header.payload_bytes = 500;
+  header.uncompressed_bytes = 1000;
+  return header;
+}
+
+absl::StatusOr<FrameHeader> Again(const FrameHeader& header) {
+  EncodedHeader bytes;
+  EncodeHeader(header, &bytes);
+  return DecodeHeader(bytes);
+}
+
+TEST(FrameTest, PayloadsOfContributionsResultsAndAuditsMayBeEncoded) {
+  for (const FrameType type : {FrameType::kContribution, FrameType::kResult, FrameType::kAudit}) {
+    FrameHeader header = EncodedContribution();
+    header.type = type;
+    const auto decoded = Again(header);
+    ASSERT_TRUE(decoded.ok()) << Name(type);
+    EXPECT_EQ(decoded->encoding, Encoding::kBlocks);
+    EXPECT_EQ(RawBytesOf(*decoded), 1000u);
+  }
+  FrameHeader header = EncodedContribution();
+  header.type = FrameType::kStamp;
+  EXPECT_EQ(Again(header).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(FrameTest, AnEncodingIsShorterThanItsElementsAndHasALimit) {
+  FrameHeader header = EncodedContribution();
+  header.payload_bytes = 1000;
+  EXPECT_FALSE(Again(header).ok());
+  header.payload_bytes = 999;
+  EXPECT_TRUE(Again(header).ok());
+  header.uncompressed_bytes = kMaxPayloadBytes;
+  EXPECT_TRUE(Again(header).ok());
+  header.uncompressed_bytes = kMaxPayloadBytes + 1;
+  EXPECT_FALSE(Again(header).ok());
+}
+
+TEST(FrameTest, EncodingsCameWithVersion6) {
+  FrameHeader header = EncodedContribution();
+  header.version = 5;
+  EXPECT_EQ(Again(header).status().code(), absl::StatusCode::kInvalidArgument);
+  header.encoding = Encoding::kRaw;
+  EXPECT_TRUE(Again(header).ok());
 }
 
 TEST(FrameTest, RandomBytesNeverDecode) {
