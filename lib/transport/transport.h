@@ -59,6 +59,10 @@ struct Traits {
 struct TransportStats {
   std::atomic<uint64_t> bytes_sent{0};  // on the wire: headers and payloads; inproc: 0
   std::atomic<uint64_t> bytes_received{0};
+  // The thread's time for moving those bytes to and from the kernel, encryption included. RDMA and
+  // inproc: 0.
+  std::atomic<uint64_t> sending_ns{0};
+  std::atomic<uint64_t> receiving_ns{0};
   std::atomic<uint64_t> frames_sent{0};
   std::atomic<uint64_t> frames_received{0};
   std::atomic<uint64_t> local_bytes{0};      // payloads passed by pointer

@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
+#include "lib/trace/clock.h"
 #include "lib/transport/tcp/vectors.h"
 
 namespace addend::tcp {
@@ -71,9 +72,11 @@ absl::Status FrameReader::ReadOnce(size_t most, Progress* progress) {
   iovec vectors[kMaxBundleFrames + 1];
   int count = Gather(vectors);
   Clip(vectors, &count, std::max(most, kLeastRead));
-  ADDEND_ASSIGN_OR_RETURN(const size_t got, opener_ == nullptr
-                                                ? Receive(vectors, count, progress)
-                                                : ReceiveSealed(vectors, count, progress));
+  const int64_t began = TraceNow();
+  const absl::StatusOr<size_t> read = opener_ == nullptr ? Receive(vectors, count, progress)
+                                                         : ReceiveSealed(vectors, count, progress);
+  progress->ns += TraceNow() - began;
+  ADDEND_ASSIGN_OR_RETURN(const size_t got, read);
   if (got == 0) return absl::OkStatus();
   const size_t taken = taken_;
   const absl::Status status = Distribute(got);

@@ -50,6 +50,7 @@ class FrameReader {
     size_t bytes = 0;
     size_t frames = 0;  // complete frames
     bool more = true;   // there may be more to read
+    int64_t ns = 0;     // in system calls and with decryption
     size_t cost() const { return bytes + frames * FairTurns::kFrameCost; }
   };
   // Reads up to a cost of about `most`. UNAVAILABLE: the connection has ended.

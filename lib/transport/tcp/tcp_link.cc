@@ -21,6 +21,7 @@
 #include "lib/base/failure.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
+#include "lib/trace/clock.h"
 #include "lib/transport/link_status.h"
 #include "lib/transport/tcp/socket.h"
 #include "lib/transport/tcp/vectors.h"
@@ -161,6 +162,7 @@ size_t TcpLink::Flush(size_t most) {
   size_t cost = 0;
   bool taken = true;  // the kernel took the last bytes offered
   while (taken && cost < most && !NothingToSend()) {
+    const int64_t began = TraceNow();
     iovec vectors[FrameWriter::kVectors];
     int count = sealer_ == nullptr ? outgoing_.Gather(vectors) : GatherSealed(vectors);
     Clip(vectors, &count, most - cost);
@@ -168,6 +170,8 @@ size_t TcpLink::Flush(size_t most) {
     message.msg_iov = vectors;
     message.msg_iovlen = static_cast<size_t>(count);
     const ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    shared_->stats.sending_ns.fetch_add(static_cast<uint64_t>(TraceNow() - began),
+                                        std::memory_order_relaxed);
     if (sent < 0) {
       if (errno == EINTR) continue;
       taken = errno != EAGAIN && errno != EWOULDBLOCK;
@@ -216,6 +220,8 @@ FairTurns::Waiter::Work TcpLink::Read(size_t most) {
   FrameReader::Progress progress;
   absl::Status status = incoming_.Read(most, &progress);
   shared_->stats.bytes_received.fetch_add(progress.bytes, std::memory_order_relaxed);
+  shared_->stats.receiving_ns.fetch_add(static_cast<uint64_t>(progress.ns),
+                                        std::memory_order_relaxed);
   if (!status.ok() && !closing_) {
     if (!absl::IsUnavailable(status)) SayGoodbye(status);
     Fail(std::move(status));
