@@ -6,16 +6,22 @@
 // than SendLimits::lead_bytes ahead of the last link. All links then get bandwidth in proportion to
 // their load.
 //
-// More urgent frames never wait for less urgent frames. Belongs to one shard's thread.
+// The urgency of a frame follows from the priority of its tensor (urgency.h). More urgent frames
+// never wait for less urgent frames. Less urgent frames wait while more than lead_bytes of more
+// urgent frames wait on other links: a link that ran ahead to later tensors would take bandwidth
+// from the links that the next result needs, and end its part of the round early. Belongs to one
+// shard's thread.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "lib/transport/send_limits.h"
+#include "lib/transport/urgency.h"
 
 namespace addend {
 
@@ -26,9 +32,13 @@ class Convoy {
   explicit Convoy(const SendLimits& limits) : limits_(limits) {}
   const SendLimits& limits() const { return limits_; }
 
+  // Takes note of a tensor before its frames are pushed. May change the order of frames that wait,
+  // and send frames.
+  void OnPush(int32_t priority, uint64_t bytes);
+
   struct Frame {
     uint64_t place = 0;
-    int32_t priority = 0;
+    int32_t urgency = 0;
     bool operator==(const Frame&) const = default;
   };
 
@@ -38,17 +48,27 @@ class Convoy {
   // if the outbox has no frame or no link. `held`: the convoy alone keeps the frame from being
   // sent. May call outboxes that were held.
   void Update(Outbox* outbox, std::optional<Frame> next, bool held);
-  // The number of a new outbox. Outboxes are kept by number and not by address, so that the same
-  // events have the same order in every process.
-  uint64_t Join() { return ++outboxes_; }
+  // Returns the number of a new outbox. Outboxes are kept by number and not by address, so that the
+  // same events have the same order in every process.
+  uint64_t Join(Outbox* outbox);
+  void Leave(uint64_t number) { outboxes_.erase(number); }
+  int32_t UrgencyOf(int32_t priority) const { return urgency_.Of(priority); }
+  // Counts bytes in an outbox whose link is open and copies, until they are handed to the link.
+  void AddWaiting(int32_t urgency, uint64_t bytes) { waiting_[urgency] += bytes; }
+  void RemoveWaiting(int32_t urgency, uint64_t bytes);
+  // More than lead_bytes of more urgent frames wait.
+  bool ManyMoreUrgent(int32_t urgency) const;
   bool MayLeave(uint64_t outbox, const Frame& frame) const;
   void ReleaseHeld();
 
   const SendLimits limits_;
-  uint64_t outboxes_ = 0;
+  Urgency urgency_;
+  uint64_t last_number_ = 0;
+  std::map<uint64_t, Outbox*> outboxes_;
   std::set<std::pair<uint64_t, uint64_t>> order_;  // outboxes with a next frame, by its place
   std::map<uint64_t, Frame> next_;
   std::map<uint64_t, Outbox*> held_;
+  std::map<int32_t, uint64_t, std::greater<>> waiting_;  // bytes by urgency, most urgent first
   bool releasing_ = false;
 };
 

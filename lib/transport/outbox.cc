@@ -11,31 +11,54 @@
 
 namespace addend {
 
-void Outbox::Attach(Link* link, const Traits& traits) {
+Outbox::~Outbox() {
+  if (convoy_ != nullptr) convoy_->Leave(number_);
+  Clear(absl::CancelledError("not sent"));
+}
+
+void Outbox::Attach(Link* link, const Traits& traits, bool encodes) {
+  CountAll(false);  // with a former link
   link_ = link;
   by_reference_ = traits.by_reference;
+  encodes_ = encodes && !by_reference_;
   window_of_link_ = traits.window_bytes;
   in_flight_bytes_ = 0;
   self_ = std::make_shared<Outbox*>(this);
+  CountAll(true);
   Pump();
 }
 
 void Outbox::Detach() {
+  CountAll(false);
   link_ = nullptr;
   Changed();
+  if (convoy_ != nullptr) convoy_->ReleaseHeld();  // frames that these held back
 }
 
 void Outbox::Push(const FrameHeader& header, Bytes payload, Done done, uint64_t place,
-                  int64_t* handed_at) {
-  queue_.push(std::make_unique<Item>(
-      Item{header, payload, std::move(done), next_sequence_++, place, handed_at}));
+                  int64_t* handed_at, EncodeFn encode) {
+  auto item =
+      std::make_unique<Item>(Item{header, payload, std::move(done), next_sequence_++, place,
+                                  handed_at, std::move(encode), UrgencyOf(header.priority)});
+  Count(*item, true);
+  queue_.push_back(std::move(item));
+  std::push_heap(queue_.begin(), queue_.end(), Later);
   Pump();
+}
+
+void Outbox::Reorder() {
+  for (const auto& item : queue_) {
+    Count(*item, false);
+    item->urgency = UrgencyOf(item->header.priority);
+    Count(*item, true);
+  }
+  std::make_heap(queue_.begin(), queue_.end(), Later);
+  Changed();
 }
 
 void Outbox::Clear(const absl::Status& why) {
   while (!queue_.empty()) {
-    Done done = std::move(queue_.top()->done);
-    queue_.pop();
+    Done done = std::move(TakeNext()->done);  // the frame's own references end first
     if (done) done(why);
   }
   Changed();
@@ -56,9 +79,30 @@ std::optional<Convoy::Frame> Outbox::NextInConvoy() const {
   if (convoy_ == nullptr || link_ == nullptr || by_reference_ || queue_.empty()) {
     return std::nullopt;
   }
-  const Item& next = *queue_.top();
+  const Item& next = *queue_.front();
   if (next.place == 0) return std::nullopt;
-  return Convoy::Frame{next.place, next.header.priority};
+  return Convoy::Frame{next.place, next.urgency};
+}
+
+void Outbox::Count(const Item& item, bool waits) {
+  if (convoy_ == nullptr || item.place == 0) return;
+  const uint64_t bytes = kFrameHeaderBytes + item.payload.size();
+  if (waits) {
+    placed_bytes_[item.urgency] += bytes;
+    if (ConvoyKnows()) convoy_->AddWaiting(item.urgency, bytes);
+    return;
+  }
+  const auto placed = placed_bytes_.find(item.urgency);
+  placed->second -= bytes;
+  if (placed->second == 0) placed_bytes_.erase(placed);
+  if (ConvoyKnows()) convoy_->RemoveWaiting(item.urgency, bytes);
+}
+
+void Outbox::CountAll(bool wait) {
+  if (!ConvoyKnows()) return;
+  for (const auto& [urgency, bytes] : placed_bytes_) {
+    wait ? convoy_->AddWaiting(urgency, bytes) : convoy_->RemoveWaiting(urgency, bytes);
+  }
 }
 
 void Outbox::Changed() {
@@ -77,10 +121,31 @@ void Outbox::Pump() {
   Changed();
 }
 
+// Only now: an encoding needs memory until it is sent, and is sent while it is in the cache.
+void Outbox::Encode(Item* item) const {
+  if (!encodes_ || item->encode == nullptr) return;
+  EncodedPayload encoded = item->encode();
+  if (encoded.content.raw()) return;
+  item->header.encoding = encoded.content.encoding;
+  item->header.uncompressed_bytes = static_cast<uint32_t>(item->payload.size());
+  item->payload = encoded.content.bytes;
+  item->done = [keep = std::move(encoded.keep),
+                done = std::move(item->done)](absl::Status status) mutable {
+    if (done) done(std::move(status));
+  };
+}
+
+std::unique_ptr<Outbox::Item> Outbox::TakeNext() {
+  std::pop_heap(queue_.begin(), queue_.end(), Later);
+  std::unique_ptr<Item> item = std::move(queue_.back());
+  queue_.pop_back();
+  Count(*item, false);
+  return item;
+}
+
 void Outbox::SendNext() {
-  // top() is const only to protect the order of the heap, and pop() follows.
-  std::unique_ptr<Item> item = std::move(const_cast<std::unique_ptr<Item>&>(queue_.top()));
-  queue_.pop();
+  std::unique_ptr<Item> item = TakeNext();
+  Encode(item.get());
   const size_t bytes = kFrameHeaderBytes + item->payload.size();
   in_flight_bytes_ += bytes;
   if (item->handed_at != nullptr) *item->handed_at = TraceNow();

@@ -13,11 +13,17 @@ namespace {
 constexpr size_t kFrame = 64 << 10;
 constexpr uint64_t kMiB = 1 << 20;
 
+EncodedPayload HalfOf(Bytes payload, std::shared_ptr<const void> keep) {
+  return {.content = {.bytes = payload.first(payload.size() / 2), .encoding = Encoding::kBlocks},
+          .keep = std::move(keep)};
+}
+
 // A link that takes all frames and completes them when a test says so.
 class SlowLink final : public Link {
  public:
-  void Send(const FrameHeader& header, Bytes, Done done) override {
+  void Send(const FrameHeader& header, Bytes payload, Done done) override {
     sent.push_back(header);
+    sizes.push_back(payload.size());
     pending.push_back(std::move(done));
   }
   void Close(absl::Status) override {}
@@ -35,6 +41,7 @@ class SlowLink final : public Link {
     }
   }
   std::vector<FrameHeader> sent;
+  std::vector<size_t> sizes;  // of their payloads
   std::vector<Done> pending;
 };
 
@@ -124,6 +131,34 @@ TEST_F(OutboxTest, UrgentFramesDoNotWaitForLessUrgentOnes) {
   EXPECT_EQ(much_link_.sent[0].round, Round(11 * kMiB));
 }
 
+TEST_F(OutboxTest, LessUrgentFramesDoNotRunAhead) {
+  much_.Attach(&much_link_, Traits());
+  little_.Attach(&little_link_, Traits());
+  for (uint64_t i = 1; i <= 30; ++i) Push(&much_, 10 * kMiB + i, /*priority=*/-2);
+  Push(&little_, 1, /*priority=*/-3);  // pushed before, as by a backward pass
+  while (much_.queued() * (kFrame + kFrameHeaderBytes) > SendLimits().lead_bytes) {
+    EXPECT_TRUE(little_link_.sent.empty());
+    much_link_.Complete(1);
+  }
+  EXPECT_EQ(little_link_.sent.size(), 1u) << "few bytes that are more urgent wait";
+}
+
+TEST_F(OutboxTest, UrgentFramesOfALostLinkDelayNoOther) {
+  much_.Attach(&much_link_, Traits());
+  little_.Attach(&little_link_, Traits());
+  for (uint64_t i = 1; i <= 30; ++i) Push(&much_, 10 * kMiB + i, /*priority=*/-2);
+  Push(&little_, 1, /*priority=*/-3);
+  EXPECT_TRUE(little_link_.sent.empty());
+  much_.Detach();
+  EXPECT_EQ(little_link_.sent.size(), 1u);
+  Push(&little_, 2, /*priority=*/-3);
+  EXPECT_EQ(little_link_.sent.size(), 2u);
+  SlowLink again;
+  much_.Attach(&again, Traits());
+  Push(&little_, 3, /*priority=*/-3);
+  EXPECT_EQ(little_link_.sent.size(), 2u) << "the link is open again";
+}
+
 TEST_F(OutboxTest, FramesWithoutAPlaceNeitherWaitNorDelayOthers) {
   much_.Attach(&much_link_, Traits());
   little_.Attach(&little_link_, Traits());
@@ -141,6 +176,34 @@ TEST_F(OutboxTest, ReportsWhetherFramesWait) {
   EXPECT_EQ(waiting_changes_, 1) << "there is no link";
   much_.Attach(&much_link_, Traits());
   EXPECT_EQ(waiting_changes_, 2);
+}
+
+// A backward pass pushes tensors 7 to 0, of which the next forward pass needs 0 first.
+TEST_F(OutboxTest, ASweepIsSentInTheOrderOfThePushesWithinAClassUntilItsEnd) {
+  Outbox outbox{&convoy_, [](bool) {}};
+  const auto sweep = [&](int from, int to) {
+    for (int tensor = from; tensor >= to; --tensor) {
+      convoy_.OnPush(-tensor, kFrame);
+      Push(&outbox, 0, -tensor);
+    }
+  };
+  const auto sent = [&] {
+    SlowLink link;
+    outbox.Attach(&link, Traits());
+    while (outbox.queued() > 0) link.Complete(1);
+    outbox.Detach();
+    std::vector<int> tensors;
+    for (const FrameHeader& header : link.sent) tensors.push_back(-header.priority);
+    return tensors;
+  };
+  sweep(7, 0);
+  EXPECT_EQ(sent(), (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}));
+  sweep(7, 1);
+  EXPECT_EQ(sent(), (std::vector<int>{1, 3, 2, 5, 4, 7, 6})) << "four classes of two tensors";
+  sweep(0, 0);
+  sweep(7, 1);
+  sweep(0, 0);
+  EXPECT_EQ(sent(), (std::vector<int>{0, 0, 1, 2, 3, 4, 5, 6, 7})) << "the forward pass waits";
 }
 
 // Whatever is pushed, lost and made anew: as long as links take frames, all leave.
@@ -174,9 +237,11 @@ TEST_F(OutboxTest, NothingWaitsForEver) {
         case 3:
           links[which]->Complete(1 + random() % 3);
           break;
-        default:
-          Push(&outbox, random() % 5 == 0 ? 0 : place += random() % kMiB,
-               static_cast<int32_t>(random() % 3));
+        default: {
+          const auto priority = static_cast<int32_t>(random() % 20);
+          if (random() % 2 == 0) convoy.OnPush(priority, kFrame);
+          Push(&outbox, random() % 5 == 0 ? 0 : place += random() % kMiB, priority);
+        }
       }
     }
     size_t queued = 1;
@@ -191,6 +256,52 @@ TEST_F(OutboxTest, NothingWaitsForEver) {
     EXPECT_EQ(queued, 0u) << "run " << run;
     outboxes.clear();
   }
+}
+
+// ---- encodings ----
+
+TEST_F(OutboxTest, EncodesAPayloadWhenItIsHandedToTheLink) {
+  Outbox outbox(SendLimits{.window_bytes = 1});
+  const auto memory = std::make_shared<int>();
+  int encoded = 0;
+  const auto encode = [&] {
+    ++encoded;
+    return HalfOf(payload_, memory);
+  };
+  outbox.Push({}, payload_, nullptr, 0, nullptr, encode);
+  outbox.Push({}, payload_, nullptr, 0, nullptr, encode);
+  EXPECT_EQ(encoded, 0);
+  outbox.Attach(&much_link_, Traits(), /*encodes=*/true);
+  EXPECT_EQ(encoded, 1) << "the window has room for a frame";
+  ASSERT_EQ(much_link_.sizes, std::vector<size_t>{kFrame / 2});
+  EXPECT_EQ(much_link_.sent[0].encoding, Encoding::kBlocks);
+  EXPECT_EQ(much_link_.sent[0].uncompressed_bytes, kFrame);
+  EXPECT_EQ(memory.use_count(), 2) << "the encoding is kept until it is sent";
+  much_link_.Complete(2);
+  EXPECT_EQ(encoded, 2);
+  much_link_.Complete(2);
+  EXPECT_EQ(memory.use_count(), 1);
+}
+
+TEST_F(OutboxTest, WithoutGainThePayloadTravelsAsItIs) {
+  Outbox outbox(SendLimits{});
+  outbox.Attach(&much_link_, Traits(), /*encodes=*/true);
+  outbox.Push({}, payload_, nullptr, 0, nullptr, [] { return EncodedPayload(); });
+  EXPECT_EQ(much_link_.sizes, std::vector<size_t>{kFrame});
+  EXPECT_EQ(much_link_.sent[0].encoding, Encoding::kRaw);
+}
+
+TEST_F(OutboxTest, NothingIsEncodedForAPeerOfAnOlderVersionNorByReference) {
+  const auto encode = [&] { return HalfOf(payload_, nullptr); };
+  Outbox older(SendLimits{});
+  older.Attach(&much_link_, Traits(), /*encodes=*/false);
+  older.Push({}, payload_, nullptr, 0, nullptr, encode);
+  EXPECT_EQ(much_link_.sent[0].encoding, Encoding::kRaw);
+  Outbox here(SendLimits{});
+  here.Attach(&little_link_, Traits{.name = "here", .reach = "here", .by_reference = true},
+              /*encodes=*/true);
+  here.Push({}, payload_, nullptr, 0, nullptr, encode);
+  EXPECT_EQ(little_link_.sent[0].encoding, Encoding::kRaw);
 }
 
 }  // namespace
