@@ -30,9 +30,10 @@ JobSpec ToJobSpec(const v1::JobReservation& job) {
 
 absl::StatusOr<TensorSpec> ToTensorSpec(const JobSpec& job, const v1::TensorReservation& tensor) {
   const v1::TensorDescriptor& descriptor = tensor.tensor();
-  if (descriptor.reduction_tree() != "flat" && !descriptor.reduction_tree().empty()) {
+  const auto wire = WireFormatOfNumerics(descriptor.reduction_tree());
+  if (!wire) {
     return absl::UnimplementedError(
-        absl::StrFormat("this server does not support the reduction tree '%s' of tensor '%s'",
+        absl::StrFormat("this server does not support the numerics '%s' of tensor '%s'",
                         descriptor.reduction_tree(), descriptor.name()));
   }
   TensorSpec spec;
@@ -45,6 +46,11 @@ absl::StatusOr<TensorSpec> ToTensorSpec(const JobSpec& job, const v1::TensorRese
   }
   spec.dtype = static_cast<DType>(descriptor.dtype());
   spec.op = static_cast<ReduceOp>(descriptor.op());
+  spec.wire = *wire;
+  if (spec.wire.lossy() && !MayBeLossy(spec.dtype, spec.op)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("tensor '%s' cannot travel as %s", descriptor.name(), ToString(spec.wire)));
+  }
   const auto participants = Participants::FromBits(descriptor.participants(), job.ranks());
   if (!participants) {
     return absl::InvalidArgumentError(

@@ -25,6 +25,11 @@ ABSL_FLAG(uint32_t, rdma_traffic_class, 0,
 ABSL_FLAG(absl::Duration, rdma_spin, absl::Microseconds(50),
           "time for which a thread polls for further RDMA completions before it sleeps");
 
+ABSL_FLAG(
+    std::string, wire_encoding, "auto",
+    "form in which gradients leave this machine: auto (exact encodings with the same bits in "
+    "fewer bytes, where they are worth their processor time), always (even where not), or raw");
+
 namespace addend {
 namespace {
 
@@ -48,6 +53,13 @@ absl::StatusOr<TransportOptions> ReadTransportOptions() {
   const auto mode = ParseMode(absl::GetFlag(FLAGS_transport));
   if (!mode.ok()) return mode.status();
   options.mode = *mode;
+  const auto encoding = WireEncodingOf(absl::GetFlag(FLAGS_wire_encoding));
+  if (!encoding) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--wire-encoding=%s is unknown: use auto, always or raw",
+                        absl::GetFlag(FLAGS_wire_encoding)));
+  }
+  options.encoding = *encoding;
   options.devices.names = absl::StrSplit(absl::GetFlag(FLAGS_rdma_device), ',', absl::SkipEmpty());
   options.devices.gid_index = absl::GetFlag(FLAGS_rdma_gid_index);
   if (options.devices.gid_index < -1 || options.devices.gid_index > 255) {

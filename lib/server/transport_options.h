@@ -1,10 +1,11 @@
-// --transport and the options of RDMA: whether this machine's links use RDMA, and through which
-// NICs.
+// --transport, --wire-encoding and the options of RDMA: whether this machine's links use RDMA, and
+// through which NICs.
 #pragma once
 
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "lib/encoding/payload_encoder.h"
 #include "lib/transport/rdma/factory.h"
 
 namespace addend {
@@ -17,12 +18,14 @@ enum class TransportMode {
 
 struct TransportOptions {
   TransportMode mode = TransportMode::kAuto;
+  WireEncoding encoding = WireEncoding::kAuto;
   rdma::DeviceOptions devices;
   RdmaOptions rdma;
 };
 
-// Reads the parsed flags (--transport, --rdma-device, --rdma-gid-index, --rdma-traffic-class,
-// --rdma-spin), which are declared in transport_options.cc. INVALID_ARGUMENT names the flag.
+// Reads the parsed flags (--transport, --wire-encoding, --rdma-device, --rdma-gid-index,
+// --rdma-traffic-class, --rdma-spin), which are declared in transport_options.cc. INVALID_ARGUMENT
+// names the flag.
 absl::StatusOr<TransportOptions> ReadTransportOptions();
 
 // The RDMA resources of this machine.

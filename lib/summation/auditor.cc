@@ -7,26 +7,41 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "lib/encoding/encoded_bytes.h"
 #include "lib/reduce/reduce.h"
+#include "lib/reduce/rounding.h"
 #include "lib/wire/crc32c.h"
 
 namespace addend {
 namespace {
 
+// Of other elements than float32 there is no such type.
+WireDType WireOf(const FrameHeader& header) {
+  if (header.dtype != DType::kFloat32) return WireDType::kSame;
+  for (const WireDType wire : {WireDType::kBFloat16, WireDType::kFloat16, WireDType::kInt8}) {
+    if (header.flags & WireFlagOf(wire)) return wire;
+  }
+  return WireDType::kSame;
+}
+
 // The same sum as the owner's: in node order, in a single pass.
 std::vector<std::byte> SumOf(
     const FrameHeader& header,
-    const std::map<NodeId, std::unique_ptr<EarlyContribution>>& contributions, uint64_t ranks) {
-  size_t bytes = 0;
-  std::vector<const void*> inputs;
+    const std::map<NodeId, std::unique_ptr<EarlyContribution>>& contributions, uint64_t elements,
+    uint64_t ranks, WireDType wire) {
+  std::vector<EncodedBytes> terms;
   for (const auto& [node, contribution] : contributions) {
-    if (contribution->empty()) continue;
-    bytes = contribution->bytes().size();
-    inputs.push_back(contribution->bytes().data());
+    if (!contribution->empty()) terms.push_back(contribution->content());
   }
-  std::vector<std::byte> sum(bytes);
-  if (inputs.empty()) return sum;
-  Reduce(header.dtype, header.op, sum.data(), inputs, bytes / SizeOf(header.dtype), ranks);
+  std::vector<std::byte> sum(terms.empty() ? 0 : elements * SizeOf(header.dtype));
+  ForEachTile(terms, header.dtype, elements, [&](size_t first, size_t count, auto inputs) {
+    std::byte* const out = sum.data() + first * SizeOf(header.dtype);
+    Reduce(header.dtype, header.op, out, inputs, count, ranks);
+  });
+  if (wire != WireDType::kSame) {
+    auto* const result = reinterpret_cast<float*>(sum.data());
+    RoundToWire({wire, /*stochastic=*/false}, /*key=*/0, /*first=*/0, elements, result, result);
+  }
   return sum;
 }
 
@@ -62,14 +77,19 @@ void Auditor::OnContribution(const FrameHeader& header, uint32_t nodes, uint64_t
     audit->nodes = nodes;
     audit->ranks = ranks;
   }
-  // The contributions that are not empty have the same size.
-  const bool fits =
-      contribution != nullptr && audit->nodes == nodes && audit->ranks == ranks &&
-      std::all_of(audit->contributions.begin(), audit->contributions.end(), [&](const auto& entry) {
-        const EarlyContribution& other = *entry.second;
-        return other.empty() || contribution->empty() ||
-               other.bytes().size() == contribution->bytes().size();
-      });
+  bool fits = contribution != nullptr && audit->nodes == nodes && audit->ranks == ranks;
+  if (fits && !contribution->empty()) {
+    // The contributions that are not empty have the same size.
+    const EncodedBytes content = contribution->content();
+    const size_t bytes = content.raw() ? content.bytes.size() : header.uncompressed_bytes;
+    const uint64_t elements = bytes / SizeOf(header.dtype);
+    if (audit->elements == 0) {
+      audit->elements = elements;
+      audit->wire = WireOf(header);
+    }
+    fits = audit->elements == elements && audit->wire == WireOf(header) &&
+           IsWellFormed(content, header.dtype, elements);
+  }
   if (!fits || audit->header.dtype != header.dtype || audit->header.op != header.op) {
     return Abandon({header.job, header.generation, header.partition, header.round});
   }
@@ -101,7 +121,8 @@ Auditor::Finding Auditor::Compare(const Audit& audit) const {
   const bool all_empty = std::all_of(audit.contributions.begin(), audit.contributions.end(),
                                      [](const auto& entry) { return entry.second->empty(); });
   if (all_empty) return finding;  // nothing was summed, and the size is not known
-  const uint32_t expected = Crc32c(SumOf(audit.header, audit.contributions, audit.ranks));
+  const uint32_t expected =
+      Crc32c(SumOf(audit.header, audit.contributions, audit.elements, audit.ranks, audit.wire));
   std::vector<uint32_t> differ;
   for (const auto& [node, digest] : audit.digests) {
     if (digest != expected) differ.push_back(node.value());

@@ -55,6 +55,8 @@ class Auditor {
     FrameHeader header;  // of the first frame: partition, round, dtype, operation
     uint32_t nodes = 0;  // 0: no contribution has arrived
     uint64_t ranks = 0;
+    uint64_t elements = 0;  // of the contributions that are not empty
+    WireDType wire = WireDType::kSame;
     std::map<NodeId, std::unique_ptr<EarlyContribution>> contributions;
     std::map<NodeId, uint32_t> digests;
     uint32_t owner = 0;

@@ -11,6 +11,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "lib/base/bytes.h"
+#include "lib/encoding/encoded_bytes.h"
 #include "lib/memory/arena.h"
 #include "lib/summation/job_memory.h"
 #include "lib/summation/memory_budget.h"
@@ -39,6 +40,7 @@ class EarlyBuffers : public std::enable_shared_from_this<EarlyBuffers> {
     std::shared_ptr<JobMemory> job_;
     std::shared_ptr<Arena> arena_;
     size_t bytes_ = 0;
+    uint64_t drops_ = 0;  // of the owner, when the buffer was taken
   };
 
   // `budget` outlives this object.
@@ -51,6 +53,9 @@ class EarlyBuffers : public std::enable_shared_from_this<EarlyBuffers> {
   Buffer Take(size_t bytes, std::shared_ptr<JobMemory> job);
   // Returns the unused buffers to the budget and the machine.
   void DropUnused();
+  // Also returns each buffer that is in use now when it is destroyed, instead of keeping it: a link
+  // may hold a buffer for some time after its job has ended.
+  void DropAll();
 
  private:
   explicit EarlyBuffers(MemoryBudget* budget) : budget_(budget) {}
@@ -58,7 +63,7 @@ class EarlyBuffers : public std::enable_shared_from_this<EarlyBuffers> {
   using Arenas = absl::flat_hash_map<size_t, std::vector<std::shared_ptr<Arena>>>;
 
   std::shared_ptr<Arena> TakeArena(size_t size, const std::shared_ptr<JobMemory>& job);
-  void TakeBack(std::shared_ptr<Arena> arena, const std::shared_ptr<JobMemory>& job);
+  void TakeBack(std::shared_ptr<Arena> arena, const std::shared_ptr<JobMemory>& job, bool keep);
   void DropOfGoneJobs();
 
   MemoryBudget* const budget_;
@@ -66,6 +71,7 @@ class EarlyBuffers : public std::enable_shared_from_this<EarlyBuffers> {
   // to another job.
   std::map<std::weak_ptr<JobMemory>, Arenas, std::owner_less<>> unused_;
   size_t unused_bytes_ = 0;
+  uint64_t drops_ = 0;  // calls of DropAll()
 };
 
 // A contribution that came before its turn: a buffer taken from the budget, or a reference to the
@@ -79,6 +85,9 @@ class EarlyContribution {
 
   MutableBytes room() const { return buffer_.memory(); }
   Bytes bytes() const { return room().empty() ? payload_.bytes() : Bytes(room()); }
+  EncodedBytes content() const { return {bytes(), encoding_}; }
+  // Of the bytes in room(); raw unless it is set.
+  void SetEncoding(Encoding encoding) { encoding_ = encoding; }
   bool empty() const { return empty_; }
   bool by_reference() const { return payload_.by_reference(); }
 
@@ -87,6 +96,7 @@ class EarlyContribution {
 
   EarlyBuffers::Buffer buffer_;
   Payload payload_;
+  Encoding encoding_ = Encoding::kRaw;
   bool empty_ = false;
 };
 

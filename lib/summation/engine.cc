@@ -38,13 +38,15 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Options options) {
   if (options.shards == 0) return absl::InvalidArgumentError("--shards must be at least 1");
   std::unique_ptr<Engine> engine(new Engine(std::move(options)));
   for (uint32_t i = 0; i < engine->options_.shards; ++i) {
-    ADDEND_ASSIGN_OR_RETURN(
-        auto shard, Shard::Create(engine->options_.machine, i, &engine->budget_, &engine->identity_,
-                                  engine->options_.send_limits, engine->options_.network,
-                                  [raw = engine.get()](const std::string& text) {
-                                    const MutexLock lock(&raw->mismatches_mu_);
-                                    raw->mismatches_.push_back(text);
-                                  }));
+    ADDEND_ASSIGN_OR_RETURN(auto shard,
+                            Shard::Create(
+                                engine->options_.machine, i, &engine->budget_, &engine->identity_,
+                                engine->options_.send_limits, engine->options_.network,
+                                [raw = engine.get()](const std::string& text) {
+                                  const MutexLock lock(&raw->mismatches_mu_);
+                                  raw->mismatches_.push_back(text);
+                                },
+                                engine->options_.encoding));
     if (!engine->options_.rdma_devices.empty()) {
       ADDEND_RETURN_IF_ERROR(
           shard->ListenRdma(engine->options_.rdma_devices, engine->options_.rdma_options));

@@ -44,9 +44,10 @@ class Engine {
     uint64_t memory_limit_bytes = 0;      // 0: no limit
     uint64_t job_memory_limit_bytes = 0;  // of each job; 0: no limit
     Incarnation incarnation;
-    SendLimits send_limits;                  // for the machine's link
-    std::shared_ptr<InprocNetwork> network;  // null: no in-process links
-    rdma::Devices rdma_devices = {};         // empty: no links over RDMA
+    SendLimits send_limits;                       // for the machine's link
+    WireEncoding encoding = WireEncoding::kAuto;  // of results
+    std::shared_ptr<InprocNetwork> network;       // null: no in-process links
+    rdma::Devices rdma_devices = {};              // empty: no links over RDMA
     RdmaOptions rdma_options = {};
     ExternalSlotsFn external_slots;    // null: all results in the engine's own memory
     Machine* machine = ThisMachine();  // outlives the engine

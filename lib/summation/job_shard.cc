@@ -209,7 +209,7 @@ absl::Status JobShard::OnFrame(NodePort* node, const FrameHeader& header, Payloa
 
 absl::StatusOr<MutableBytes> JobShard::PlaceAudit(NodePort* node, const FrameHeader& header) {
   Landing::Placed& placed = node->landing().Begin();
-  if (header.payload_bytes % SizeOf(header.dtype) != 0) return MutableBytes();
+  if (RawBytesOf(header) % SizeOf(header.dtype) != 0) return MutableBytes();
   placed.early = EarlyContribution::TakeBuffer(context_->early_buffers.get(), header.payload_bytes,
                                                state_.memory);
   return placed.early ? placed.early->room() : MutableBytes();
@@ -222,6 +222,8 @@ absl::Status JobShard::OnAudit(NodePort* node, const FrameHeader& header, Payloa
   const bool empty = header.flags & kFlagEmpty;
   if (empty || payload.by_reference()) {
     placed.early = std::make_unique<EarlyContribution>(std::move(payload), empty);
+  } else if (placed.early != nullptr) {
+    placed.early->SetEncoding(header.encoding);
   }
   if (!CanAudit()) return absl::OkStatus();
   const JobSpec& spec = state_.spec;

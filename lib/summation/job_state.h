@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "lib/base/ids.h"
+#include "lib/encoding/encoded_bytes.h"
 #include "lib/summation/job_memory.h"
 #include "lib/summation/partition_spec.h"
 #include "lib/summation/server_identity.h"
@@ -73,5 +74,8 @@ struct JobState {
 // INVALID_ARGUMENT: the sender has no rank that takes part in the tensor; or type, operation or
 // size of a contribution or result differ from the partition's.
 absl::Status CheckFit(const FrameHeader& header, const PartitionSpec& spec);
+// INVALID_ARGUMENT: the payload is no encoding of the partition's elements. Before it is decoded.
+absl::Status CheckContent(const FrameHeader& header, const EncodedBytes& payload,
+                          const PartitionSpec& spec);
 
 }  // namespace addend

@@ -28,6 +28,13 @@ class Landing {
     std::unique_ptr<EarlyContribution> early;  // the buffer of an early contribution
     std::shared_ptr<Arena> own;                // a buffer beside the scratch memory
     int64_t began = 0;                         // TraceNow() of the first byte
+
+    // The payload that has arrived, in one of its places; raw and empty if it was dropped.
+    EncodedBytes ContentOf(const FrameHeader& header, const Payload& payload) const {
+      const Bytes bytes = early != nullptr ? early->bytes() : payload.bytes();
+      if (bytes.size() != header.payload_bytes) return {};
+      return {bytes, header.encoding};
+    }
   };
 
   // Adds the payload of the next frame. Valid until the next call of a method of this class.

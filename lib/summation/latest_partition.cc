@@ -43,13 +43,16 @@ std::string_view LatestPartition::Describe() const {
   return "";
 }
 
-absl::Status LatestPartition::Apply(NodeId node, Round round, Bytes contribution) {
-  if (!contribution.empty()) {
+absl::Status LatestPartition::Apply(NodeId node, Round round, const EncodedBytes& contribution) {
+  if (!contribution.bytes.empty()) {
     ADDEND_ASSIGN_OR_RETURN(std::shared_ptr<Arena> next, copies_.RoomForNext());
-    std::vector<const void*> inputs;
-    if (has_value_) inputs.push_back(copies_.latest()->memory().data());
-    inputs.push_back(contribution.data());
-    Reduce(spec_.dtype, ReduceOp::kSum, next->memory().data(), inputs, spec_.elements, 1);
+    std::vector<EncodedBytes> terms;
+    if (has_value_) terms.push_back({copies_.latest()->memory()});
+    terms.push_back(contribution);
+    ForEachTile(terms, spec_.dtype, spec_.elements, [&](size_t first, size_t count, auto inputs) {
+      std::byte* const value = next->memory().data() + first * SizeOf(spec_.dtype);
+      Reduce(spec_.dtype, ReduceOp::kSum, value, inputs, count, 1);
+    });
     copies_.Replace(std::move(next));
     has_value_ = true;
   }

@@ -28,6 +28,7 @@
 #include "absl/time/time.h"
 #include "lib/base/bytes.h"
 #include "lib/base/ids.h"
+#include "lib/encoding/payload_encoder.h"
 #include "lib/memory/arena.h"
 #include "lib/summation/job_memory.h"
 #include "lib/summation/partition_spec.h"
@@ -68,13 +69,16 @@ class LatestPartition {
   // ---- contributions ----
   // The last round of the node that is in the value.
   Round Applied(NodeId node) const { return Round(stamp_.applied[node.value()]); }
-  // Adds a contribution of a round after Applied(node); an empty contribution adds nothing. The
-  // first value is the first contribution itself. RESOURCE_EXHAUSTED: all copies that the job has
-  // memory for are lent, and the next value has to wait for a free copy; nothing has changed.
-  absl::Status Apply(NodeId node, Round round, Bytes contribution);
+  // Adds a well-formed contribution of a round after Applied(node); an empty contribution adds
+  // nothing. The first value is the first contribution itself. RESOURCE_EXHAUSTED: all copies that
+  // the job has memory for are lent, and the next value has to wait for a free copy; nothing has
+  // changed.
+  absl::Status Apply(NodeId node, Round round, const EncodedBytes& contribution);
   // Stays as it is while the pointer is held. Zeros before the first contribution.
   absl::StatusOr<std::shared_ptr<const Arena>> Value() { return copies_.LatestOrZeros(); }
   const Stamp& stamp() const { return stamp_; }
+  // Of the copies that are sent; it may be kept longer than the partition.
+  const std::shared_ptr<PayloadEncoder::History>& encodings() const { return encodings_; }
   // A copy of the value is on its way to a node.
   bool IsLent() const { return copies_.IsLent(); }
   // There are copies above the reserved copies.
@@ -137,6 +141,8 @@ class LatestPartition {
   const PartitionSpec spec_;
   const std::shared_ptr<JobMemory> memory_;
   ValueCopies copies_;
+  const std::shared_ptr<PayloadEncoder::History> encodings_ =
+      std::make_shared<PayloadEncoder::History>();
   State state_ = State::kOpen;
   PlanVersion version_;
   PlanVersion next_version_;

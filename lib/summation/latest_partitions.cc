@@ -3,7 +3,6 @@
 #include "lib/summation/latest_partitions.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -93,7 +92,7 @@ absl::StatusOr<MutableBytes> LatestPartitions::Place(NodePort* node, const Frame
   Landing::Placed& placed = node->landing().Begin();
   placed.latest = std::move(partition);
   if (placed.latest == nullptr) return MutableBytes();
-  if (header.type != FrameType::kResult) {
+  if (header.type != FrameType::kResult || header.encoding != Encoding::kRaw) {
     return node->landing().ScratchFor(header.payload_bytes, &placed);
   }
   if (placed.latest->state() != LatestPartition::State::kRestoring ||
@@ -112,10 +111,14 @@ absl::Status LatestPartitions::OnFrame(NodePort* node, const FrameHeader& header
     ADDEND_ASSIGN_OR_RETURN(partition, Find(header));
   }
   if (partition == nullptr) return absl::OkStatus();  // the node sends the frame again
+  // Not known yet when the payload came: it was dropped, and the node sends the frame again.
+  if (payload.bytes().size() != header.payload_bytes) return absl::OkStatus();
+  const EncodedBytes content{payload.bytes(), header.encoding};
+  ADDEND_RETURN_IF_ERROR(CheckContent(header, content, partition->spec()));
   absl::Status status;
   switch (header.type) {
     case FrameType::kContribution:
-      status = OnUpdate(node, partition.get(), header, payload.bytes());
+      status = OnUpdate(node, partition.get(), header, content);
       break;
     case FrameType::kRecover:
       status = OnReport(node, partition.get(), header, payload.bytes());
@@ -124,14 +127,15 @@ absl::Status LatestPartitions::OnFrame(NodePort* node, const FrameHeader& header
       OnSync(node, partition.get(), header);
       break;
     default:
-      return OnCopy(node, partition.get(), header, payload.bytes(), std::move(placed.own));
+      status = OnCopy(node, partition.get(), header, content, &placed.own);
+      break;
   }
   node->landing().Reuse(&placed);
   return status;
 }
 
 absl::Status LatestPartitions::OnUpdate(NodePort* node, LatestPartition* partition,
-                                        const FrameHeader& header, Bytes update) {
+                                        const FrameHeader& header, const EncodedBytes& update) {
   using State = LatestPartition::State;
   const State state = partition->state();
   // The node sends the update again when the value is restored.
@@ -160,7 +164,7 @@ absl::Status LatestPartitions::OnUpdate(NodePort* node, LatestPartition* partiti
 }
 
 absl::Status LatestPartitions::Apply(NodePort* node, LatestPartition* partition,
-                                     const FrameHeader& header, Bytes update) {
+                                     const FrameHeader& header, const EncodedBytes& update) {
   const absl::Status applied = partition->Apply(node->node(), header.round, update);
   if (absl::IsResourceExhausted(applied) && partition->IsLent()) {
     partition->Postpone(node->node());
@@ -168,8 +172,9 @@ absl::Status LatestPartitions::Apply(NodePort* node, LatestPartition* partition,
   }
   ADDEND_RETURN_IF_ERROR(applied);
   context_->stats.updates_applied.fetch_add(1, std::memory_order_relaxed);
-  context_->stats.payload_bytes_summed.fetch_add(update.size(), std::memory_order_relaxed);
-  job_->totals.payload_bytes += update.size();
+  const size_t bytes = update.bytes.empty() ? 0 : partition->payload_bytes();
+  context_->stats.payload_bytes_summed.fetch_add(bytes, std::memory_order_relaxed);
+  job_->totals.payload_bytes += bytes;
   return SendLatest(node, partition, header.priority);
 }
 
@@ -196,7 +201,10 @@ absl::Status LatestPartitions::SendLatest(NodePort* node, LatestPartition* parti
        id = partition->spec().id](absl::Status) mutable {
         value.reset();
         if (const auto latest = self.lock()) (*latest)->OnCopySent(id);
-      });
+      },
+      [encoder = &context_->encoder, dtype = partition->spec().dtype,
+       history = partition->encodings(),
+       value] { return encoder->Encode(dtype, value->memory(), history.get(), {}); });
   return absl::OkStatus();
 }
 
@@ -262,18 +270,21 @@ void LatestPartitions::OnSync(NodePort* node, LatestPartition* partition,
 }
 
 absl::Status LatestPartitions::OnCopy(NodePort* node, LatestPartition* partition,
-                                      const FrameHeader& header, Bytes copy,
-                                      std::shared_ptr<Arena> own) {
+                                      const FrameHeader& header, const EncodedBytes& copy,
+                                      std::shared_ptr<Arena>* own) {
   if (partition->state() != LatestPartition::State::kRestoring ||
       partition->Holder() != node->node() || header.round != partition->Held(node->node()) ||
-      header.plan_version != partition->version() || copy.size() != partition->payload_bytes()) {
+      header.plan_version != partition->version() || copy.bytes.size() != header.payload_bytes) {
     return absl::OkStatus();
   }
-  if (own == nullptr) {  // the payload is a reference to the node's memory
-    ADDEND_ASSIGN_OR_RETURN(own, Arena::Create(copy.size()));
-    std::memcpy(own->memory().data(), copy.data(), copy.size());
+  std::shared_ptr<Arena> value;
+  if (*own != nullptr && copy.raw()) {
+    value = std::move(*own);
+  } else {  // encoded, or a reference to the node's memory
+    ADDEND_ASSIGN_OR_RETURN(value, Arena::Create(partition->payload_bytes()));
+    Decode(copy, partition->spec().dtype, partition->spec().elements, value->memory().data());
   }
-  partition->EndRestore(std::move(own));
+  partition->EndRestore(std::move(value));
   Open(partition);
   NoteRestored(*partition);
   return absl::OkStatus();

@@ -25,7 +25,10 @@ class LatestPartitions {
 
   // `job` and `context` outlive this object.
   LatestPartitions(JobState* job, ShardContext* context, OtherSpecFn summed)
-      : job_(job), context_(context), summed_(std::move(summed)), frames_(job, &context->journal) {}
+      : job_(job),
+        context_(context),
+        summed_(std::move(summed)),
+        frames_(job, &context->journal, &context->encoder) {}
 
   // ---- orders of the scheduler ----
   void Add(std::shared_ptr<LatestPartition> partition);
@@ -56,14 +59,14 @@ class LatestPartitions {
  private:
   absl::StatusOr<std::shared_ptr<LatestPartition>> Find(const FrameHeader& header) const;
   absl::Status OnUpdate(NodePort* node, LatestPartition* partition, const FrameHeader& header,
-                        Bytes update);
+                        const EncodedBytes& update);
   absl::Status Apply(NodePort* node, LatestPartition* partition, const FrameHeader& header,
-                     Bytes update);
+                     const EncodedBytes& update);
   absl::Status OnReport(NodePort* node, LatestPartition* partition, const FrameHeader& header,
                         Bytes stamp);
   void OnSync(NodePort* node, LatestPartition* partition, const FrameHeader& header);
   absl::Status OnCopy(NodePort* node, LatestPartition* partition, const FrameHeader& header,
-                      Bytes copy, std::shared_ptr<Arena> own);
+                      const EncodedBytes& copy, std::shared_ptr<Arena>* own);
   absl::Status SendLatest(NodePort* node, LatestPartition* partition, int32_t priority);
   void OnCopySent(PartitionId id);
   void DropFurtherCopies(LatestPartition* partition);

@@ -81,6 +81,7 @@ void NodeLink::CheckPatience() {
 // Handles HELLO, an unauthenticated claim; answers with a challenge.
 absl::Status NodeLink::OnHello(const FrameHeader& header, Bytes opening) {
   ADDEND_ASSIGN_OR_RETURN(terms_, doorkeeper_->TermsFor(link_->peer(), header, opening));
+  version_ = header.version;
   FrameHeader challenge;
   challenge.type = FrameType::kChallenge;
   challenge.job = header.job;
@@ -122,7 +123,7 @@ absl::Status NodeLink::Welcome(const auth::Secret& token) {
                         .receive = auth::KeyOf(auth::Side::kNode, token, *terms_)}));
   }
   port_.LimitInFlight(job_->in_flight_bytes());
-  port_.Attach();
+  port_.Attach(/*encodes=*/version_ >= kEncodingsSince);
   return absl::OkStatus();
 }
 

@@ -37,6 +37,11 @@ class NodeLink final : public Sink {
   bool is_member() const { return port_.is_member(); }
   const std::string& transport() const { return port_.transport(); }
   size_t queued() const { return port_.queued(); }
+  // The time that sending took since the last call.
+  absl::Duration TakeSendingTime() {
+    const absl::Duration now = link_->sending_time();
+    return now - std::exchange(sending_, now);
+  }
 
   absl::StatusOr<MutableBytes> Place(const FrameHeader& header) override;
   absl::Status OnFrame(const FrameHeader& header, Payload payload) override;
@@ -55,8 +60,10 @@ class NodeLink final : public Sink {
   const absl::Time since_;                // the time of the connection
   bool in_handshake_ = true;              // and the link has not been told to close
   std::optional<auth::LinkTerms> terms_;  // from the HELLO on
+  uint16_t version_ = 0;                  // of the frames, from the HELLO on
   std::array<std::byte, auth::kOpeningBytes> handshake_room_;
-  auth::Secret proof_{};  // of this server, lent to its HELLO
+  absl::Duration sending_;  // at the last TakeSendingTime()
+  auth::Secret proof_{};    // of this server, lent to its HELLO
   NodePort port_;
   JobShard* job_ = nullptr;  // valid while the port is a member
   ClosedFn on_closed_;

@@ -17,8 +17,9 @@ constexpr size_t kQueuedForEach = 8;  // partition of the job
 
 }  // namespace
 
-void NodePort::Push(const FrameHeader& header, Bytes payload, Done done, int64_t* handed_at) {
-  outbox_.Push(header, payload, std::move(done), /*place=*/0, handed_at);
+void NodePort::Push(const FrameHeader& header, Bytes payload, Done done, int64_t* handed_at,
+                    EncodeFn encode) {
+  outbox_.Push(header, payload, std::move(done), /*place=*/0, handed_at, std::move(encode));
   if (outbox_.queued() > kQueuedMost + kQueuedForEach * job_->partitions) CloseUnread();
 }
 
@@ -37,7 +38,7 @@ bool NodePort::StillWaits(const FrameHeader& header) {
   return true;
 }
 
-void NodePort::PushOnce(const FrameHeader& header, Bytes payload, Done done) {
+void NodePort::PushOnce(const FrameHeader& header, Bytes payload, Done done, EncodeFn encode) {
   if (StillWaits(header)) return;
   const Kind kind = KindOf(header);
   const auto handed_at = std::make_shared<int64_t>(0);
@@ -52,7 +53,7 @@ void NodePort::PushOnce(const FrameHeader& header, Bytes payload, Done done) {
     if (--frames->second.frames == 0) unsent_.erase(frames);
     if (done) done(status);
   };
-  Push(header, payload, std::move(sent), handed_at.get());
+  Push(header, payload, std::move(sent), handed_at.get(), std::move(encode));
 }
 
 void NodePort::CloseUnread() {

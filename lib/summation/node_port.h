@@ -41,7 +41,8 @@ class NodePort {
 
   // ---- sending ----
   // Starts sending the frames of the queue.
-  void Attach() { outbox_.Attach(link_, *traits_); }
+  // `encodes`: the node takes encoded payloads.
+  void Attach(bool encodes) { outbox_.Attach(link_, *traits_, encodes); }
   // The link is closed: the Dones of all queued frames run with `why`.
   void Detach(const absl::Status& why) {
     outbox_.Detach();
@@ -49,11 +50,12 @@ class NodePort {
   }
   // Queues a frame (Outbox::Push).
   void Push(const FrameHeader& header, Bytes payload = {}, Done done = nullptr,
-            int64_t* handed_at = nullptr);
+            int64_t* handed_at = nullptr, EncodeFn encode = nullptr);
   // Queues a frame of which a node that reads has few waiting: a result, or a header that says
   // where a partition stands. While the same frame still waits, it is not queued again, and `done`
   // is destroyed without a call.
-  void PushOnce(const FrameHeader& header, Bytes payload = {}, Done done = nullptr);
+  void PushOnce(const FrameHeader& header, Bytes payload = {}, Done done = nullptr,
+                EncodeFn encode = nullptr);
   // The same frame still waits, and has not been handed to the link. Counts the request: the caller
   // asks when the frame is due again.
   bool StillWaits(const FrameHeader& header);

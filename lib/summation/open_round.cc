@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "lib/base/status_macros.h"
 #include "lib/reduce/finite.h"
+#include "lib/reduce/rounding.h"
 
 namespace addend {
 
@@ -23,14 +24,14 @@ OpenRound::OpenRound(const PartitionSpec* spec, const PartitionMemory* memory)
   }
 }
 
-MutableBytes OpenRound::DirectRoom() const {
+MutableBytes OpenRound::DirectRoomFor(Encoding encoding) const {
   const bool widened = SizeOf(spec_->dtype) != AccumulatorSizeOf(spec_->dtype);
-  if (has_data_ || (widened && !is_broadcast())) return {};
+  if (has_data_ || encoding != Encoding::kRaw || (widened && !is_broadcast())) return {};
   return MutableBytes(Slot().result, spec_->payload_bytes());
 }
 
-absl::Status OpenRound::Take(Payload payload, bool empty) {
-  const Bytes data = payload.bytes();
+absl::Status OpenRound::Take(Payload payload, Encoding encoding, bool empty) {
+  const EncodedBytes data{payload.bytes(), encoding};
   std::unique_ptr<EarlyContribution> owner;
   if (payload.by_reference()) {
     owner = std::make_unique<EarlyContribution>(std::move(payload), empty);
@@ -38,15 +39,15 @@ absl::Status OpenRound::Take(Payload payload, bool empty) {
   return Take(data, empty, std::move(owner));
 }
 
-absl::StatusOr<size_t> OpenRound::TakeKept() {
+absl::Status OpenRound::TakeKept() {
   auto kept = std::move(kept_[collector_.turn().value()]);
-  const Bytes data = kept->bytes();
+  const EncodedBytes data = kept->content();
   const bool empty = kept->empty();
-  ADDEND_RETURN_IF_ERROR(Take(data, empty, std::move(kept)));
-  return data.size();
+  return Take(data, empty, std::move(kept));
 }
 
-absl::Status OpenRound::Take(Bytes data, bool empty, std::unique_ptr<EarlyContribution> owner) {
+absl::Status OpenRound::Take(const EncodedBytes& data, bool empty,
+                             std::unique_ptr<EarlyContribution> owner) {
   if (is_broadcast()) {
     ADDEND_RETURN_IF_ERROR(TakeBroadcast(data, empty));
   } else if (!empty) {
@@ -57,18 +58,14 @@ absl::Status OpenRound::Take(Bytes data, bool empty, std::unique_ptr<EarlyContri
   return absl::OkStatus();
 }
 
-absl::Status OpenRound::TakeBroadcast(Bytes data, bool empty) {
+absl::Status OpenRound::TakeBroadcast(const EncodedBytes& data, bool empty) {
   if (empty) return collector_.IsLast() ? CheckRoot() : absl::OkStatus();
   if (has_data_) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "two nodes sent data for the broadcast '%s': all ranks must name the same root",
         spec_->name.str()));
   }
-  std::byte* const result = Slot().result;
-  if (data.data() != result) {
-    std::memcpy(result, data.data(), data.size());
-    copied_bytes_ += data.size();
-  }
+  copied_bytes_ += Decode(data, spec_->dtype, spec_->elements, Slot().result);
   return absl::OkStatus();
 }
 
@@ -100,6 +97,7 @@ std::optional<OpenRound::Outcome> OpenRound::Settle() {
   Outcome outcome{.contributors = collector_.contributors()};
   if (!is_broadcast()) {
     sum_.Finish(Slot(), Ranks());
+    RoundResult();
     // Here, while the result is in the cache.
     outcome.nonfinite = FirstNonFinite(spec_->dtype, Slot().result, spec_->elements).has_value();
   }
@@ -109,9 +107,32 @@ std::optional<OpenRound::Outcome> OpenRound::Settle() {
   return outcome;
 }
 
+// To the type in which the result travels, for the node of this server too.
+void OpenRound::RoundResult() {
+  if (!spec_->wire.lossy()) return;
+  auto* const result = reinterpret_cast<float*>(Slot().result);
+  const uint64_t key =
+      RoundingKey(spec_->name.str(), collector_.round().value(), kRoundingOfResult);
+  RoundToWire(spec_->wire, key, spec_->first_element, spec_->elements, result, result);
+}
+
 void OpenRound::Keep(NodeId node, std::unique_ptr<EarlyContribution> early) {
   kept_[node.value()] = std::move(early);
   collector_.Keep(node);
+}
+
+void OpenRound::KeepOrDrop(const FrameHeader& header, Payload payload,
+                           std::unique_ptr<EarlyContribution> early) {
+  const NodeId node(header.sender);
+  const bool empty = header.flags & kFlagEmpty;
+  if (early != nullptr) {
+    early->SetEncoding(header.encoding);
+    Keep(node, std::move(early));
+  } else if (empty || payload.by_reference()) {
+    Keep(node, std::make_unique<EarlyContribution>(std::move(payload), empty));
+  } else {
+    Drop(node);
+  }
 }
 
 size_t OpenRound::DropKept() {

@@ -44,17 +44,23 @@ class OpenRound {
   // ---- contributions ----
   // The next step for the node whose turn it is: see Collector::Advance().
   Collector::Next Advance() { return collector_.Advance(); }
-  // The accumulator itself, if the contribution of the node whose turn it is can be received there:
-  // it is the first, and needs no conversion. Else empty.
-  MutableBytes DirectRoom() const;
-  // Takes the contribution of the node whose turn it is; it may lie in DirectRoom(). `empty`: it
-  // adds nothing. Settle() follows. FAILED_PRECONDITION: two nodes sent data for a broadcast, or no
-  // node did.
-  absl::Status Take(Payload payload, bool empty);
-  // The same for the kept contribution of the node whose turn it is. Returns its bytes.
-  absl::StatusOr<size_t> TakeKept();
+  // The accumulator itself, if a contribution of the node whose turn it is can be received there:
+  // it is the first, raw, and needs no conversion. Else empty.
+  MutableBytes DirectRoomFor(Encoding encoding) const;
+  // Takes the contribution of the node whose turn it is, which is well-formed; raw, it may lie in
+  // DirectRoomFor(). `empty`: it adds nothing. Settle() follows. FAILED_PRECONDITION: two nodes
+  // sent data for a broadcast, or no node did.
+  absl::Status Take(Payload payload, Encoding encoding, bool empty);
+  // The same for the kept contribution of the node whose turn it is.
+  absl::Status TakeKept();
   // Keeps the early contribution of `node`.
   void Keep(NodeId node, std::unique_ptr<EarlyContribution> early);
+  // The same for a frame that has just arrived, in its buffer `early` if it has one. Without a
+  // buffer the contribution is dropped, and requested again at the node's turn.
+  void KeepOrDrop(const FrameHeader& header, Payload payload,
+                  std::unique_ptr<EarlyContribution> early);
+  // The kept contribution of the node whose turn it is adds nothing.
+  bool TurnIsEmpty() const { return kept_[collector_.turn().value()]->empty(); }
   // The contribution of `node` has arrived, and is not kept.
   void Drop(NodeId node) { collector_.Drop(node); }
   // Returns the memory of kept contributions to the budget, except for those of lost nodes, which
@@ -100,8 +106,9 @@ class OpenRound {
     const uint32_t parity = Parity(collector_.round());
     return {memory_->accumulator[parity], memory_->result[parity]};
   }
-  absl::Status Take(Bytes data, bool empty, std::unique_ptr<EarlyContribution> owner);
-  absl::Status TakeBroadcast(Bytes data, bool empty);
+  absl::Status Take(const EncodedBytes& data, bool empty, std::unique_ptr<EarlyContribution> owner);
+  absl::Status TakeBroadcast(const EncodedBytes& data, bool empty);
+  void RoundResult();
   void Forget();
   // The ranks of the nodes that take part in this round.
   uint64_t Ranks() const;

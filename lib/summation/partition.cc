@@ -1,7 +1,7 @@
 // The open round and the last result, through changes of the owner and losses of nodes.
 #include "lib/summation/partition.h"
 
-#include <cstring>
+#include <algorithm>
 #include <utility>
 
 namespace addend {
@@ -73,11 +73,22 @@ MutableBytes Partition::RoomForNewest() {
   return MutableBytes(memory_.result[Parity(ownership_.newest())], payload_bytes());
 }
 
-void Partition::TakeNewest(Bytes result) {
-  const MutableBytes room = RoomForNewest();
-  if (result.data() != room.data()) std::memcpy(room.data(), result.data(), result.size());
+void Partition::TakeNewest(const EncodedBytes& result) {
+  Decode(result, spec_.dtype, spec_.elements, RoomForNewest().data());
   holds_last_ = true;
   last_outcome_ = {};
+}
+
+EncodedPayload Partition::EncodeResult(Round round, Bytes result, PayloadEncoder* encoder) const {
+  if (encoded_.round == round) {
+    if (!encoded_.gains) return {};
+    if (auto keep = encoded_.keep.lock()) return {encoded_.content, std::move(keep)};
+  }
+  EncodedPayload encoded = encoder->Encode(
+      spec_.dtype, result, &encodings_,
+      {.wanted = spec_.wire.lossy(), .sends = std::max(1U, collector().contributors())});
+  encoded_ = {round, !encoded.content.raw(), encoded.content, encoded.keep};
+  return encoded;
 }
 
 Bytes Partition::LastResult() const {

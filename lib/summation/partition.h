@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "lib/base/bytes.h"
 #include "lib/base/ids.h"
+#include "lib/encoding/payload_encoder.h"
 #include "lib/summation/collector.h"
 #include "lib/summation/open_round.h"
 #include "lib/summation/ownership.h"
@@ -53,7 +54,7 @@ class Partition : public std::enable_shared_from_this<Partition> {
   // The memory for a node's copy of the newest result; empty unless a node lacks that result.
   MutableBytes RoomForNewest();
   // The copy has arrived.
-  void TakeNewest(Bytes result);
+  void TakeNewest(const EncodedBytes& result);
   // The newest result is on its way to all nodes that lacked it.
   void Supplied() { ownership_.Supplied(); }
 
@@ -80,6 +81,9 @@ class Partition : public std::enable_shared_from_this<Partition> {
   void Settle(Round* sealed);
   // The result of the round before the open round. Only if Holds() that round.
   Bytes LastResult() const;
+  // The last result as it travels, if `result` is still that of `round`: encoded once for all nodes
+  // that it is sent to at about the same time. For the hand-over to a link.
+  EncodedPayload EncodeResult(Round round, Bytes result, PayloadEncoder* encoder) const;
   // The last result has been sent.
   void NoteSent() const {
     if (memory_.reads != nullptr) memory_.reads->fetch_add(1, std::memory_order_release);
@@ -102,6 +106,15 @@ class Partition : public std::enable_shared_from_this<Partition> {
   bool fresh_;               // handed over, and no contribution has arrived yet
   bool holds_last_ = false;  // LastResult() is there
   OpenRound::Outcome last_outcome_;
+  // The encoding of a round's result, while a link sends it.
+  struct Encoded {
+    Round round;
+    bool gains = false;
+    EncodedBytes content;
+    std::weak_ptr<const void> keep;
+  };
+  mutable Encoded encoded_;
+  mutable PayloadEncoder::History encodings_;
 };
 
 }  // namespace addend

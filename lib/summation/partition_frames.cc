@@ -85,13 +85,17 @@ void PartitionFrames::SendResult(NodePort* node, const Partition& partition) con
                                       .partition = header.partition,
                                       .round = header.round};
   // `keep`: the tensor may be undeclared before the result is sent.
-  node->PushOnce(header, result,
-                 [journal = journal_, keep = partition.shared_from_this(), subject,
-                  to = node->node(), sealed = TraceNow()](absl::Status status) {
-                   keep->NoteSent();
-                   if (!status.ok()) return;
-                   journal->Sent(subject, to, static_cast<uint32_t>(keep->payload_bytes()), sealed);
-                 });
+  node->PushOnce(
+      header, result,
+      [journal = journal_, keep = partition.shared_from_this(), subject, to = node->node(),
+       sealed = TraceNow()](absl::Status status) {
+        keep->NoteSent();
+        if (!status.ok()) return;
+        journal->Sent(subject, to, static_cast<uint32_t>(keep->payload_bytes()), sealed);
+      },
+      [encoder = encoder_, keep = partition.shared_from_this(), round = header.round, result] {
+        return keep->EncodeResult(round, result, encoder);
+      });
 }
 
 void PartitionFrames::SendAborted(NodePort* node, const Partition& partition) const {

@@ -12,8 +12,9 @@ namespace addend {
 
 class PartitionFrames {
  public:
-  // `job` outlives this object; `journal` outlives the links.
-  PartitionFrames(const JobState* job, ShardJournal* journal) : job_(job), journal_(journal) {}
+  // `job` outlives this object; `journal` and `encoder` outlive the links.
+  PartitionFrames(const JobState* job, ShardJournal* journal, PayloadEncoder* encoder)
+      : job_(job), journal_(journal), encoder_(encoder) {}
 
   // ---- of both kinds of partitions ----
   // RECOVER with kFlagReply: all reports have arrived; names the newest round, in asynchronous mode
@@ -54,6 +55,7 @@ class PartitionFrames {
  private:
   const JobState* const job_;
   ShardJournal* const journal_;
+  PayloadEncoder* const encoder_;
 };
 
 }  // namespace addend

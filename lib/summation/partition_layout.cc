@@ -25,6 +25,8 @@ PartitionSpec SpecOf(const JobSpec& job, const TensorSpec& tensor, const SharedT
           .name = name,
           .dtype = tensor.dtype,
           .op = tensor.op,
+          .wire = tensor.wire,
+          .first_element = tensor.FirstElement(tensor.partitions[i]),
           .elements = tensor.ElementsOf(tensor.partitions[i]),
           .nodes = job.num_nodes,
           .ranks = job.local_size,

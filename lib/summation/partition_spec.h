@@ -11,6 +11,7 @@
 #include "lib/base/participants.h"
 #include "lib/base/shared_text.h"
 #include "lib/base/types.h"
+#include "lib/base/wire_format.h"
 
 namespace addend {
 
@@ -19,6 +20,8 @@ struct PartitionSpec {
   SharedText name = {};  // of the tensor, which all its partitions share
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
+  WireFormat wire = {};        // to which the owner rounds a result
+  uint64_t first_element = 0;  // in the tensor
   uint64_t elements = 0;
   uint32_t nodes = 1;
   uint32_t ranks = 1;          // of a node

@@ -9,31 +9,39 @@
 
 namespace addend {
 
-void RoundSum::Add(NodeId node, Bytes data, std::unique_ptr<EarlyContribution> owner,
+void RoundSum::Add(NodeId node, const EncodedBytes& data, std::unique_ptr<EarlyContribution> owner,
                    const Memory& memory) {
-  if (data.data() == memory.accumulator) {
+  if (data.bytes.data() == memory.accumulator) {
     started_ = true;
   } else {
     terms_.push_back({data, node, std::move(owner)});
   }
 }
 
-std::vector<const void*> RoundSum::Pointers() const {
-  std::vector<const void*> pointers;
-  pointers.reserve(terms_.size());
-  for (const Term& term : terms_) pointers.push_back(term.data.data());
-  return pointers;
+std::vector<EncodedBytes> RoundSum::Payloads() const {
+  std::vector<EncodedBytes> payloads;
+  payloads.reserve(terms_.size());
+  for (const Term& term : terms_) payloads.push_back(term.data);
+  return payloads;
+}
+
+void RoundSum::AddTerms(const Memory& memory) const {
+  const size_t size = AccumulatorSizeOf(dtype_);
+  ForEachTile(Payloads(), dtype_, elements_, [&](size_t first, size_t count, auto inputs) {
+    std::byte* const accumulator = memory.accumulator + first * size;
+    started_ ? Accumulate(dtype_, op_, accumulator, inputs, count)
+             : Start(dtype_, op_, accumulator, inputs, count);
+  });
 }
 
 size_t RoundSum::Condense(const Memory& memory) {
   if (terms_.empty()) return 0;
   size_t copied = 0;
-  if (started_) {
-    Accumulate(dtype_, op_, memory.accumulator, Pointers(), elements_);
+  const bool alone = !started_ && terms_.size() == 1;
+  if (alone && SizeOf(dtype_) == AccumulatorSizeOf(dtype_)) {
+    copied = Decode(terms_.front().data, dtype_, elements_, memory.accumulator);
   } else {
-    Start(dtype_, op_, memory.accumulator, Pointers(), elements_);
-    const bool only_copied = terms_.size() == 1 && SizeOf(dtype_) == AccumulatorSizeOf(dtype_);
-    if (only_copied) copied = terms_.front().data.size();
+    AddTerms(memory);
   }
   started_ = true;
   terms_.clear();
@@ -54,15 +62,18 @@ bool RoundSum::RefersTo(NodeId node) const {
 }
 
 void RoundSum::Finish(const Memory& memory, uint64_t divisor) {
+  const size_t size = SizeOf(dtype_);
   if (!started_ && terms_.empty()) {
-    std::memset(memory.result, 0, elements_ * SizeOf(dtype_));
-  } else if (!started_) {
-    Reduce(dtype_, op_, memory.result, Pointers(), elements_, divisor);
-  } else if (!terms_.empty()) {
-    AccumulateAndFinish(dtype_, op_, memory.result, memory.accumulator, Pointers(), elements_,
-                        divisor);
-  } else {
+    std::memset(memory.result, 0, elements_ * size);
+  } else if (terms_.empty()) {
     addend::Finish(dtype_, op_, memory.result, memory.accumulator, elements_, divisor);
+  } else {
+    ForEachTile(Payloads(), dtype_, elements_, [&](size_t first, size_t count, auto inputs) {
+      std::byte* const result = memory.result + first * size;
+      const std::byte* const sum = memory.accumulator + first * AccumulatorSizeOf(dtype_);
+      started_ ? AccumulateAndFinish(dtype_, op_, result, sum, inputs, count, divisor)
+               : Reduce(dtype_, op_, result, inputs, count, divisor);
+    });
   }
   Clear();
 }

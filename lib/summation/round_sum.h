@@ -11,6 +11,7 @@
 #include "lib/base/bytes.h"
 #include "lib/base/ids.h"
 #include "lib/base/types.h"
+#include "lib/encoding/encoded_bytes.h"
 #include "lib/summation/early_buffers.h"
 
 namespace addend {
@@ -31,7 +32,8 @@ class RoundSum {
   // Adds the next contribution, of `node`, in the memory of `owner`. Without an owner the data is
   // lent until Condense() or Finish(), and may be the accumulator itself if it is the first and
   // elements need no widening.
-  void Add(NodeId node, Bytes data, std::unique_ptr<EarlyContribution> owner, const Memory& memory);
+  void Add(NodeId node, const EncodedBytes& data, std::unique_ptr<EarlyContribution> owner,
+           const Memory& memory);
   // Sums all contributions into the accumulator, and releases their memory. Returns the bytes that
   // were only copied for that.
   size_t Condense(const Memory& memory);
@@ -44,11 +46,13 @@ class RoundSum {
 
  private:
   struct Term {
-    Bytes data;
+    EncodedBytes data;
     NodeId node;
     std::unique_ptr<EarlyContribution> owner;  // null if the data is lent
   };
-  std::vector<const void*> Pointers() const;
+  std::vector<EncodedBytes> Payloads() const;
+  // Adds all terms to the accumulator.
+  void AddTerms(const Memory& memory) const;
 
   const DType dtype_;
   const ReduceOp op_;

@@ -1,11 +1,13 @@
 // The thread of a shard: its transports, its periodic checks, and the way to the jobs.
 #include "lib/summation/shard.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
+#include "lib/transport/traffic.h"
 
 namespace addend {
 namespace {
@@ -20,10 +22,10 @@ constexpr absl::Duration kAuditPatience = absl::Seconds(30);
 absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(
     Machine* machine, uint32_t index, MemoryBudget* budget, const ServerIdentity* identity,
     const SendLimits& send_limits, std::shared_ptr<InprocNetwork> network,
-    std::function<void(const std::string&)> on_mismatch) {
+    std::function<void(const std::string&)> on_mismatch, WireEncoding encoding) {
   ADDEND_ASSIGN_OR_RETURN(auto loop, machine->StartLoop(absl::StrFormat("sum-%d", index)));
-  std::unique_ptr<Shard> shard(
-      new Shard(machine, std::move(loop), budget, identity, send_limits, std::move(on_mismatch)));
+  std::unique_ptr<Shard> shard(new Shard(machine, std::move(loop), budget, identity, send_limits,
+                                         std::move(on_mismatch), encoding));
   shard->tcp_ = machine->MakeTransport(shard->loop_.get());
   if (network != nullptr)
     shard->inproc_ = MakeInprocTransport(shard->loop_.get(), std::move(network));
@@ -33,14 +35,14 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(
 
 Shard::Shard(const Machine* machine, std::unique_ptr<EventLoop> loop, MemoryBudget* budget,
              const ServerIdentity* identity, const SendLimits& send_limits,
-             std::function<void(const std::string&)> on_mismatch)
+             std::function<void(const std::string&)> on_mismatch, WireEncoding encoding)
     : send_limits_(send_limits),
       on_mismatch_(std::move(on_mismatch)),
       loop_(std::move(loop)),
       context_(
           identity, budget, [this](const Auditor::Finding& finding) { OnAudited(finding); },
           [this](EventLoop::Task task) { loop_->Defer(std::move(task)); },
-          [this] { return loop_->Now(); }),
+          [this] { return loop_->Now(); }, encoding),
       doorkeeper_(
           identity, &context_.stats, [this](JobId job) { return Find(job); },
           {.steady = context_.now, .cluster = [machine] { return machine->ClusterNow(); }}) {}
@@ -124,7 +126,7 @@ void Shard::DropJob(JobId id, const absl::Status& why) {
   const auto job = jobs_.extract(id);
   if (job.empty()) return;
   job.mapped()->End(why);
-  context_.early_buffers->DropUnused();
+  context_.early_buffers->DropAll();
 }
 
 void Shard::AddPartition(JobId job, std::shared_ptr<Partition> partition) {
@@ -171,6 +173,14 @@ void Shard::CheckStalls() {
   std::vector<OpenRoundInfo> open;
   RollCall(JobId(), kRoundsChecked, &open);
   for (const std::string& stall : stalls_.Check(open)) spdlog::warn("{}", stall);
+  MeasureLinks();
+}
+
+// The links of a machine share its network: the busiest of them shows for how long that was busy.
+void Shard::MeasureLinks() {
+  absl::Duration busiest = absl::ZeroDuration();
+  for (const auto& link : links_) busiest = std::max(busiest, link->TakeSendingTime());
+  context_.encoder.costs()->NoteTraffic(TrafficOf(transports()), busiest);
 }
 
 void Shard::RollCall(JobId wanted, size_t limit, std::vector<OpenRoundInfo>* out) const {

@@ -33,7 +33,8 @@ class Shard {
   static absl::StatusOr<std::unique_ptr<Shard>> Create(
       Machine* machine, uint32_t index, MemoryBudget* budget, const ServerIdentity* identity,
       const SendLimits& send_limits, std::shared_ptr<InprocNetwork> network,
-      std::function<void(const std::string&)> on_mismatch = nullptr);
+      std::function<void(const std::string&)> on_mismatch = nullptr,
+      WireEncoding encoding = WireEncoding::kAuto);
   ~Shard();
 
   // ---- any thread ----
@@ -90,10 +91,11 @@ class Shard {
  private:
   Shard(const Machine* machine, std::unique_ptr<EventLoop> loop, MemoryBudget* budget,
         const ServerIdentity* identity, const SendLimits& send_limits,
-        std::function<void(const std::string&)> on_mismatch);
+        std::function<void(const std::string&)> on_mismatch, WireEncoding encoding);
   JobShard* Find(JobId job) const;  // null if the job is not known
   void OnAudited(const Auditor::Finding& finding);
   void CheckStalls();
+  void MeasureLinks();
 
   const SendLimits send_limits_;
   const std::function<void(const std::string&)> on_mismatch_;

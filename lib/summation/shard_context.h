@@ -9,6 +9,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
 #include "lib/base/clock.h"
+#include "lib/encoding/payload_encoder.h"
 #include "lib/summation/auditor.h"
 #include "lib/summation/dropped_partitions.h"
 #include "lib/summation/early_buffers.h"
@@ -24,10 +25,12 @@ struct ShardContext {
 
   // `server` and `budget` outlive the context.
   ShardContext(const ServerIdentity* server, MemoryBudget* budget, Auditor::FindingFn on_finding,
-               DeferFn defer_task, std::function<absl::Time()> clock = SteadyNow)
+               DeferFn defer_task, std::function<absl::Time()> clock = SteadyNow,
+               WireEncoding encoding = WireEncoding::kAuto)
       : server(server),
         now(std::move(clock)),
         defer(std::move(defer_task)),
+        encoder(encoding),
         early_buffers(EarlyBuffers::Create(budget)),
         auditor(std::move(on_finding)),
         dropped(defer, [this] { early_buffers->DropUnused(); }) {}
@@ -37,6 +40,7 @@ struct ShardContext {
   const DeferFn defer;
   ShardStats stats;
   ShardJournal journal;
+  PayloadEncoder encoder;  // of results
   const std::shared_ptr<EarlyBuffers> early_buffers;
   Auditor auditor;
   DroppedPartitions dropped;

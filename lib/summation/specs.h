@@ -16,6 +16,7 @@
 #include "lib/base/ids.h"
 #include "lib/base/participants.h"
 #include "lib/base/types.h"
+#include "lib/base/wire_format.h"
 
 namespace addend {
 
@@ -38,6 +39,7 @@ struct TensorSpec {
   std::string name;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
+  WireFormat wire = {};                                        // of contributions and results
   std::shared_ptr<const Participants> participants = nullptr;  // null: all ranks
   uint64_t elements = 0;                                       // of the whole tensor
   uint64_t partition_elements = 1;                             // of every partition but the last

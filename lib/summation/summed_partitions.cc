@@ -18,18 +18,6 @@ bool IsOutdated(const FrameHeader& header, const Partition& partition) {
   return header.plan_version < partition.ownership().version();
 }
 
-// Without a buffer the contribution is dropped, and requested again at the node's turn.
-void KeepEarly(NodeId node, OpenRound* round, bool empty, Payload payload,
-               std::unique_ptr<EarlyContribution> early) {
-  if (early != nullptr) {
-    round->Keep(node, std::move(early));
-  } else if (empty || payload.by_reference()) {
-    round->Keep(node, std::make_unique<EarlyContribution>(std::move(payload), empty));
-  } else {
-    round->Drop(node);
-  }
-}
-
 // The open round, the reports of the nodes or the newest result are not complete.
 bool IsWaiting(const Partition& partition) {
   if (partition.aborted()) return false;
@@ -172,14 +160,19 @@ absl::StatusOr<MutableBytes> SummedPartitions::RoomFor(NodePort* node, const Fra
                                                        Landing::Placed* placed) {
   Partition& partition = *placed->partition;
   if (header.type == FrameType::kResult) {
-    return header.round == partition.ownership().newest() ? partition.RoomForNewest()
-                                                          : MutableBytes();
+    if (header.round != partition.ownership().newest()) return MutableBytes();
+    const MutableBytes room = partition.RoomForNewest();
+    if (room.empty() || header.encoding == Encoding::kRaw) return room;
+    return node->landing().ScratchFor(header.payload_bytes, placed);
   }
   if (!partition.ownership().Sums() || IsOutdated(header, partition)) return MutableBytes();
   partition.Meet(header.round);
   switch (partition.collector().Classify(node->node(), header.round)) {
     case Collector::Standing::kItsTurn:
-      if (const MutableBytes room = partition.open_round().DirectRoom(); !room.empty()) return room;
+      if (const MutableBytes room = partition.open_round().DirectRoomFor(header.encoding);
+          !room.empty()) {
+        return room;
+      }
       return node->landing().ScratchFor(header.payload_bytes, placed);
     case Collector::Standing::kEarly:
       placed->early = EarlyContribution::TakeBuffer(context_->early_buffers.get(),
@@ -212,6 +205,8 @@ absl::Status SummedPartitions::OnContribution(NodePort* node, const FrameHeader&
     }
     return absl::OkStatus();
   }
+  ADDEND_RETURN_IF_ERROR(
+      CheckContent(header, placed.ContentOf(header, payload), partition->spec()));
   const absl::Status taken =
       TakeContribution(node, partition.get(), header, std::move(payload), &placed);
   node->landing().Reuse(&placed);
@@ -236,7 +231,6 @@ absl::Status SummedPartitions::TakeContribution(NodePort* node, Partition* parti
     NoteArrival(node->node(), partition, header, placed->began);
     waiting_.insert(header.partition);
   }
-  const bool empty = header.flags & kFlagEmpty;
   switch (standing) {
     case Collector::Standing::kItsTurn:
       // The node's turn came while the payload was received, and there had been no buffer for it.
@@ -244,9 +238,9 @@ absl::Status SummedPartitions::TakeContribution(NodePort* node, Partition* parti
         round.Drop(node->node());
         return Advance(partition);
       }
-      return Sum(partition, std::move(payload), empty);
+      return Sum(partition, header, std::move(payload));
     case Collector::Standing::kEarly:
-      KeepEarly(node->node(), &round, empty, std::move(payload), std::move(placed->early));
+      round.KeepOrDrop(header, std::move(payload), std::move(placed->early));
       return absl::OkStatus();
     case Collector::Standing::kSealed:
       // A result that this server lacks is on its way from a node that holds it.
@@ -272,14 +266,16 @@ void SummedPartitions::NoteArrival(NodeId node, Partition* partition, const Fram
                               .generation = header.generation,
                               .partition = header.partition,
                               .round = header.round},
-                             node, header.payload_bytes, began == 0 ? now : began, now);
+                             node, RawBytesOf(header), began == 0 ? now : began, now);
 }
 
 // The contribution of the node whose turn it is, and then the early ones behind it.
-absl::Status SummedPartitions::Sum(Partition* partition, Payload payload, bool empty) {
-  const size_t bytes = payload.bytes().size();
-  ADDEND_RETURN_IF_ERROR(
-      NoteSummed(partition, partition->open_round().Take(std::move(payload), empty), bytes));
+absl::Status SummedPartitions::Sum(Partition* partition, const FrameHeader& header,
+                                   Payload payload) {
+  const bool empty = header.flags & kFlagEmpty;
+  const size_t bytes = empty ? 0 : partition->payload_bytes();
+  ADDEND_RETURN_IF_ERROR(NoteSummed(
+      partition, partition->open_round().Take(std::move(payload), header.encoding, empty), bytes));
   return Advance(partition);
 }
 
@@ -299,9 +295,10 @@ absl::Status SummedPartitions::Advance(Partition* partition) {
   while (!partition->aborted()) {
     const Collector::Next next = round.Advance();
     if (next == Collector::Next::kKept) {
-      const auto bytes = round.TakeKept();
+      const size_t bytes = round.TurnIsEmpty() ? 0 : partition->payload_bytes();
+      const absl::Status taken = round.TakeKept();
       context_->stats.early_kept.fetch_add(1, std::memory_order_relaxed);
-      ADDEND_RETURN_IF_ERROR(NoteSummed(partition, bytes.status(), bytes.value_or(0)));
+      ADDEND_RETURN_IF_ERROR(NoteSummed(partition, taken, bytes));
       continue;
     }
     if (next == Collector::Next::kAsk) {
@@ -376,16 +373,20 @@ absl::Status SummedPartitions::OnSync(NodePort* node, const FrameHeader& header)
 
 absl::Status SummedPartitions::OnSupplied(NodePort* node, const FrameHeader& header,
                                           Payload payload) {
-  std::shared_ptr<Partition> partition = node->TakePlaced(header).partition;
+  Landing::Placed placed = node->TakePlaced(header);  // its buffer may have the payload
+  std::shared_ptr<Partition>& partition = placed.partition;
   if (partition == nullptr) {
     ADDEND_ASSIGN_OR_RETURN(partition, Find(header));
   }
   if (partition == nullptr || !partition->ownership().AnyLacks() ||
       header.round != partition->ownership().newest() ||
-      payload.bytes().size() != partition->payload_bytes()) {
+      payload.bytes().size() != header.payload_bytes) {
     return absl::OkStatus();
   }
-  partition->TakeNewest(payload.bytes());
+  const EncodedBytes result{payload.bytes(), header.encoding};
+  ADDEND_RETURN_IF_ERROR(CheckContent(header, result, partition->spec()));
+  partition->TakeNewest(result);
+  node->landing().Reuse(&placed);
   Relay(partition.get());
   return absl::OkStatus();
 }

@@ -28,7 +28,10 @@ class SummedPartitions {
 
   // `job` and `context` outlive this object.
   SummedPartitions(JobState* job, ShardContext* context, OtherSpecFn latest)
-      : job_(job), context_(context), latest_(std::move(latest)), frames_(job, &context->journal) {}
+      : job_(job),
+        context_(context),
+        latest_(std::move(latest)),
+        frames_(job, &context->journal, &context->encoder) {}
 
   // ---- orders of the scheduler ----
   void Add(std::shared_ptr<Partition> partition);
@@ -75,7 +78,7 @@ class SummedPartitions {
   absl::Status TakeContribution(NodePort* node, Partition* partition, const FrameHeader& header,
                                 Payload payload, Landing::Placed* placed);
   void NoteArrival(NodeId node, Partition* partition, const FrameHeader& header, int64_t began);
-  absl::Status Sum(Partition* partition, Payload payload, bool empty);
+  absl::Status Sum(Partition* partition, const FrameHeader& header, Payload payload);
   absl::Status NoteSummed(Partition* partition, absl::Status status, size_t bytes);
   absl::Status Advance(Partition* partition);
   void Settle(Partition* partition);

@@ -8,7 +8,7 @@ namespace addend {
 
 // The object, its numbers for each of the job's nodes, and its entries in tables, at most.
 inline constexpr uint64_t PartitionTableBytes(uint32_t nodes) {
-  return 1024 + 40 * uint64_t{nodes};
+  return 1152 + 40 * uint64_t{nodes};
 }
 
 // The same in asynchronous mode: of each node the report, its round in the value, and its number in

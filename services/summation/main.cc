@@ -62,6 +62,7 @@ absl::Status Serve() {
                       .job_memory_limit_bytes = options.job_memory_limit_bytes,
                       .incarnation = NewIncarnation(),
                       .send_limits = SendLimitsFor(options.machine.bandwidth_bps),
+                      .encoding = options.machine.transport.encoding,
                       .network = nullptr,
                       .rdma_devices = rdma.devices,
                       .rdma_options = rdma_options,

@@ -45,6 +45,20 @@ TEST(EarlyBuffersTest, UnusedBuffersAreFreedForOtherSizesAndForAccumulators) {
   EXPECT_EQ(budget.peak(), 3 * kPage);
 }
 
+TEST(EarlyBuffersTest, BufferThatWasInUseWhenAllWereDroppedIsNotKept) {
+  MemoryBudget budget(0);
+  const auto buffers = EarlyBuffers::Create(&budget);
+  const auto job = std::make_shared<JobMemory>(&budget, 0);
+  {
+    const auto used = buffers->Take(1, job);
+    buffers->DropAll();
+    EXPECT_GT(budget.used(), 0u);
+  }
+  EXPECT_EQ(budget.used(), 0u);
+  buffers->Take(1, job);
+  EXPECT_GT(budget.used(), 0u) << "a later one is";
+}
+
 TEST(EarlyBuffersTest, UnusedBuffersAreLimited) {
   MemoryBudget budget(0);
   const auto buffers = EarlyBuffers::Create(&budget);

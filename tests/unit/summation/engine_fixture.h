@@ -149,8 +149,10 @@ class Node : public Sink {
     if (header.type == FrameType::kMoved) moved = {header.plan_version, header.round};
     if (header.type == FrameType::kRecover) recovered = header.round;
     if (header.type == FrameType::kResult) {
-      std::vector<float> values(header.payload_bytes / sizeof(float));
-      std::memcpy(values.data(), payload.bytes().data(), header.payload_bytes);
+      std::vector<float> values(RawBytesOf(header) / sizeof(float));
+      const EncodedBytes result{payload.bytes(), header.encoding};
+      EXPECT_TRUE(IsWellFormed(result, header.dtype, values.size()));
+      Decode(result, header.dtype, values.size(), values.data());
       results[{header.partition.index(), header.round.value()}] = values;
     }
     cv_.NotifyAll();

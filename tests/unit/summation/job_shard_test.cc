@@ -21,7 +21,7 @@ class JobShardTest : public JobFixture {
     for (uint32_t i = 0; i < count; ++i) {
       nodes_.push_back(MakeNode());
       EXPECT_TRUE(Admit(nodes_.back().get(), i).ok());
-      nodes_.back()->port.Attach();
+      nodes_.back()->port.Attach(/*encodes=*/true);
     }
   }
   absl::Status Admit(Node* node, uint32_t id) {
@@ -180,7 +180,7 @@ TEST_F(JobShardTest, NewLinkOfANodeReplacesItsFormerLink) {
   EXPECT_TRUE(absl::IsAborted(link(1).closed.value_or(absl::OkStatus())));
   EXPECT_FALSE(nodes_[1]->port.is_member());
   job_->Add(Summed(0));
-  again->port.Attach();
+  again->port.Attach(/*encodes=*/true);
   ASSERT_TRUE(Push(0, 1).ok());
   ASSERT_TRUE(
       Deliver(job_.get(), again.get(), Header(FrameType::kContribution, 1, 0, 1), {2}).ok());
@@ -321,7 +321,7 @@ TEST_F(JobShardTest, LinkThatClosesWhileItReceivesNoLongerHoldsUpAHandOver) {
 TEST_F(JobShardTest, FormerLinkOfANodeTakesNothingFromItsNewLink) {
   const auto again = MakeNode();
   ASSERT_TRUE(Admit(again.get(), 1).ok());
-  again->port.Attach();
+  again->port.Attach(/*encodes=*/true);
   job_->OnLeft(&nodes_[1]->port, absl::UnavailableError("gone"));
   job_->LimitInFlight(77);
   EXPECT_EQ(again->link.in_flight, 77u);

@@ -30,7 +30,7 @@ class LatestPartitionTest : public ::testing::Test {
                     float second) {
     const float update[] = {first, second};
     const Bytes bytes = std::as_bytes(std::span(update));
-    ASSERT_TRUE(partition->Apply(NodeId(node), Round(round), bytes).ok());
+    ASSERT_TRUE(partition->Apply(NodeId(node), Round(round), {bytes}).ok());
   }
   static std::vector<float> ValuesIn(const std::shared_ptr<const Arena>& arena) {
     std::vector<float> values(2);
@@ -194,7 +194,7 @@ TEST_F(LatestPartitionTest, UpdateWithoutMemoryForACopyWaitsForAFreeCopy) {
   EXPECT_EQ(budget.used(), 8u);
   const float update[] = {1, 1};
   const auto apply = [&] {
-    return partition.Apply(NodeId(1), Round(1), std::as_bytes(std::span(update)));
+    return partition.Apply(NodeId(1), Round(1), {std::as_bytes(std::span(update))});
   };
   EXPECT_TRUE(absl::IsResourceExhausted(apply()));
   EXPECT_EQ(partition.Applied(NodeId(1)), Round(0)) << "nothing has changed";

@@ -23,7 +23,7 @@ class LatestPartitionsTest : public JobFixture {
     for (uint32_t i = 0; i < 2; ++i) {
       nodes_.push_back(MakeNode());
       nodes_.back()->port.Join(&job_, NodeId(i));
-      nodes_.back()->port.Attach();
+      nodes_.back()->port.Attach(/*encodes=*/true);
       job_.nodes.Set(NodeId(i), &nodes_.back()->port);
     }
   }

@@ -16,7 +16,7 @@ class NodePortTest : public JobFixture {
     job_.server = &server_;
     job_.spec = spec_;
     node_->port.Join(&job_, NodeId(1));
-    node_->port.Attach();
+    node_->port.Attach(/*encodes=*/true);
     node_->port.Push(Header(FrameType::kPing, 0));  // occupies the link
   }
   JobState job_;

@@ -9,10 +9,13 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <random>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lib/memory/arena.h"
+#include "lib/reduce/block_codec.h"
 #include "lib/reduce/half.h"
 
 namespace addend {
@@ -46,7 +49,8 @@ struct RoundUnderTest {
   }
   absl::Status AddNothing() { return Add(Payload(), /*empty=*/true); }
   absl::Status Add(Payload payload, bool empty) {
-    if (absl::Status status = round.Take(std::move(payload), empty); !status.ok()) return status;
+    if (absl::Status status = round.Take(std::move(payload), Encoding::kRaw, empty); !status.ok())
+      return status;
     Settle();
     return absl::OkStatus();
   }
@@ -122,12 +126,12 @@ TEST(OpenRoundTest, SingleNodeStillDividesAndCanonicalises) {
 
 TEST(OpenRoundTest, FirstContributionCanBeReceivedIntoTheAccumulator) {
   RoundUnderTest sum(DType::kFloat32, ReduceOp::kSum, 2, 2);
-  const MutableBytes room = sum.round.DirectRoom();
+  const MutableBytes room = sum.round.DirectRoomFor(Encoding::kRaw);
   ASSERT_EQ(room.size(), 8u);
   const float values[] = {1, 2};
   std::memcpy(room.data(), values, 8);
   ASSERT_TRUE(sum.Add(Payload(room), false).ok());
-  EXPECT_TRUE(sum.round.DirectRoom().empty()) << "the second has to be added";
+  EXPECT_TRUE(sum.round.DirectRoomFor(Encoding::kRaw).empty()) << "the second has to be added";
   ASSERT_TRUE(sum.Add<float>({10, 20}).ok());
   EXPECT_EQ(sum.Result<float>(), (std::vector<float>{11, 22}));
   EXPECT_EQ(sum.round.copied_bytes(), 0u);
@@ -190,7 +194,7 @@ TEST(OpenRoundTest, KeptContributionsAreSummedInNodeOrder) {
           continue;
         }
         std::vector<std::byte> scratch(bytes(node).begin(), bytes(node).end());
-        ASSERT_TRUE(sum.round.Take(Payload(scratch), false).ok());
+        ASSERT_TRUE(sum.round.Take(Payload(scratch), Encoding::kRaw, false).ok());
         while (sum.round.Advance() == Collector::Next::kKept) {
           ASSERT_TRUE(sum.round.TakeKept().ok());
         }
@@ -299,7 +303,7 @@ TEST(OpenRoundTest, LostNodesOfTheSpecificationTakeNoPart) {
   OpenRound round(&all.spec, &all.memory);
   EXPECT_EQ(round.collector().turn(), NodeId(1));
   const std::vector<float> value = {7};
-  ASSERT_TRUE(round.Take(Payload(AsBytes(value)), false).ok());
+  ASSERT_TRUE(round.Take(Payload(AsBytes(value)), Encoding::kRaw, false).ok());
   const auto outcome = round.Settle();
   ASSERT_TRUE(outcome.has_value());
   EXPECT_EQ(outcome->contributors, 1u);
@@ -383,10 +387,10 @@ TEST(ParticipantsRoundTest, NodesWithoutParticipantsAreNotAwaitedAndAverageCount
   EXPECT_EQ(round.collector().turn(), NodeId(0));
   const std::vector<float> of_two_ranks = {1, 4};
   const std::vector<float> of_one = {2, 5};
-  ASSERT_TRUE(round.Take(Payload(AsBytes(of_two_ranks)), /*empty=*/false).ok());
+  ASSERT_TRUE(round.Take(Payload(AsBytes(of_two_ranks)), Encoding::kRaw, /*empty=*/false).ok());
   EXPECT_FALSE(round.Settle().has_value());
   EXPECT_EQ(round.collector().turn(), NodeId(2));
-  ASSERT_TRUE(round.Take(Payload(AsBytes(of_one)), /*empty=*/false).ok());
+  ASSERT_TRUE(round.Take(Payload(AsBytes(of_one)), Encoding::kRaw, /*empty=*/false).ok());
   const auto outcome = round.Settle();
   ASSERT_TRUE(outcome.has_value());
   EXPECT_EQ(outcome->contributors, 2u);
@@ -403,6 +407,119 @@ TEST(ParticipantsRoundTest, RootOfABroadcastIsLostOnlyWithANodeThatTakesPart) {
   EXPECT_FALSE(round.RootIsLost());
   round.Lose(NodeId(2));
   EXPECT_TRUE(round.RootIsLost());
+}
+
+// ---- encoded contributions ----
+
+// Elements of the kinds that encodings know, in rows of different lengths.
+std::vector<std::byte> ElementsOf(DType dtype, size_t elements, std::mt19937_64* random) {
+  std::vector<std::byte> bytes(elements * SizeOf(dtype));
+  const bool floats = dtype == DType::kFloat32;
+  uint64_t style = 0;
+  for (size_t i = 0; i < elements; ++i) {
+    if ((*random)() % 100 == 0) style = (*random)() % 5;
+    uint64_t bits = (*random)();
+    if (floats) {  // of magnitudes that meet in sums
+      const auto f = static_cast<float>(static_cast<int32_t>(bits)) * 0x1p-31f;
+      bits = std::bit_cast<uint32_t>(f);
+    }
+    if (style == 0) bits = 0;
+    if (style == 1) bits &= 0xffffffffffff0000;
+    if (style == 2) bits &= 0xffffffffffffff00;
+    if (style == 3) bits = bits % 8 == 0 ? bits : 0x8000000080008000 & bits;
+    std::memcpy(bytes.data() + i * SizeOf(dtype), &bits, SizeOf(dtype));
+  }
+  return bytes;
+}
+
+// The result of a round: node i's contribution is encoded if bit i of `encoded` is set; it arrives
+// early in a buffer if bit i of `early` is set.
+std::vector<std::byte> ResultOf(DType dtype, ReduceOp op, size_t elements,
+                                const std::vector<std::vector<std::byte>>& contributions,
+                                uint64_t encoded, uint64_t early) {
+  MemoryBudget budget(0);
+  const auto buffers = EarlyBuffers::Create(&budget);
+  const auto job = std::make_shared<JobMemory>(&budget, 0);
+  const auto nodes = static_cast<uint32_t>(contributions.size());
+  RoundUnderTest sum(dtype, op, elements, nodes, /*ranks=*/3);
+  const auto payload_of = [&](uint32_t node, Encoding* encoding) {
+    *encoding = Encoding::kRaw;
+    if (!(encoded >> node & 1)) return contributions[node];
+    std::vector<std::byte> room(EncodedBytesMax(dtype, elements));
+    room.resize(EncodeBlocks(dtype, contributions[node].data(), elements, room.size(), room));
+    if (room.empty()) return contributions[node];
+    *encoding = Encoding::kBlocks;
+    return room;
+  };
+  for (uint32_t node = 1; node < nodes; ++node) {
+    if (!(early >> node & 1)) continue;
+    Encoding encoding;
+    const auto payload = payload_of(node, &encoding);
+    auto kept = EarlyContribution::TakeBuffer(buffers.get(), payload.size(), job);
+    std::memcpy(kept->room().data(), payload.data(), payload.size());
+    kept->SetEncoding(encoding);
+    sum.round.Keep(NodeId(node), std::move(kept));
+  }
+  while (sum.sealed == Round()) {
+    if (sum.round.Advance() == Collector::Next::kKept) {
+      EXPECT_TRUE(sum.round.TakeKept().ok());
+    } else if (sum.round.collector().IsComplete()) {
+      sum.Settle();
+    } else {
+      Encoding encoding;
+      const auto payload = payload_of(sum.round.collector().turn().value(), &encoding);
+      EXPECT_TRUE(sum.round.Take(Payload(payload), encoding, false).ok());
+      sum.Settle();
+    }
+  }
+  const auto* const result = sum.memory.result[Parity(sum.sealed)];
+  return std::vector<std::byte>(result, result + elements * SizeOf(dtype));
+}
+
+TEST(OpenRoundTest, EncodedContributionsGiveTheSameBits) {
+  const uint64_t seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  constexpr DType kAll[] = {DType::kFloat32,  DType::kFloat64, DType::kFloat16,
+                            DType::kBFloat16, DType::kInt32,   DType::kInt64};
+  constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax};
+  for (int repeat = 0; repeat < 10; ++repeat) {
+    for (const DType dtype : kAll) {
+      for (const ReduceOp op : kOps) {
+        const size_t elements = 1 + random() % 5000;
+        std::vector<std::vector<std::byte>> contributions;
+        const size_t nodes = 1 + random() % 9;
+        for (size_t i = 0; i < nodes; ++i) {
+          contributions.push_back(ElementsOf(dtype, elements, &random));
+        }
+        const auto raw = ResultOf(dtype, op, elements, contributions, 0, 0);
+        ASSERT_EQ(ResultOf(dtype, op, elements, contributions, ~0ull, 0), raw);
+        ASSERT_EQ(ResultOf(dtype, op, elements, contributions, ~0ull, ~0ull), raw);
+        ASSERT_EQ(ResultOf(dtype, op, elements, contributions, random(), random()), raw);
+      }
+    }
+  }
+}
+
+TEST(OpenRoundTest, AZeroBlockIsAddedAndNotSkipped) {
+  const std::vector<std::vector<std::byte>> contributions = {std::vector<std::byte>(256),
+                                                             std::vector<std::byte>(256)};
+  auto minus = contributions;
+  for (size_t i = 3; i < 256; i += 4) minus[0][i] = std::byte{0x80};  // -0.0
+  const auto sum = ResultOf(DType::kFloat32, ReduceOp::kSum, 64, minus, ~0ull, 0);
+  EXPECT_EQ(sum, contributions[0]) << "-0.0 + 0.0 is 0.0";
+}
+
+TEST(OpenRoundTest, AnEncodedBroadcastIsDecoded) {
+  std::mt19937_64 random(1);
+  RoundUnderTest sum(DType::kFloat32, ReduceOp::kBroadcast, 3000, 2);
+  const std::vector<float> values(3000, 0.5f);
+  std::vector<std::byte> room(EncodedBytesMax(DType::kFloat32, 3000));
+  room.resize(EncodeBlocks(DType::kFloat32, values.data(), 3000, room.size(), room));
+  ASSERT_TRUE(sum.AddNothing().ok());
+  ASSERT_TRUE(sum.round.Take(Payload(room), Encoding::kBlocks, false).ok());
+  sum.Settle();
+  EXPECT_EQ(sum.Result<float>(), values);
 }
 
 }  // namespace

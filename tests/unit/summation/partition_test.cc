@@ -35,7 +35,8 @@ struct Summing {
   absl::Status AddNothing() { return Add(Payload(), /*empty=*/true); }
   absl::Status Add(Payload payload, bool empty) {
     OpenRound& round = partition->open_round();
-    if (absl::Status status = round.Take(std::move(payload), empty); !status.ok()) return status;
+    if (absl::Status status = round.Take(std::move(payload), Encoding::kRaw, empty); !status.ok())
+      return status;
     partition->Settle(&sealed);
     return absl::OkStatus();
   }
@@ -141,7 +142,7 @@ TEST(PartitionTest, SuppliedResultBecomesTheLastResultWithoutContributors) {
   EXPECT_EQ(sum.partition->RoomForNewest().size(), sizeof(float));
   EXPECT_FALSE(sum.partition->Holds(Round(4)));
   const Floats copy = {7};
-  sum.partition->TakeNewest(std::as_bytes(std::span<const float>(copy)));
+  sum.partition->TakeNewest({std::as_bytes(std::span<const float>(copy))});
   EXPECT_TRUE(sum.partition->Holds(Round(4)));
   EXPECT_EQ(sum.Result(), copy);
   EXPECT_EQ(sum.partition->last_outcome().contributors, 0u);

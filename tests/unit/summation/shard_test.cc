@@ -216,6 +216,21 @@ TEST_F(ShardTest, TotalsOfAJobOutliveItsGenerationsAndEndWithIt) {
   EXPECT_TRUE(totals().empty());
 }
 
+TEST_F(ShardTest, PayloadThatIsReceivedWhenItsJobEndsLeavesNoMemoryInUse) {
+  UnreadLink link;
+  Do([&] {
+    Sink* const sink = Join(&link);
+    FrameHeader audit = Header(FrameType::kAudit);
+    audit.payload_bytes = 4;
+    ASSERT_EQ(sink->Place(audit)->size(), 4u);
+    EXPECT_GT(budget_.used(), 0u);
+    shard_->DropJob(kJob, absl::CancelledError("over"));
+    ASSERT_TRUE(absl::IsCancelled(link.closed));
+    sink->OnClosed(link.closed);
+    EXPECT_EQ(budget_.used(), 0u);
+  });
+}
+
 // Both times are of this machine, under the same load; without the index the calls take longer.
 TEST_F(ShardTest, TimeOfTheRollCallGrowsWithOpenRoundsNotWithPartitions) {
   const absl::Time began = SteadyNow();

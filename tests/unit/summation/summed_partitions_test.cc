@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+
+#include "lib/reduce/block_codec.h"
 #include "tests/unit/summation/job_fixture.h"
 
 namespace addend {
@@ -29,7 +32,7 @@ class SummedPartitionsTest : public JobFixture {
     for (uint32_t i = 0; i < count; ++i) {
       nodes_.push_back(MakeNode());
       nodes_.back()->port.Join(job_.get(), NodeId(i));
-      nodes_.back()->port.Attach();
+      nodes_.back()->port.Attach(/*encodes=*/true);
       job_->nodes.Set(NodeId(i), &nodes_.back()->port);
     }
     summed_ = std::make_unique<SummedPartitions>(job_.get(), &context_,
@@ -622,6 +625,77 @@ TEST_F(SummedPartitionsTest, EarlyContributionsAreDroppedWhenTheJobKeepsTooMuch)
   summed_->TrimEarly();
   ASSERT_TRUE(Push(0, 1, 1, 1).ok());
   EXPECT_THAT(link(1).Types(), ElementsAre(FrameType::kResult, FrameType::kSendAgain));
+}
+
+// ---- encoded results ----
+
+// Several land beside each other before the first is taken: in the scratch memory, and in buffers
+// of their own.
+TEST_F(SummedPartitionsTest, EncodedResultsThatANodeSuppliesMayArriveTogether) {
+  constexpr size_t kElements = 30'000;
+  std::vector<std::byte> encoded(EncodedBytesMax(DType::kFloat32, kElements));
+  plan_ = PlanVersion(3);
+  for (uint32_t index = 0; index < 3; ++index) {
+    PartitionSpec spec = Spec(index, /*version=*/3);
+    spec.elements = kElements;
+    const std::shared_ptr<Arena> arena = *Arena::Create(2 * kElements * sizeof(float));
+    PartitionMemory memory;
+    for (int slot = 0; slot < 2; ++slot) {
+      memory.accumulator[slot] = memory.result[slot] =
+          arena->memory().data() + slot * kElements * sizeof(float);
+    }
+    memory.keep_alive = arena;
+    summed_->Add(std::make_shared<Partition>(spec, memory));
+    for (const uint64_t held : {5, 4}) {
+      const uint32_t node = held == 5 ? 0 : 1;
+      const FrameHeader report = Header(FrameType::kRecover, node, index, held);
+      ASSERT_TRUE(summed_->OnReport(&nodes_[node]->port, report).ok());
+    }
+  }
+  std::vector<MutableBytes> rooms;
+  FrameHeader header = Header(FrameType::kResult, 0, 0, 5);
+  header.encoding = Encoding::kBlocks;
+  header.uncompressed_bytes = kElements * sizeof(float);
+  for (uint32_t index = 0; index < 3; ++index) {
+    // Another size for each: bfloat16 numbers, and further and further 24-bit numbers.
+    Floats contents(kElements);
+    for (size_t i = 0; i < kElements; ++i) {
+      contents[i] = static_cast<float>(i % 100 + 129) + (i < 64 * index ? 0x1p-10f : 0);
+    }
+    const size_t size =
+        EncodeBlocks(DType::kFloat32, contents.data(), kElements, encoded.size(), encoded);
+    header.partition = PartitionAt(index);
+    header.payload_bytes = static_cast<uint32_t>(size);
+    rooms.push_back(*summed_->Place(&nodes_[0]->port, header));
+    ASSERT_EQ(rooms.back().size(), size);
+    std::memcpy(rooms.back().data(), encoded.data(), size);
+  }
+  link(1).ReadAll();
+  for (uint32_t index = 0; index < 3; ++index) {
+    header.partition = PartitionAt(index);
+    header.payload_bytes = static_cast<uint32_t>(rooms[index].size());
+    ASSERT_TRUE(summed_->OnSupplied(&nodes_[0]->port, header, Payload(Bytes(rooms[index]))).ok());
+    const auto sent = link(1).Take(FrameType::kResult);
+    ASSERT_EQ(sent.size(), index + 1) << "node 1 lacks the result";
+    EXPECT_EQ(RawBytesOf(sent.back().header), kElements * sizeof(float));
+  }
+}
+
+TEST_F(SummedPartitionsTest, AResultThatIsNoEncodingClosesTheLink) {
+  constexpr uint32_t kBytes = 3;
+  plan_ = PlanVersion(3);
+  summed_->Add(Summed(0, /*version=*/3));
+  Report(0, 5);
+  Report(1, 4);
+  FrameHeader header = Header(FrameType::kResult, 0, 0, 5);
+  header.encoding = Encoding::kBlocks;
+  header.payload_bytes = kBytes;
+  header.uncompressed_bytes = sizeof(float);
+  const MutableBytes room = *summed_->Place(&nodes_[0]->port, header);
+  ASSERT_EQ(room.size(), kBytes);
+  std::memset(room.data(), 0xff, kBytes);
+  EXPECT_EQ(summed_->OnSupplied(&nodes_[0]->port, header, Payload(Bytes(room))).code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace
