@@ -1,5 +1,6 @@
-// Implements the balanced assignment: partitions in order of size, each onto the server with the
-// largest deficit, which a heap finds. See assignment.h for the guarantees.
+// Implements the balanced assignment: tensor by tensor, each one's partitions in order of size,
+// onto the server with the largest deficit, which a heap finds. See assignment.h for the
+// guarantees.
 
 #include "lib/plan/assignment.h"
 
@@ -71,26 +72,21 @@ absl::Status Validate(std::span<const TensorSize> tensors, const PartitionSize& 
   return absl::OkStatus();
 }
 
-// All partitions, largest first; groups of equal size stay in the order of the tensors.
-std::vector<Group> GroupsOf(std::span<const TensorSize> tensors,
-                            std::span<const TensorAssignment> assignments) {
-  std::vector<Group> groups;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const auto [elements, dtype, table] = tensors[i];
-    const uint64_t per_partition = assignments[i].partition_elements;
-    const uint64_t full = elements / per_partition;
-    const uint64_t tail = elements % per_partition;
-    if (full > 0) {
-      groups.push_back({i, 0, full, per_partition * SizeOf(dtype),
-                        AccumulatorBytes(dtype, per_partition) + table});
-    }
-    if (tail > 0) {
-      groups.push_back({i, full, 1, tail * SizeOf(dtype), AccumulatorBytes(dtype, tail) + table});
-    }
+// Appends the groups of tensor number `index`, the larger partitions first.
+void AddGroupsOf(std::span<const TensorSize> tensors, size_t index,
+                 const TensorAssignment& assignment, std::vector<Group>* groups) {
+  const auto [elements, dtype, table] = tensors[index];
+  const uint64_t per_partition = assignment.partition_elements;
+  const uint64_t full = elements / per_partition;
+  const uint64_t tail = elements % per_partition;
+  if (full > 0) {
+    groups->push_back({index, 0, full, per_partition * SizeOf(dtype),
+                       AccumulatorBytes(dtype, per_partition) + table});
   }
-  std::stable_sort(groups.begin(), groups.end(),
-                   [](const Group& a, const Group& b) { return a.bytes > b.bytes; });
-  return groups;
+  if (tail > 0) {
+    groups->push_back(
+        {index, full, 1, tail * SizeOf(dtype), AccumulatorBytes(dtype, tail) + table});
+  }
 }
 
 // By how many bytes each server is below its share of all bytes, the new partitions included.
@@ -206,16 +202,37 @@ void ForEachPartition(const TensorSize& tensor, const TensorAssignment& a,
   }
 }
 
+// Assigns the tensors [begin, end) together, the largest partitions first.
+absl::Status AssignSome(std::span<const TensorSize> tensors, size_t begin, size_t end,
+                        std::vector<TensorAssignment>* assignments,
+                        std::vector<ServerLoad>* loads) {
+  std::vector<Group> groups;
+  for (size_t i = begin; i < end; ++i) AddGroupsOf(tensors, i, (*assignments)[i], &groups);
+  std::stable_sort(groups.begin(), groups.end(),
+                   [](const Group& a, const Group& b) { return a.bytes > b.bytes; });
+  Balancer balancer(Deficits(groups, *loads), loads);
+  for (const Group& group : groups) {
+    ADDEND_ASSIGN_OR_RETURN(const std::vector<uint32_t> owners, balancer.Owners(group));
+    TensorAssignment& a = (*assignments)[group.tensor];
+    for (uint64_t j = 0; j < group.count; ++j) {
+      a.servers[group.first + j] = owners[j];
+      a.shards[group.first + j] = TakeShard(group.bytes, &(*loads)[owners[j]]);
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 PartitionSize PartitionSize::Auto(double slowest_bps, size_t servers) {
   constexpr double kLeast = 16 << 10, kUsual = 128 << 10, kMost = 512 << 10;
-  constexpr double kSeconds = 11e-3, kLargeSeconds = 1e-3;
+  constexpr double kSlowBps = 2e9, kSlowSeconds = 6e-3, kSeconds = 11e-3, kLargeSeconds = 1e-3;
   constexpr uint64_t kPerServer = 24;
   const double count = static_cast<double>(std::max<size_t>(servers, 1));
   const double bytes_per_second = slowest_bps > 0 ? slowest_bps / 8 / count : 1e18;
   const auto power = [](double bytes) { return std::bit_floor(static_cast<uint64_t>(bytes)); };
-  PartitionSize size(power(std::clamp(bytes_per_second * kSeconds, kLeast, kUsual)));
+  const double seconds = slowest_bps < kSlowBps ? kSlowSeconds : kSeconds;
+  PartitionSize size(power(std::clamp(bytes_per_second * seconds, kLeast, kUsual)));
   size.most_ =
       power(std::clamp(bytes_per_second * kLargeSeconds, static_cast<double>(size.least_), kMost));
   size.per_tensor_ = kPerServer * std::max<size_t>(servers, 1);
@@ -261,17 +278,19 @@ absl::StatusOr<std::vector<TensorAssignment>> Assign(std::span<const TensorSize>
     a.servers.resize(count);
     a.shards.resize(count);
   }
-  const std::vector<Group> groups = GroupsOf(tensors, assignments);
+  // Partitions that are tensors of their own have new owners after a loss: together they fit best.
+  const bool divided = std::any_of(assignments.begin(), assignments.end(),
+                                   [](const auto& one) { return one.servers.size() > 1; });
   std::vector<ServerLoad> loads = *servers;
-  Balancer balancer(Deficits(groups, loads), &loads);
-  for (const Group& group : groups) {
-    ADDEND_ASSIGN_OR_RETURN(const std::vector<uint32_t> owners, balancer.Owners(group));
-    TensorAssignment& a = assignments[group.tensor];
-    for (uint64_t i = 0; i < group.count; ++i) {
-      a.servers[group.first + i] = owners[i];
-      a.shards[group.first + i] = TakeShard(group.bytes, &loads[owners[i]]);
-    }
+  absl::Status status;
+  for (size_t i = 0; divided && i < tensors.size() && status.ok(); ++i) {
+    status = AssignSome(tensors, i, i + 1, &assignments, &loads);
   }
+  if (!divided || absl::IsResourceExhausted(status)) {
+    loads = *servers;
+    status = AssignSome(tensors, 0, tensors.size(), &assignments, &loads);
+  }
+  if (!status.ok()) return status;
   *servers = std::move(loads);
   return assignments;
 }

@@ -1,9 +1,12 @@
 // Maps each partition to the server and shard that sum it: the "balanced" assignment.
 //
-// The largest partition comes first and goes to the server furthest below its share. So no server
-// exceeds its share of all bytes assigned so far by more than one partition, in whatever order the
-// tensors are declared, as long as shares stay and memory suffices. Pure and deterministic: no I/O,
-// no threads, ties go to the lower index.
+// Tensors come one after the other. The tensor's largest partition comes first and goes to the
+// server furthest below its share of all bytes so far. So no server exceeds that share by more than
+// one partition, in whatever order the tensors are declared, as long as shares stay and memory
+// suffices. Every tensor is spread over the servers in proportion to their shares, also within a
+// batch: training sends few tensors at a time, and each has to keep all links busy. Where
+// memory does not suffice in that way, the batch is assigned together, largest first. Pure
+// and deterministic: no I/O, no threads, ties go to the lower index.
 #pragma once
 
 #include <cstddef>
@@ -53,8 +56,10 @@ class PartitionSize {
   // The same size for all tensors.
   PartitionSize(uint64_t bytes) : least_(bytes), most_(bytes) {}
   // The rule for a job whose slowest link carries `slowest_bps` bits per second (0: unknown) to
-  // `servers` servers. Partitions for all servers take at most 11 ms on that link. Large tensors
-  // have larger partitions, if these take at most 1 ms and every server gets 24 or more of them.
+  // `servers` servers. Partitions for all servers take at most 11 ms on that link, and 6 ms
+  // on a link of less than 2 Gbit/s, where tensors of a few hundred KB should still reach all
+  // servers. Large tensors have larger partitions, if these take at most 1 ms and every server gets
+  // 24 or more of them.
   static PartitionSize Auto(double slowest_bps, size_t servers);
 
   uint64_t ForTensor(uint64_t tensor_bytes) const;

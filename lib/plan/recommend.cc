@@ -4,8 +4,6 @@
 #include <functional>
 #include <limits>
 
-#include "lib/plan/shares.h"
-
 namespace addend {
 namespace {
 
@@ -40,7 +38,7 @@ double TimeWith(PlanInput input, const std::vector<double>& cpu, size_t k) {
   input.cpu_bps.assign(cpu.begin(), cpu.begin() + static_cast<std::ptrdiff_t>(k));
   const auto plan = MakePlan(input);
   if (!plan.ok()) return std::numeric_limits<double>::infinity();
-  return plan->t_opt_s.value_or(0);  // a machine alone: nothing travels
+  return plan->t_opt_encoded_s.value_or(0);  // a machine alone: nothing travels
 }
 
 }  // namespace
@@ -52,6 +50,7 @@ size_t RecommendedServers(const RecommendInput& input) {
   plan.gpu_bps = input.gpu_bps;
   plan.gpu_sums = input.gpu_sums;
   plan.bytes = 1;
+  plan.ratios = input.ratios;
   std::vector<double> cpu = Candidates(input, n);
   // Unknown bandwidths count as the slowest known bandwidth, which must not depend on k.
   double slowest = std::numeric_limits<double>::infinity();

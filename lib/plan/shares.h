@@ -8,6 +8,10 @@
 // With n GPU machines, M bytes and machine bandwidths B: a GPU machine with share x carries
 // M(1+(n-2)x) bytes each way, a CPU machine with share y carries n M y. The least time T under
 // which the shares sum to 1 is the plan's t_opt.
+//
+// Encoded payloads are c M bytes of contributions and r M bytes of results. A GPU machine then
+// sends M(c(1-x) + r(n-1)x) bytes and receives M(r(1-x) + c(n-1)x), a CPU machine receives c n M y
+// and sends r n M y. docs/architecture.md, "Shares and the shortest time", derives the shares.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +23,15 @@
 #include "absl/status/statusor.h"
 
 namespace addend {
+
+// Bytes on the wire for each raw byte of payload, above 0 and at most 1. Encodings that leave bytes
+// out without changing a bit of the result make them smaller than 1.
+struct WireRatios {
+  double contributions = 1;  // c
+  double results = 1;        // r
+
+  friend bool operator==(const WireRatios&, const WireRatios&) = default;
+};
 
 struct PlanInput {
   // Bandwidth of each machine's network, each direction. 0 means unknown: the machine counts as the
@@ -32,6 +45,7 @@ struct PlanInput {
   // The memory limit of each server as the most bytes of M that it can take, GPU machines first.
   // Empty: no limits. Infinity: no limit for that server.
   std::vector<double> limit_bytes;
+  WireRatios ratios;
 };
 
 // Input for equal machines, of which every GPU machine runs a colocated server.
@@ -42,17 +56,23 @@ enum class Floor {
   kNoNetwork,  // a single GPU machine sums for itself
   kAllLinks,  // every link that may take more is busy to the end: another or a faster machine helps
   kOneLink,   // the own M bytes of a GPU machine: no further summation server helps
+  // The same, if contributions and results have so different ratios that a machine without a share
+  // would carry more in its busier direction.
+  kOneShare,
 };
 
 struct Plan {
   std::vector<double> gpu_shares;  // fractions of M; all shares sum to 1
   std::vector<double> cpu_shares;
   Floor floor = Floor::kNoNetwork;
-  size_t floor_machine = 0;  // kOneLink: index of the GPU machine whose link is the floor
+  // kOneLink, kOneShare: index of the GPU machine whose link is the floor.
+  size_t floor_machine = 0;
 
-  // Absent without a meaning: with a single GPU machine (nothing to communicate), without any known
+  // Times of raw bytes, but for t_opt_encoded_s: a ring cannot send partial sums encoded. Absent
+  // without a meaning: with a single GPU machine (nothing to communicate), without any known
   // bandwidth, and for the parameter server without CPU machines.
-  std::optional<double> t_opt_s;
+  std::optional<double> t_opt_s;          // of raw bytes, with the shares that suit them
+  std::optional<double> t_opt_encoded_s;  // of the input's ratios, with the shares above
   std::optional<double>
       t_allreduce_s;  // a ring over the GPU machines, at the pace of the slowest link
   std::optional<double>

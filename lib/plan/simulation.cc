@@ -19,6 +19,12 @@ std::vector<double> SharesOf(const Plan& plan) {
   return shares;
 }
 
+// The bytes that a GPU machine which sums `summed` of `total` carries in its busier direction.
+double CarriedByGpuMachine(const WireRatios& ratios, double n, double total, double summed) {
+  const double c = ratios.contributions, r = ratios.results;
+  return std::max(c * total + (r * (n - 1) - c) * summed, r * total + (c * (n - 1) - r) * summed);
+}
+
 absl::StatusOr<std::vector<TensorAssignment>> AssignAll(std::span<const TensorSize> tensors,
                                                         const PartitionSize& partition_size,
                                                         AssignmentKind kind, const Plan& plan) {
@@ -63,19 +69,22 @@ absl::StatusOr<Simulation> SimulateRound(PlanInput machines, std::span<const Ten
   }
   if (!plan.t_opt_s || total == 0) return result;
   result.t_opt_s = *plan.t_opt_s;
+  result.t_opt_encoded_s = *plan.t_opt_encoded_s;
+  const double c = machines.ratios.contributions;
   double busiest = 0, first_row = 0;
   for (const double bytes : largest) first_row += bytes;
   for (size_t machine = 0; machine < bps.size(); ++machine) {
     const bool gpu = machine < machines.gpu_bps.size();
-    const double carried = gpu ? total + (n - 2) * summed[machine] : n * summed[machine];
+    const double carried = gpu ? CarriedByGpuMachine(machines.ratios, n, total, summed[machine])
+                               : std::max(c, machines.ratios.results) * n * summed[machine];
     busiest = std::max(busiest, carried * kBitsPerByte / bps[machine]);
     // A colocated server already has the contribution of its own node.
-    const double arriving = (gpu ? n - 1 : n) * largest[machine];
-    const double leaving = gpu ? first_row - largest[machine] : 0;
+    const double arriving = c * (gpu ? n - 1 : n) * largest[machine];
+    const double leaving = gpu ? c * (first_row - largest[machine]) : 0;
     result.fill_s = std::max({result.fill_s, arriving * kBitsPerByte / bps[machine],
                               leaving * kBitsPerByte / bps[machine]});
   }
-  result.imbalance = busiest / result.t_opt_s;
+  result.imbalance = busiest / result.t_opt_encoded_s;
   result.t_s = busiest + result.fill_s;
   return result;
 }

@@ -21,17 +21,19 @@ namespace addend {
 enum class AssignmentKind { kBalanced, kHash };
 
 struct Simulation {
-  double t_s = 0;      // time of a round; 0 with a single GPU machine that sums for itself
-  double t_opt_s = 0;  // t_opt of the plan
-  double fill_s = 0;   // the part of t_s in which the links fill up
-  // How long the busiest link carries partitions, divided by t_opt: 1 if shares are met exactly.
+  double t_s = 0;              // time of a round; 0 with a single GPU machine that sums for itself
+  double t_opt_s = 0;          // t_opt of the plan, of raw bytes
+  double t_opt_encoded_s = 0;  // the same, of the bytes on the wire
+  double fill_s = 0;           // the part of t_s in which the links fill up
+  // How long the busiest link carries partitions, divided by t_opt_encoded_s: 1 if shares are met
+  // exactly.
   double imbalance = 1;
   uint64_t partitions = 0;
 };
 
-// Simulates a round in which all `tensors` are pushed. `machines` are GPU machines with known
-// bandwidths, counted as TCP payload; its `bytes` are ignored. The errors are those of MakePlan,
-// Assign and AssignByHash.
+// Simulates a round in which all `tensors` are pushed. `machines` have known bandwidths, counted as
+// TCP payload, and the ratios of every partition; their `bytes` are ignored. The errors are those
+// of MakePlan, Assign and AssignByHash.
 absl::StatusOr<Simulation> SimulateRound(PlanInput machines, std::span<const TensorSize> tensors,
                                          const PartitionSize& partition_size, AssignmentKind kind);
 

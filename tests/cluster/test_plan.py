@@ -51,6 +51,28 @@ def test_equations_for_eight_nodes(k):
         assert numbers["speedup_vs_ps"] == pytest.approx(t_ps / t_opt, rel=1e-9)
 
 
+@pytest.mark.parametrize("k", range(9))
+def test_equations_for_eight_nodes_with_encoded_payloads(k):
+    n, contributions, results = 8, 0.5, 0.9
+    arguments = (f"--gpu-nodes={n}", f"--cpu-nodes={k}", "--bytes=1GB", "--bandwidth=10Gbps")
+    raw = plan(*arguments)
+    assert raw["t_opt_encoded_s"] == raw["t_opt_s"] and raw["contribution_ratio"] == raw["result_ratio"] == 1
+    numbers = plan(*arguments, f"--contribution-ratio={contributions}", f"--result-ratio={results}")
+    whole = n * n + k * (contributions / results * (n - 1) - 1)
+    assert numbers["t_opt_encoded_s"] == pytest.approx((contributions + results) * n * (n - 1) / whole * 0.8, rel=1e-9)
+    assert numbers["share_gpu"] == pytest.approx((n - k) / whole, abs=1e-9)
+    assert (numbers["contribution_ratio"], numbers["result_ratio"]) == (contributions, results)
+    same = ("n", "k", "t_opt_s", "t_allreduce_s", "t_ps_s", "speedup_vs_allreduce", "speedup_vs_ps")
+    assert all(numbers[key] == raw[key] for key in same)
+
+
+@pytest.mark.parametrize("flag", ["--contribution-ratio=0", "--contribution-ratio=1.5", "--result-ratio=nan", "--result-ratio=half"])
+def test_a_wrong_ratio_is_refused_with_a_sentence(flag):
+    result = run_binary("addendctl", "plan", "--gpu-nodes=2", "--bytes=1GB", flag)
+    assert result.returncode == 64
+    assert result.stderr.count("\n") == 1 and flag.split("=")[0] in result.stderr
+
+
 def test_more_cpu_machines_than_gpu_machines_are_a_parameter_server():
     numbers = plan("--gpu-nodes=2", "--cpu-nodes=5", "--bytes=1GB", "--bandwidth=8Gbps")
     assert numbers["share_gpu"] == 0 and numbers["share_cpu"] == pytest.approx(0.2)

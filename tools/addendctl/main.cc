@@ -47,6 +47,8 @@ constexpr char kHelp[] =
   addendctl plan --gpu-nodes=8 --cpu-nodes=4 --bytes=1GB --bandwidth=25Gbps
       What CPU machines would bring, without a cluster. With --bandwidths, one per machine. With --model=bert-large
       instead of --bytes: how long a round of that model's tensors takes, and whether more CPU machines would help.
+      With --contribution-ratio and --result-ratio, payloads take fewer bytes on the wire: the shares are theirs, and
+      a further line has their shortest time. All other times stay those of raw bytes.
   addendctl status [--scheduler=HOST:PORT] [--job=NAME]
       The scheduler, the summation servers with their traffic, the jobs with their plan.
   addendctl jobs | addendctl nodes
@@ -83,10 +85,11 @@ constexpr char kHelp[] =
 
 --json prints one line of JSON instead. Names end with their unit (_s, _bytes, _bps); shares are fractions of all
 tensors' bytes; null has no meaning or is not known.
-  plan    {n, k, share_cpu, share_gpu, t_opt_s, t_allreduce_s, t_ps_s, speedup_vs_allreduce, speedup_vs_ps}; share_cpu
+  plan    {n, k, share_cpu, share_gpu, t_opt_s, t_allreduce_s, t_ps_s, speedup_vs_allreduce, speedup_vs_ps,
+          contribution_ratio, result_ratio, t_opt_encoded_s (of payloads with these ratios)}; share_cpu
           is Eq. 1's also for k = 0; with --bandwidths, shares [GPU machines, CPU machines] instead of the two; and
           where bandwidths are known, simulation {model (null: one tensor of --bytes), tensors, bytes, partition_bytes, partitions, balanced {t_s, t_opt_s, fill_s, imbalance
-          (of the busiest link)}, hash (the paper's assignment; as balanced), further [{cpu_nodes, t_s}]}
+          (of the busiest link), t_opt_encoded_s}, hash (the paper's assignment; as balanced), further [{cpu_nodes, t_s}]}
   status  {version, uptime_s, store, servers [{server_id, incarnation, hostname, control_address, endpoints, shards,
           bandwidth_bps, memory_limit_bytes, memory_used_bytes, colocated, job, node_rank, last_seen_s, activity,
           draining, speed (the part of its bandwidth that the plan counts on), shares [{job, share, assigned}], traffic_share, traffic}], jobs (as below),
@@ -94,7 +97,9 @@ tensors' bytes; null has no meaning or is not known.
           fast as they can get), events [{number, unix_s, kind, job, text}] (the last 200, oldest first)}
   jobs    [{name, job_id, generation, state (forming, ready or failed), reason, settings, plan_version, tensors,
           tensor_bytes, uptime_s, t_opt_s, efficiency (the shortest time possible for the last 20 rounds / the time they
-          took), round_s (their mean), first_nonfinite (the first NaN or infinity, in a sentence), shares [{server_id, share, assigned}], nodes (as below, without job)}]
+          took), contribution_ratio, result_ratio (bytes on the wire for each raw byte with which the job is planned),
+          t_opt_encoded_s, efficiency_encoded (as t_opt_s and efficiency, for these ratios; null until they are measured),
+          round_s (their mean), first_nonfinite (the first NaN or infinity, in a sentence), shares [{server_id, share, assigned}], nodes (as below, without job)}]
   nodes   [{job, node_rank, connected, hostname, control_address, incarnation, bandwidth_bps, last_seen_s, activity,
           links (by transport, and why not RDMA), rounds {rounds, seconds, optimal_s, recent_s, recent_optimal_s (of
           the last 20)}, traffic}]
@@ -126,14 +131,16 @@ Exit status: 0, 1 if doctor finds a problem, 64 for a wrong command, flag or fil
 answer.)";
 
 absl::StatusOr<std::string> Plan() {
-  return AnswerPlan({.gpu_nodes = absl::GetFlag(FLAGS_gpu_nodes),
-                     .cpu_nodes = absl::GetFlag(FLAGS_cpu_nodes),
-                     .bytes = absl::GetFlag(FLAGS_bytes).bytes,
-                     .bandwidth_bps = absl::GetFlag(FLAGS_bandwidth).bits_per_second,
-                     .bandwidths = absl::GetFlag(FLAGS_bandwidths),
-                     .model = absl::GetFlag(FLAGS_model),
-                     .partition_bytes = absl::GetFlag(FLAGS_partition_bytes).bytes,
-                     .json = absl::GetFlag(FLAGS_json)});
+  return AnswerPlan(
+      {.gpu_nodes = absl::GetFlag(FLAGS_gpu_nodes),
+       .cpu_nodes = absl::GetFlag(FLAGS_cpu_nodes),
+       .bytes = absl::GetFlag(FLAGS_bytes).bytes,
+       .bandwidth_bps = absl::GetFlag(FLAGS_bandwidth).bits_per_second,
+       .bandwidths = absl::GetFlag(FLAGS_bandwidths),
+       .model = absl::GetFlag(FLAGS_model),
+       .partition_bytes = absl::GetFlag(FLAGS_partition_bytes).bytes,
+       .ratios = {absl::GetFlag(FLAGS_contribution_ratio), absl::GetFlag(FLAGS_result_ratio)},
+       .json = absl::GetFlag(FLAGS_json)});
 }
 
 absl::StatusOr<v1::GetStatusResponse> AskScheduler(const std::string& scheduler) {

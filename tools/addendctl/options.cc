@@ -30,6 +30,10 @@ ABSL_FLAG(addend::Bandwidth, bandwidth, addend::Bandwidth{},
           "Bandwidth of every machine, each direction, such as 100Gbps; 0: unknown (plan).");
 ABSL_FLAG(std::string, bandwidths, "",
           "Bandwidth of each machine, GPU machines first: 10Gbps,25Gbps,...; 0: unknown (plan).");
+ABSL_FLAG(double, contribution_ratio, 1,
+          "Bytes of contributions on the wire for each raw byte, above 0 and at most 1 (plan).");
+ABSL_FLAG(double, result_ratio, 1,
+          "Bytes of results on the wire for each raw byte, above 0 and at most 1 (plan).");
 ABSL_FLAG(std::string, topology, "",
           "Another machine's topology, as --export or lstopo of hwloc 2 wrote it, FILE.xml "
           "(topology).");

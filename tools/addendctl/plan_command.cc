@@ -25,6 +25,13 @@ constexpr uint32_t kMaxMachines = 1'000'000;
 // A tensor of more partitions is not simulated: its round takes nearly t_opt.
 constexpr uint64_t kMaxSimulated = 1'000'000;
 
+absl::Status CheckRatio(const char* flag, double ratio) {
+  if (ratio > 0 && ratio <= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s is the number of bytes on the wire for each raw byte, above 0 and at most 1, not %g",
+      flag, ratio));
+}
+
 absl::Status Check(const PlanQuestion& question) {
   if (question.gpu_nodes == 0) {
     return absl::InvalidArgumentError(
@@ -39,7 +46,8 @@ absl::Status Check(const PlanQuestion& question) {
         "plan needs either --bytes=SIZE, the size of all gradients together, such as 1GB, or "
         "--model=NAME");
   }
-  return absl::OkStatus();
+  ADDEND_RETURN_IF_ERROR(CheckRatio("--contribution-ratio", question.ratios.contributions));
+  return CheckRatio("--result-ratio", question.ratios.results);
 }
 
 absl::Status ReadBandwidths(const PlanQuestion& question, PlanInput* input) {
@@ -66,12 +74,15 @@ absl::Status ReadBandwidths(const PlanQuestion& question, PlanInput* input) {
   return absl::OkStatus();
 }
 
-// Returns a CPU machine's share by Eq. 1. Without CPU machines the value is the share that the
-// first CPU machine would get.
+// Returns a CPU machine's share by Eq. 1, or its form for encoded payloads. Without CPU machines
+// the value is the share that the first CPU machine would get.
 double CpuShare(const PlanQuestion& question, const Plan& plan) {
   if (!plan.cpu_shares.empty()) return plan.cpu_shares.front();
   const double n = question.gpu_nodes;
-  return 2 * (n - 1) / (n * n);
+  const auto [smaller, larger] =
+      std::minmax(question.ratios.contributions, question.ratios.results);
+  if (smaller * (n - 1) < larger) return 0;
+  return (1 + smaller / larger) * (n - 1) / (n * n);
 }
 
 Json OrNull(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
@@ -94,6 +105,9 @@ std::string ToJson(const PlanQuestion& question, const Plan& plan,
   json["t_ps_s"] = OrNull(plan.t_ps_s);
   json["speedup_vs_allreduce"] = OrNull(plan.speedup_vs_allreduce);
   json["speedup_vs_ps"] = OrNull(plan.speedup_vs_ps);
+  json["contribution_ratio"] = question.ratios.contributions;
+  json["result_ratio"] = question.ratios.results;
+  json["t_opt_encoded_s"] = OrNull(plan.t_opt_encoded_s);
   if (rounds) json["simulation"] = ToJson(*rounds);
   return json.dump() + "\n";
 }
@@ -123,10 +137,13 @@ std::string ShareLines(const PlanQuestion& question, const PlanInput& input, con
   return table.ToString() + "\n";
 }
 
-std::string TimeLines(const Plan& plan) {
+std::string TimeLines(const PlanQuestion& question, const Plan& plan) {
   if (!plan.t_opt_s.has_value()) return "";
   Table table({"", "TIME PER STEP", "ADDEND IS FASTER BY"});
   table.Add({"Addend, optimal", FormatSeconds(*plan.t_opt_s), ""});
+  if (question.ratios != WireRatios()) {
+    table.Add({"Addend, optimal, encoded", FormatSeconds(*plan.t_opt_encoded_s), ""});
+  }
   const auto add = [&table](const char* name, const std::optional<double>& time,
                             const std::optional<double>& speedup) {
     if (!time.has_value()) return;
@@ -141,7 +158,7 @@ std::string ToText(const PlanQuestion& question, const PlanInput& input, const P
                    const std::optional<ModelRounds>& rounds) {
   return absl::StrFormat("%s, %s, %s of gradients per step\n", Machines(question.gpu_nodes, "GPU"),
                          Machines(question.cpu_nodes, "CPU"), FormatSize(input.bytes)) +
-         ShareLines(question, input, plan) + TimeLines(plan) + ExplainFloor(plan) + "\n" +
+         ShareLines(question, input, plan) + TimeLines(question, plan) + ExplainFloor(plan) + "\n" +
          (rounds ? ToText(*rounds) : "");
 }
 
@@ -175,6 +192,7 @@ absl::StatusOr<std::string> AnswerPlan(const PlanQuestion& question) {
   PlanInput input = HomogeneousInput(question.gpu_nodes, question.cpu_nodes,
                                      static_cast<double>(bytes), question.bandwidth_bps);
   if (!question.bandwidths.empty()) ADDEND_RETURN_IF_ERROR(ReadBandwidths(question, &input));
+  input.ratios = question.ratios;
   ADDEND_ASSIGN_OR_RETURN(const Plan plan, MakePlan(input));
   ADDEND_ASSIGN_OR_RETURN(const auto rounds, Simulate(question, input, plan));
   return question.json ? ToJson(question, plan, rounds) : ToText(question, input, plan, rounds);

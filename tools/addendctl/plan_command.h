@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "lib/plan/shares.h"
 
 namespace addend {
 
@@ -18,6 +19,7 @@ struct PlanQuestion {
   // With a model `bytes` is 0: the model's tensors give the bytes.
   std::string model = {};
   uint64_t partition_bytes = 0;  // with a model; 0: auto
+  WireRatios ratios = {};
   bool json = false;
 };
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "lib/base/failure.h"
@@ -102,6 +103,49 @@ TEST(PlanCommandTest, BandwidthsGiveOneShareEach) {
   ASSERT_EQ(json["shares"].size(), 3u);
   EXPECT_FALSE(json.contains("share_cpu"));
   EXPECT_NEAR(json["t_opt_s"], 0.8, 1e-9);
+}
+
+TEST(PlanCommandTest, RatiosAddATimeAndChangeTheShares) {
+  PlanQuestion question = Homogeneous(8, 4);
+  const auto raw = Ask(question);
+  EXPECT_EQ(raw["contribution_ratio"], 1.0);
+  EXPECT_EQ(raw["result_ratio"], 1.0);
+  EXPECT_EQ(raw["t_opt_encoded_s"], raw["t_opt_s"]);
+  question.ratios = {0.5, 1};
+  const auto json = Ask(question);
+  EXPECT_EQ(json["contribution_ratio"], 0.5);
+  EXPECT_NEAR(json["t_opt_encoded_s"], 1.5 * 56 / 74 * 0.08, 1e-9);
+  EXPECT_NEAR(json["share_gpu"], 4.0 / 74, 1e-9);
+  EXPECT_NEAR(json["share_cpu"], 1.5 * 7 / 74, 1e-9);
+  for (const char* name :
+       {"t_opt_s", "t_allreduce_s", "t_ps_s", "speedup_vs_allreduce", "speedup_vs_ps"}) {
+    EXPECT_EQ(json[name], raw[name]) << name;
+  }
+  const auto& simulated = json["simulation"]["balanced"];
+  EXPECT_EQ(simulated["t_opt_encoded_s"], json["t_opt_encoded_s"]);
+  EXPECT_LT(simulated["t_s"], json["t_opt_s"]);
+  EXPECT_THAT(AnswerPlan(question).value(), HasSubstr("Addend, optimal, encoded"));
+}
+
+TEST(PlanCommandTest, WithoutCpuMachinesTheShareOfOneIsShown) {
+  PlanQuestion question = Homogeneous(8, 0);
+  question.ratios = {0.5, 1};
+  EXPECT_NEAR(Ask(question)["share_cpu"], 1.5 * 7 / 64, 1e-9);
+  question.ratios = {0.1, 1};
+  EXPECT_EQ(Ask(question)["share_cpu"], 0.0) << "CPU machines do not help";
+}
+
+TEST(PlanCommandTest, RatiosOutsideTheirRangeAreRefused) {
+  PlanQuestion question = Homogeneous(8, 4);
+  question.ratios.contributions = 0;
+  EXPECT_EQ(
+      Refusal(question),
+      "--contribution-ratio is the number of bytes on the wire for each raw byte, above 0 and "
+      "at most 1, not 0");
+  question.ratios = {1, 1.5};
+  EXPECT_THAT(Refusal(question), HasSubstr("--result-ratio is the number of bytes"));
+  question.ratios = {1, std::nan("")};
+  EXPECT_THAT(Refusal(question), HasSubstr("at most 1, not nan"));
 }
 
 TEST(PlanCommandTest, SaysWhatIsMissing) {

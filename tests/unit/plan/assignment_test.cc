@@ -100,8 +100,9 @@ TEST(AssignmentTest, PartitionsForEveryServerTakeAFewMillisecondsOfASlowLink) {
   };
   EXPECT_EQ(least(0, 6), 128u << 10) << "unknown";
   EXPECT_EQ(least(25e9, 12), 128u << 10);
-  EXPECT_EQ(least(400e6, 6), 64u << 10);
-  EXPECT_EQ(least(400e6, 16), 32u << 10);
+  EXPECT_EQ(least(400e6, 6), 32u << 10);
+  EXPECT_EQ(least(400e6, 16), 16u << 10);
+  EXPECT_EQ(least(100e9, 1536), 64u << 10);
   EXPECT_EQ(least(25e9, 1536), 16u << 10);
   EXPECT_EQ(least(1e6, 6), 16u << 10) << "none is smaller";
 }
@@ -116,7 +117,7 @@ TEST(AssignmentTest, LargeTensorsHaveLargerPartitionsOnFastLinks) {
   EXPECT_EQ(PartitionSize::Auto(0, 8).ForTensor(64'000'000), 256u << 10) << "24 for each server";
   EXPECT_EQ(PartitionSize::Auto(10e9, 4).ForTensor(64 << 20), 256u << 10) << "1 ms";
   EXPECT_EQ(PartitionSize::Auto(10e9, 16).ForTensor(64 << 20), 128u << 10);
-  EXPECT_EQ(PartitionSize::Auto(400e6, 6).ForTensor(64 << 20), 64u << 10);
+  EXPECT_EQ(PartitionSize::Auto(400e6, 6).ForTensor(64 << 20), 32u << 10);
   EXPECT_EQ(PartitionSize(1000).ForTensor(64 << 20), 1000u) << "as given";
   EXPECT_EQ(PartitionSize::Auto(0, 1).ForTensor(8 << 20), 256u << 10) << "24 for one server";
   EXPECT_EQ(PartitionSize::Auto(0, 0).ForTensor(8 << 20), 256u << 10) << "before any is there";

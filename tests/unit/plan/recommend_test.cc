@@ -70,6 +70,14 @@ TEST(RecommendTest, WithoutColocatedServersAtLeastOneCpuServerIsNeeded) {
   EXPECT_EQ(Recommend({kGbps, kGbps}, {2 * kGbps}, {false, false}), 1u);
 }
 
+// Results are ten times as large as contributions: machines that sum all alike receive least.
+TEST(RecommendTest, VeryDifferentRatiosNeedNoCpuServers) {
+  RecommendInput input{.gpu_bps = std::vector<double>(8, kGbps), .ratios = {0.5, 1}};
+  EXPECT_EQ(RecommendedServers(input), 8u);
+  input.ratios = {0.1, 1};
+  EXPECT_EQ(RecommendedServers(input), 0u);
+}
+
 TEST(RecommendTest, ThousandsOfMachinesAreQuick) {
   EXPECT_GT(Recommend(std::vector<double>(10'000, kGbps)), 9'000u);
 }

@@ -63,6 +63,23 @@ TEST(SimulationTest, HashingIsBalancedOnAverageOnly) {
   EXPECT_GT(hashed.imbalance, balanced.imbalance);
 }
 
+TEST(SimulationTest, EncodedPartitionsApproachTheEncodedOptimum) {
+  for (size_t k = 0; k <= 4; ++k) {
+    PlanInput machines = HomogeneousInput(4, k, 0, kBps);
+    const Simulation raw =
+        SimulateRound(machines, OneTensor(64'000'000), 4096, AssignmentKind::kBalanced).value();
+    EXPECT_EQ(raw.t_opt_encoded_s, raw.t_opt_s);
+    machines.ratios = {0.5, 0.8};
+    const Simulation encoded =
+        SimulateRound(machines, OneTensor(64'000'000), 4096, AssignmentKind::kBalanced).value();
+    EXPECT_EQ(encoded.t_opt_s, raw.t_opt_s);
+    EXPECT_LT(encoded.t_opt_encoded_s, 0.81 * raw.t_opt_s);
+    EXPECT_NEAR(encoded.imbalance, 1, 0.002) << "k = " << k;
+    EXPECT_LT(encoded.t_s / encoded.t_opt_encoded_s, 1.003);
+    EXPECT_NEAR(encoded.fill_s, raw.fill_s / 2, 1e-12) << "the links fill with contributions";
+  }
+}
+
 TEST(SimulationTest, OneMachineByItselfHasNothingToSend) {
   EXPECT_EQ(Simulate(1, 0, OneTensor(1'000'000), kPartition).t_s, 0);
   EXPECT_EQ(Simulate(4, 2, {}, kPartition).t_s, 0) << "nor has one without tensors";
