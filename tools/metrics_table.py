@@ -23,6 +23,7 @@ Label sets are bounded by the sizes of jobs and cluster; no metric carries a ten
 
 The two that decide: `addend_round_seconds` beside `addend_optimal_seconds_total`. The efficiency over a window is
 `sum(rate(addend_optimal_seconds_total[5m])) / sum(rate(addend_round_seconds_sum[5m]))`, and `addend_efficiency_ratio` that of the last 20 rounds.
+Both are against the shortest time of raw bytes. For the bytes that payloads take on the wire, multiply by `addend_job_optimal_encoded_seconds / addend_job_optimal_seconds`.
 """
 PARTS = [("Agents", "agent"), ("Summation servers, and the colocated ones in agents", "summation"), ("Schedulers", "scheduler"),
          ("Every service", "all")]

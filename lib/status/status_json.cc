@@ -107,6 +107,23 @@ Json Settings(const v1::JobSettings& settings) {
           {"deterministic_intranode", settings.deterministic_intranode()}};
 }
 
+// A scheduler of an earlier version tells no ratio: it plans for raw payloads.
+double RatioOrRaw(double ratio) { return ratio > 0 ? ratio : 1; }
+
+// The shortest possible time of the last 20 rounds of every node for raw bytes, divided by their
+// actual time. Encoded rounds may take less.
+std::optional<double> RawOptimumOverTime(const v1::JobStatus& job) {
+  double seconds = 0;
+  double optimal_s = 0;
+  for (const auto& node : job.nodes()) {
+    if (node.rounds().recent_optimal_s() <= 0) continue;
+    seconds += node.rounds().recent_s();
+    optimal_s += node.rounds().recent_optimal_s();
+  }
+  if (seconds <= 0) return std::nullopt;
+  return optimal_s / seconds;
+}
+
 Json ToJson(const v1::JobStatus& job) {
   Json json = {{"name", job.name()},
                {"job_id", job.job_id()},
@@ -121,6 +138,11 @@ Json ToJson(const v1::JobStatus& job) {
   json["t_opt_s"] = job.t_opt_s() > 0 ? Json(job.t_opt_s()) : Json(nullptr);
   const std::optional<double> efficiency = EfficiencyOf(job);
   json["efficiency"] = efficiency ? Json(*efficiency) : Json(nullptr);
+  json["contribution_ratio"] = RatioOrRaw(job.contribution_ratio());
+  json["result_ratio"] = RatioOrRaw(job.result_ratio());
+  json["t_opt_encoded_s"] = job.t_opt_encoded_s() > 0 ? Json(job.t_opt_encoded_s()) : Json(nullptr);
+  const std::optional<double> encoded = EncodedEfficiencyOf(job);
+  json["efficiency_encoded"] = encoded ? Json(*encoded) : Json(nullptr);
   const std::optional<double> round_s = RoundSeconds(job);
   json["round_s"] = round_s ? Json(*round_s) : Json(nullptr);
   json["first_nonfinite"] =
@@ -196,15 +218,15 @@ std::string StandbyJson(std::string_view version, std::string_view leader, doubl
 }
 
 std::optional<double> EfficiencyOf(const v1::JobStatus& job) {
-  double seconds = 0;
-  double optimal_s = 0;
-  for (const auto& node : job.nodes()) {
-    if (node.rounds().recent_optimal_s() <= 0) continue;
-    seconds += node.rounds().recent_s();
-    optimal_s += node.rounds().recent_optimal_s();
-  }
-  if (seconds <= 0) return std::nullopt;
-  return std::min(optimal_s / seconds, 1.0);
+  const std::optional<double> quotient = RawOptimumOverTime(job);
+  if (!quotient) return std::nullopt;
+  return std::min(*quotient, 1.0);
+}
+
+std::optional<double> EncodedEfficiencyOf(const v1::JobStatus& job) {
+  const std::optional<double> quotient = RawOptimumOverTime(job);
+  if (!quotient || job.t_opt_s() <= 0 || job.t_opt_encoded_s() <= 0) return std::nullopt;
+  return std::min(*quotient * job.t_opt_encoded_s() / job.t_opt_s(), 1.0);
 }
 
 std::optional<double> RoundSeconds(const v1::JobStatus& job) {

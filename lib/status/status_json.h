@@ -26,6 +26,9 @@ std::string StandbyJson(std::string_view version, std::string_view leader, doubl
 // The shortest possible time of the last 20 rounds of every node, divided by their actual time; at
 // most 1. nullopt before the first round, and if no bandwidth is known.
 std::optional<double> EfficiencyOf(const v1::JobStatus& job);
+// The same, with the shortest possible time for the bytes on the wire; nullopt until these are
+// measured, too.
+std::optional<double> EncodedEfficiencyOf(const v1::JobStatus& job);
 // The mean time of the last 20 rounds of every node; nullopt before the first round.
 std::optional<double> RoundSeconds(const v1::JobStatus& job);
 

@@ -64,6 +64,7 @@ absl::StatusOr<Participants> Declarations::Check(NodeId node,
                                                  const v1::TensorDescriptor& descriptor,
                                                  const PartitionSize& size) const {
   ADDEND_RETURN_IF_ERROR(CheckDescriptor(descriptor, size));
+  if (IsLossy(descriptor)) job_.current.lossy = true;
   ADDEND_ASSIGN_OR_RETURN(Participants participants, job_.ParticipantsOf(descriptor));
   if (!job_.IsAmong(node, participants) || participants.bits() != descriptor.participants()) {
     return absl::InvalidArgumentError(

@@ -10,11 +10,12 @@ namespace addend {
 
 // The cause of a plan.
 enum class PlanReason : uint8_t {
-  kDeclare,  // tensors were declared
-  kJoin,     // servers joined
-  kDrain,    // servers are being drained
-  kLoss,     // servers were lost
-  kPace,     // servers became slower or faster
+  kDeclare,   // tensors were declared
+  kJoin,      // servers joined
+  kDrain,     // servers are being drained
+  kLoss,      // servers were lost
+  kPace,      // servers became slower or faster
+  kEncoding,  // payloads take another number of bytes on the wire
 };
 
 struct MembersLost {

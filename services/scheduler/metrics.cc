@@ -39,6 +39,44 @@ double Of(const MembershipSummary& summary, v1::JobState state) {
 
 }  // namespace
 
+JobMetrics::JobMetrics(prometheus::Registry* registry)
+    : optimal_(registry, "addend_job_optimal_seconds",
+               "The shortest time possible to sum all tensors of the job once, on the servers "
+               "that are there; absent while no bandwidth is known."),
+      optimal_encoded_(
+          registry, "addend_job_optimal_encoded_seconds",
+          "The shortest time possible to sum all tensors of the job once, with the bytes that its "
+          "payloads take on the wire; that of raw bytes until these are measured."),
+      ratios_(registry, "addend_job_wire_ratio",
+              "Bytes on the wire for each raw byte of payload with which the job is planned, "
+              "by payload (contribution, result); 1 until they are measured."),
+      bytes_(registry, "addend_job_tensor_bytes", "Bytes of all planned tensors of the job."),
+      nodes_(registry, "addend_job_nodes", "Nodes of the job by state."),
+      versions_(registry, "addend_job_plan_version", "The job's plan version.") {}
+
+void JobMetrics::Update(const std::vector<JobSummary>& jobs) {
+  LabelledGauges::Values optimal, encoded, ratios, bytes, nodes, versions;
+  for (const JobSummary& job : jobs) {
+    const MetricLabels label = {{"job_name", job.name}};
+    if (job.t_opt_s > 0) optimal[label] = job.t_opt_s;
+    if (job.t_opt_encoded_s > 0) encoded[label] = job.t_opt_encoded_s;
+    ratios[{{"job_name", job.name}, {"payload", "contribution"}}] = job.ratios.contributions;
+    ratios[{{"job_name", job.name}, {"payload", "result"}}] = job.ratios.results;
+    bytes[label] = static_cast<double>(job.tensor_bytes);
+    versions[label] = static_cast<double>(job.plan_version);
+    nodes[{{"job_name", job.name}, {"state", "connected"}}] =
+        static_cast<double>(job.nodes_connected);
+    nodes[{{"job_name", job.name}, {"state", "expected"}}] =
+        static_cast<double>(job.nodes_expected);
+  }
+  optimal_.Set(optimal);
+  optimal_encoded_.Set(encoded);
+  ratios_.Set(ratios);
+  bytes_.Set(bytes);
+  nodes_.Set(nodes);
+  versions_.Set(versions);
+}
+
 SchedulerMetrics::SchedulerMetrics(prometheus::Registry* registry)
     : cpu_servers_(Members(registry, "cpu_server")),
       colocated_servers_(Members(registry, "colocated_server")),
@@ -66,12 +104,7 @@ SchedulerMetrics::SchedulerMetrics(prometheus::Registry* registry)
       recommended_(AddGauge(registry, "addend_recommended_servers",
                             "CPU servers with which the jobs of now would be as fast as they can "
                             "get, within 1 %.")),
-      job_optimal_(registry, "addend_job_optimal_seconds",
-                   "The shortest time possible to sum all tensors of the job once, on the servers "
-                   "that are there; absent while no bandwidth is known."),
-      job_bytes_(registry, "addend_job_tensor_bytes", "Bytes of all planned tensors of the job."),
-      job_nodes_(registry, "addend_job_nodes", "Nodes of the job by state."),
-      job_versions_(registry, "addend_job_plan_version", "The job's plan version."),
+      jobs_(registry),
       speeds_(registry, "addend_server_speed_ratio",
               "Lowest fraction of a CPU server's bandwidth that any job plans with: below 1 after "
               "rounds of that job waited for the server."),
@@ -82,7 +115,8 @@ SchedulerMetrics::SchedulerMetrics(prometheus::Registry* registry)
                      {PlanReason::kJoin, ChangesFor(registry, "join")},
                      {PlanReason::kDrain, ChangesFor(registry, "drain")},
                      {PlanReason::kLoss, ChangesFor(registry, "loss")},
-                     {PlanReason::kPace, ChangesFor(registry, "pace")}}),
+                     {PlanReason::kPace, ChangesFor(registry, "pace")},
+                     {PlanReason::kEncoding, ChangesFor(registry, "encoding")}}),
       events_(prometheus::BuildCounter()
                   .Name("addend_events_total")
                   .Help("Events, as addendctl status --json shows the last of, by kind.")
@@ -100,26 +134,12 @@ void SchedulerMetrics::Update(const MembershipSummary& summary, size_t streams) 
   imbalance_.Set(summary.imbalance);
   streams_.Set(static_cast<double>(streams));
   recommended_.Set(static_cast<double>(summary.recommended_servers));
-  UpdateJobs(summary);
+  jobs_.Update(summary.by_job);
+  UpdateSpeeds(summary);
   UpdateCounters(summary);
 }
 
-void SchedulerMetrics::UpdateJobs(const MembershipSummary& summary) {
-  LabelledGauges::Values optimal, bytes, nodes, versions;
-  for (const JobSummary& job : summary.by_job) {
-    const MetricLabels label = {{"job_name", job.name}};
-    if (job.t_opt_s > 0) optimal[label] = job.t_opt_s;
-    bytes[label] = static_cast<double>(job.tensor_bytes);
-    versions[label] = static_cast<double>(job.plan_version);
-    nodes[{{"job_name", job.name}, {"state", "connected"}}] =
-        static_cast<double>(job.nodes_connected);
-    nodes[{{"job_name", job.name}, {"state", "expected"}}] =
-        static_cast<double>(job.nodes_expected);
-  }
-  job_optimal_.Set(optimal);
-  job_bytes_.Set(bytes);
-  job_nodes_.Set(nodes);
-  job_versions_.Set(versions);
+void SchedulerMetrics::UpdateSpeeds(const MembershipSummary& summary) {
   LabelledGauges::Values speeds;
   for (const ServerSpeed& server : summary.cpu_speeds) {
     const std::string number = absl::StrFormat("%d", server.id.value());

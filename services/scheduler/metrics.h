@@ -8,12 +8,29 @@
 #include <prometheus/registry.h>
 
 #include <map>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "lib/telemetry/labelled_gauges.h"
 #include "services/scheduler/membership.h"
 
 namespace addend {
+
+// The gauges of each job. The registry must outlive them.
+class JobMetrics {
+ public:
+  explicit JobMetrics(prometheus::Registry* registry);
+
+  void Update(const std::vector<JobSummary>& jobs);
+
+ private:
+  LabelledGauges optimal_;
+  LabelledGauges optimal_encoded_;
+  LabelledGauges ratios_;
+  LabelledGauges bytes_;
+  LabelledGauges nodes_;
+  LabelledGauges versions_;
+};
 
 // Made once; the registry must outlive it. From any thread.
 class SchedulerMetrics {
@@ -26,7 +43,7 @@ class SchedulerMetrics {
   void Stored(absl::Duration duration);
 
  private:
-  void UpdateJobs(const MembershipSummary& summary);
+  void UpdateSpeeds(const MembershipSummary& summary);
   void UpdateCounters(const MembershipSummary& summary);
 
   prometheus::Gauge& cpu_servers_;
@@ -44,10 +61,7 @@ class SchedulerMetrics {
   prometheus::Histogram& planning_;
   prometheus::Histogram& storing_;
   prometheus::Gauge& recommended_;
-  LabelledGauges job_optimal_;
-  LabelledGauges job_bytes_;
-  LabelledGauges job_nodes_;
-  LabelledGauges job_versions_;
+  JobMetrics jobs_;
   LabelledGauges speeds_;
   prometheus::Counter& lost_cpu_servers_;
   prometheus::Counter& lost_colocated_servers_;

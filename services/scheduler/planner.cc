@@ -11,9 +11,9 @@
 #include "lib/base/participants.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/units.h"
+#include "lib/base/wire_format.h"
 #include "lib/plan/rebalance.h"
 #include "lib/plan/recommend.h"
-#include "lib/plan/shares.h"
 #include "lib/summation/table_bytes.h"
 #include "lib/wire/frame.h"
 
@@ -89,6 +89,7 @@ absl::StatusOr<Targets> TargetShares(const PlannerJob& job, double bytes) {
   const double fallback = known ? slowest : 1;
   PlanInput input;
   input.bytes = bytes;
+  input.ratios = job.ratios;
   for (const double bps : job.node_bps) input.gpu_bps.push_back(bps > 0 ? bps : fallback);
   input.gpu_sums.assign(job.node_bps.size(), false);
   for (const PlannerServer& server : job.servers) {
@@ -101,7 +102,10 @@ absl::StatusOr<Targets> TargetShares(const PlannerJob& job, double bytes) {
   }
   ADDEND_ASSIGN_OR_RETURN(const Plan plan, MakePlan(input));
   Targets targets;
-  if (known) targets.t_opt_s = plan.t_opt_s;
+  if (known) {
+    targets.t_opt_s = plan.t_opt_s;
+    targets.t_opt_encoded_s = plan.t_opt_encoded_s;
+  }
   size_t cpu = 0;
   for (const PlannerServer& server : job.servers) {
     targets.shares.push_back(server.node ? plan.gpu_shares[server.node->value()]
@@ -113,6 +117,7 @@ absl::StatusOr<Targets> TargetShares(const PlannerJob& job, double bytes) {
 uint64_t RecommendServers(const PlannerJob& job) {
   RecommendInput input;
   input.gpu_bps = job.node_bps;
+  input.ratios = job.ratios;
   input.gpu_sums.assign(job.node_bps.size(), false);
   for (const PlannerServer& server : job.servers) {
     if (server.node) {
@@ -242,11 +247,11 @@ absl::Status CheckDescriptor(const v1::TensorDescriptor& tensor,
   if (!v1::DType_IsValid(tensor.dtype()) || !v1::ReduceOp_IsValid(tensor.op())) {
     return refuse("its element type or operation is unknown to this version");
   }
-  if (!tensor.reduction_tree().empty() && tensor.reduction_tree() != "flat") {
-    return refuse(
-        absl::StrFormat("the reduction tree '%s' is unknown to this version, which has "
-                        "'flat' only",
-                        tensor.reduction_tree()));
+  const auto wire = WireFormatOfNumerics(tensor.reduction_tree());
+  if (!wire ||
+      (wire->lossy() && !MayBeLossy(DTypeOf(tensor), static_cast<ReduceOp>(tensor.op())))) {
+    return refuse(absl::StrFormat("the numerics '%s' are unknown to this version for its type",
+                                  tensor.reduction_tree()));
   }
   if (tensor.shape_size() > static_cast<int>(kMaxDimensions)) {
     return refuse(
@@ -269,6 +274,11 @@ uint64_t CountPartitions(const v1::TensorDescriptor& tensor, const PartitionSize
   return PartitionCount(elements, PartitionElements({elements, DTypeOf(tensor)}, partition_size));
 }
 
+bool IsLossy(const v1::TensorDescriptor& tensor) {
+  const auto wire = WireFormatOfNumerics(tensor.reduction_tree());
+  return wire && wire->lossy();
+}
+
 DType DTypeOf(const v1::TensorDescriptor& tensor) { return static_cast<DType>(tensor.dtype()); }
 
 uint64_t ElementsOf(const v1::TensorDescriptor& tensor) {
@@ -283,8 +293,10 @@ std::string Describe(const v1::TensorDescriptor& tensor) {
   std::string text =
       absl::StrFormat("%s [%s] %s", Name(DTypeOf(tensor)), absl::StrJoin(tensor.shape(), ","),
                       Name(static_cast<ReduceOp>(tensor.op())));
-  if (!tensor.reduction_tree().empty() && tensor.reduction_tree() != "flat") {
-    text += absl::StrFormat(" (tree %s)", tensor.reduction_tree());
+  if (const auto wire = WireFormatOfNumerics(tensor.reduction_tree()); !wire) {
+    text += absl::StrFormat(" (numerics %s)", tensor.reduction_tree());
+  } else if (wire->lossy()) {
+    text += absl::StrFormat(" (wire %s)", ToString(*wire));
   }
   if (tensor.participants().empty()) return text;
   const auto participants =

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "lib/base/ids.h"
 #include "lib/plan/assignment.h"
+#include "lib/plan/shares.h"
 #include "proto/addend/v1/scheduler.pb.h"
 
 namespace addend {
@@ -39,11 +40,14 @@ struct PlannerJob {
   uint32_t nodes = 0;            // of the generation, those that are lost included
   std::vector<double> node_bps;  // by node rank; 0: unknown
   std::vector<PlannerServer> servers;
+  WireRatios ratios;
 };
 
 struct Targets {
-  std::vector<double> shares;     // of PlannerJob::servers, in their order
-  std::optional<double> t_opt_s;  // empty: no bandwidth is known, or there is no network
+  std::vector<double> shares;  // of PlannerJob::servers, in their order
+  // Of raw bytes, and of the job's ratios. Empty: no bandwidth is known, or there is no network.
+  std::optional<double> t_opt_s;
+  std::optional<double> t_opt_encoded_s;
 };
 
 // `bytes`: M, the bytes that the job communicates per step. FAILED_PRECONDITION when nobody can
@@ -121,6 +125,8 @@ absl::Status CheckDescriptor(const v1::TensorDescriptor& tensor,
 // How many partitions the tensor will have.
 uint64_t CountPartitions(const v1::TensorDescriptor& tensor, const PartitionSize& partition_size);
 
+// The tensor travels in a lossy type.
+bool IsLossy(const v1::TensorDescriptor& tensor);
 DType DTypeOf(const v1::TensorDescriptor& tensor);
 uint64_t ElementsOf(const v1::TensorDescriptor& tensor);
 uint64_t BytesOf(const v1::TensorDescriptor& tensor);

@@ -62,12 +62,15 @@ JobSummary SummaryOf(const Job& job, const v1::JobStatus& status) {
   const auto connected = std::count_if(job.nodes.begin(), job.nodes.end(), [](const auto& node) {
     return node.second.lease.watch != 0;
   });
-  return {.name = job.name,
-          .t_opt_s = status.t_opt_s(),
-          .tensor_bytes = status.tensor_bytes(),
-          .nodes_connected = static_cast<uint64_t>(connected),
-          .nodes_expected = job.settings.num_nodes(),
-          .plan_version = job.plan_version.value()};
+  return {
+      .name = job.name,
+      .t_opt_s = status.t_opt_s(),
+      .t_opt_encoded_s = status.t_opt_encoded_s() > 0 ? status.t_opt_encoded_s() : status.t_opt_s(),
+      .ratios = job.current.ratios.planned(),
+      .tensor_bytes = status.tensor_bytes(),
+      .nodes_connected = static_cast<uint64_t>(connected),
+      .nodes_expected = job.settings.num_nodes(),
+      .plan_version = job.plan_version.value()};
 }
 
 }  // namespace
@@ -111,7 +114,7 @@ uint64_t StatusView::RecommendedServers() const {
   uint64_t servers = 0;
   for (const auto& [id, job] : jobs_) {
     if (job.current.state == v1::FAILED || !job.AllHaveRegistered()) continue;
-    servers += RecommendServers(ViewOf(job, fleet_, jobs_.size()));
+    servers += RecommendServers(ViewOf(job, fleet_, jobs_.size(), {}, 0, Candidates::kAll));
   }
   return servers;
 }
@@ -142,6 +145,8 @@ v1::JobStatus StatusView::StatusOf(const Job& job, absl::Time now) const {
   }
   status.set_tensor_bytes(bytes);
   status.set_tensors(tensors);
+  status.set_contribution_ratio(current.ratios.planned().contributions);
+  status.set_result_ratio(current.ratios.planned().results);
   if (job.AllHaveRegistered()) AddShares(job, &status);
   return status;
 }
@@ -168,6 +173,7 @@ void StatusView::AddShares(const Job& job, v1::JobStatus* status) const {
   const auto bytes = static_cast<double>(status->tensor_bytes());
   double assigned = 0;
   double t_opt_s = 0;
+  double t_opt_encoded_s = 0;
   struct Bytes {
     double target = 0;
     double assigned = 0;
@@ -184,6 +190,7 @@ void StatusView::AddShares(const Job& job, v1::JobStatus* status) const {
     const auto targets = TargetShares(view, shared);
     if (!targets.ok()) return;  // nobody sums for it
     t_opt_s = std::max(t_opt_s, targets->t_opt_s.value_or(0));
+    t_opt_encoded_s = std::max(t_opt_encoded_s, targets->t_opt_encoded_s.value_or(0));
     assigned += of_set;
     for (size_t i = 0; i < view.servers.size(); ++i) {
       Bytes& server = servers[view.servers[i].id];
@@ -191,7 +198,10 @@ void StatusView::AddShares(const Job& job, v1::JobStatus* status) const {
       server.assigned += static_cast<double>(view.servers[i].load.load_bytes);
     }
   }
-  if (bytes > 0) status->set_t_opt_s(t_opt_s);
+  if (bytes > 0) {
+    status->set_t_opt_s(t_opt_s);
+    if (job.current.ratios.settled()) status->set_t_opt_encoded_s(t_opt_encoded_s);
+  }
   double all_targets = 0;
   for (const auto& [id, server] : servers) all_targets += server.target;
   for (const Server* server : EligibleServers(job, fleet_)) {

@@ -17,7 +17,9 @@ namespace addend {
 // For metrics.
 struct JobSummary {
   std::string name;
-  double t_opt_s = 0;  // 0: unknown
+  double t_opt_s = 0;          // 0: unknown
+  double t_opt_encoded_s = 0;  // the same, of the ratios, which are 1 until measured
+  WireRatios ratios = {};
   uint64_t tensor_bytes = 0;
   uint64_t nodes_connected = 0;
   uint64_t nodes_expected = 0;

@@ -211,6 +211,18 @@ def test_efficiency_is_shown_against_the_optimum_and_rates_are_those_of_the_coun
 
 
 @in_a_browser
+def test_encoded_payloads_have_an_optimum_of_their_own(browser):
+    def with_(**more):
+        return stub.status([stub.job(nodes=[stub.node(0), stub.node(1)], efficiency=1, round_s=0.4, **more)])
+    with stub.StatusStub(with_(t_opt_encoded_s=0.5)) as scheduler:
+        page = browser.open(scheduler.url)
+        page.shows("100 %", "#jobs")
+        assert "contributions take" not in page.text("#plan-facts"), "payloads are raw"
+        scheduler.answer = with_(t_opt_encoded_s=0.375, efficiency_encoded=0.94, contribution_ratio=0.5)
+        page.shows("contributions take 50 %, results 100 % of their bytes: 375 ms at best; 94 % of that optimum", "#plan-facts")
+
+
+@in_a_browser
 def test_members_that_left_or_were_lost_are_crossed_out_for_a_minute(browser):
     servers = [stub.server(1), stub.server(2)]
     nodes = [stub.node(0), stub.node(1), stub.node(2)]

@@ -30,6 +30,7 @@ def node(rank, hostname="gpu", **more):
 def job(name="train", nodes=(), servers=(), **more):
     return {"name": name, "job_id": 1, "generation": 1, "state": "ready", "reason": "", "settings": {"num_nodes": len(nodes)},
             "plan_version": 1, "tensors": 5, "tensor_bytes": 1e9, "uptime_s": 5, "t_opt_s": 0.5, "efficiency": None, "round_s": None,
+            "contribution_ratio": 1, "result_ratio": 1, "t_opt_encoded_s": None, "efficiency_encoded": None,
             "first_nonfinite": None, "nodes": list(nodes),
             "shares": [{"server_id": one["server_id"], "share": one["shares"][0]["share"], "assigned": one["shares"][0]["assigned"]}
                        for one in servers], **more}

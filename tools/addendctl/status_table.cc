@@ -54,6 +54,13 @@ std::string JobLine(const v1::JobStatus& job) {
                           job.generation(), job.settings().num_nodes(), job.settings().local_size(),
                           job.tensors(), SizeCell(job.tensor_bytes()));
   if (job.t_opt_s() > 0) line += absl::StrFormat(", t_opt %s", FormatSeconds(job.t_opt_s()));
+  const bool encoded = job.contribution_ratio() < 1 || job.result_ratio() < 1;
+  if (encoded && job.t_opt_encoded_s() > 0) {
+    line +=
+        absl::StrFormat(", encoded %s (contributions %s, results %s of their bytes)",
+                        FormatSeconds(job.t_opt_encoded_s()),
+                        FormatPercent(job.contribution_ratio()), FormatPercent(job.result_ratio()));
+  }
   return line + "\n";
 }
 

@@ -183,6 +183,16 @@ function chosenJob(status) {
   return status.jobs.find((job) => job.name === select.value) ?? status.jobs[0];
 }
 
+// Of payloads that take fewer bytes on the wire than raw payloads.
+function encodedFacts(job) {
+  const smaller = job.contribution_ratio < 1 || job.result_ratio < 1;
+  if (!smaller || job.t_opt_encoded_s === null) return [];
+  const ratios = `contributions take ${percent(job.contribution_ratio)}, results ${percent(job.result_ratio)} of their bytes`;
+  const facts = [`${ratios}: ${duration(job.t_opt_encoded_s)} at best`];
+  if (job.efficiency_encoded !== null) facts.push(`${percent(job.efficiency_encoded)} of that optimum`);
+  return facts;
+}
+
 function showPlan(status) {
   byId("plan").hidden = status.jobs.length === 0;
   if (status.jobs.length === 0) return;
@@ -191,6 +201,7 @@ function showPlan(status) {
   if (job.efficiency !== null) facts.push(`runs at ${percent(job.efficiency)} of the optimum`);
   if (job.t_opt_s !== null) facts.push(`all ${bytes(job.tensor_bytes)} once: ${duration(job.t_opt_s)} at best`);
   else if (job.nodes.length > 1) facts.push("optimum unknown: give agents and servers --bandwidth");
+  facts.push(...encodedFacts(job));
   setText(byId("plan-facts"), facts.join("; "));
   draw(byId("picture"), view, job, status.recommended_servers);
 }

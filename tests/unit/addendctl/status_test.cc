@@ -21,6 +21,23 @@ TEST(StatusTableTest, ShowsWhatMatters) {
   EXPECT_THAT(NodesText(ExampleStatus()), HasSubstr("yes"));
 }
 
+TEST(StatusTableTest, ShowsTheShortestTimeOfEncodedPayloadsBesideTheRawTime) {
+  v1::GetStatusResponse status = ExampleStatus();
+  v1::JobStatus* const job = status.mutable_jobs(0);
+  job->set_t_opt_s(2);
+  EXPECT_THAT(StatusText(status, "x:1"), HasSubstr(", t_opt 2 s\n"));
+  job->set_t_opt_encoded_s(2);
+  job->set_contribution_ratio(1);
+  job->set_result_ratio(1);
+  EXPECT_THAT(StatusText(status, "x:1"), HasSubstr(", t_opt 2 s\n")) << "payloads are raw";
+  job->set_t_opt_encoded_s(1.5);
+  job->set_contribution_ratio(0.5);
+  job->set_result_ratio(0.75);
+  EXPECT_THAT(StatusText(status, "x:1"),
+              HasSubstr(", t_opt 2 s, encoded 1.5 s (contributions 50.0 %, results 75.0 % of "
+                        "their bytes)\n"));
+}
+
 TEST(StatusTableTest, SaysThatTheClusterIsEmpty) {
   EXPECT_EQ(JobsText({}), "No jobs.\n");
   EXPECT_EQ(NodesText({}), "No nodes.\n");

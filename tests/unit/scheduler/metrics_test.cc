@@ -29,6 +29,9 @@ TEST_F(SchedulerMetricsTest, JobsComeAndGo) {
                       .nodes_expected = 2,
                       .plan_version = 3}};
   EXPECT_THAT(Export(), HasSubstr("addend_job_optimal_seconds{job_name=\"a\"} 0.5\n"));
+  EXPECT_THAT(Export(), Not(HasSubstr("addend_job_optimal_encoded_seconds{")));
+  EXPECT_THAT(Export(),
+              HasSubstr("addend_job_wire_ratio{job_name=\"a\",payload=\"contribution\"} 1\n"));
   EXPECT_THAT(Export(), HasSubstr("addend_job_tensor_bytes{job_name=\"a\"} 8\n"));
   EXPECT_THAT(Export(), HasSubstr("addend_job_nodes{job_name=\"a\",state=\"connected\"} 1\n"));
   EXPECT_THAT(Export(), HasSubstr("addend_job_nodes{job_name=\"a\",state=\"expected\"} 2\n"));
@@ -70,6 +73,16 @@ TEST_F(SchedulerMetricsTest, WorkOfEventsIsObserved) {
   EXPECT_THAT(Export(), HasSubstr("addend_scheduler_store_seconds_sum 0.5\n"));
 }
 
+TEST_F(SchedulerMetricsTest, MeasuredRatiosHaveAnOptimum) {
+  summary_.by_job = {{.name = "a", .t_opt_s = 0.5, .t_opt_encoded_s = 0.25, .ratios = {0.5, 0.75}}};
+  EXPECT_THAT(Export(), HasSubstr("addend_job_optimal_seconds{job_name=\"a\"} 0.5\n"));
+  EXPECT_THAT(Export(), HasSubstr("addend_job_optimal_encoded_seconds{job_name=\"a\"} 0.25\n"));
+  EXPECT_THAT(Export(),
+              HasSubstr("addend_job_wire_ratio{job_name=\"a\",payload=\"contribution\"} 0.5\n"));
+  EXPECT_THAT(Export(),
+              HasSubstr("addend_job_wire_ratio{job_name=\"a\",payload=\"result\"} 0.75\n"));
+}
+
 TEST_F(SchedulerMetricsTest, UnknownOptimumIsNotExported) {
   summary_.by_job = {{.name = "a"}};
   EXPECT_THAT(Export(), Not(HasSubstr("addend_job_optimal_seconds{")));
@@ -85,7 +98,7 @@ TEST_F(SchedulerMetricsTest, ServersHaveTheirSpeed) {
 
 TEST_F(SchedulerMetricsTest, CountersAreThereFromTheStartAndFollowMembership) {
   EXPECT_THAT(Export(), HasSubstr("addend_members_lost_total{role=\"cpu_server\"} 0\n"));
-  for (const char* reason : {"join", "drain", "loss", "pace", "declare"}) {
+  for (const char* reason : {"join", "drain", "loss", "pace", "declare", "encoding"}) {
     EXPECT_THAT(Export(),
                 HasSubstr(std::string("addend_plan_changes_total{reason=\"") + reason + "\"} 0\n"));
   }

@@ -58,6 +58,24 @@ TEST(PlannerTest, UnknownBandwidthCountsAsTheSlowestKnown) {
   EXPECT_TRUE(a->t_opt_s.has_value());
 }
 
+TEST(PlannerTest, RatiosChangeTheSharesAndAddATime) {
+  PlannerJob job = MakeJob(8, 4);
+  job.node_bps.assign(8, 10e9);
+  for (size_t i = 8; i < 12; ++i) job.servers[i].bandwidth_bps = 10e9;
+  const auto raw = TargetShares(job, 1e6);
+  ASSERT_TRUE(raw.ok());
+  EXPECT_EQ(raw->t_opt_encoded_s, raw->t_opt_s);
+  job.ratios = {0.5, 1};
+  const auto encoded = TargetShares(job, 1e6);
+  ASSERT_TRUE(encoded.ok());
+  EXPECT_EQ(encoded->t_opt_s, raw->t_opt_s);
+  EXPECT_NEAR(*encoded->t_opt_encoded_s / *raw->t_opt_s, (1.5 * 56 / 74) / (112.0 / 88), 1e-9);
+  EXPECT_NEAR(encoded->shares[0], 4.0 / 74, 1e-9);
+  EXPECT_EQ(RecommendServers(job), 8u);
+  job.ratios = {0.1, 1};
+  EXPECT_EQ(RecommendServers(job), 0u);
+}
+
 TEST(PlannerTest, ServerOfSeveralJobsCountsWithItsPart) {
   PlannerJob shared = MakeJob(3, 1);
   shared.servers[3].jobs = 3;

@@ -69,6 +69,28 @@ TEST(StatusJsonTest, NothingIsMoreEfficientThanTheOptimum) {
   EXPECT_EQ(EfficiencyOf(job), 1);
 }
 
+TEST(StatusJsonTest, EncodedPayloadsHaveAnOptimumOfTheirOwn) {
+  v1::GetStatusResponse status = ExampleStatus();
+  v1::JobStatus* const job = status.mutable_jobs(0);
+  auto json = nlohmann::json::parse(StatusJson(status))["jobs"][0];
+  EXPECT_EQ(json.at("contribution_ratio"), 1.0) << "a scheduler of an earlier version tells none";
+  EXPECT_EQ(json.at("result_ratio"), 1.0);
+  EXPECT_TRUE(json.at("t_opt_encoded_s").is_null());
+  EXPECT_TRUE(json.at("efficiency_encoded").is_null());
+  AddNode(job, 4, 1, 1.2);
+  job->set_t_opt_s(2);
+  job->set_t_opt_encoded_s(1.5);
+  job->set_contribution_ratio(0.5);
+  job->set_result_ratio(0.75);
+  json = nlohmann::json::parse(StatusJson(status))["jobs"][0];
+  EXPECT_EQ(json.at("contribution_ratio"), 0.5);
+  EXPECT_EQ(json.at("result_ratio"), 0.75);
+  EXPECT_EQ(json.at("t_opt_s"), 2.0);
+  EXPECT_EQ(json.at("t_opt_encoded_s"), 1.5);
+  EXPECT_EQ(json.at("efficiency"), 1.0) << "faster than raw bytes can be";
+  EXPECT_NEAR(json.at("efficiency_encoded"), 0.9, 1e-12);
+}
+
 TEST(StatusJsonTest, ShowsUnknownValuesAsNull) {
   const auto job = nlohmann::json::parse(StatusJson(ExampleStatus()))["jobs"][0];
   EXPECT_TRUE(job.at("efficiency").is_null());
