@@ -42,8 +42,16 @@ void NodeMemory::Note(const v1::NodeUpdate& update) {
     for (const v1::TensorPlan& plan : update.tensors()) gone.erase(plan.tensor_id());
     for (const uint32_t id : gone) NoteRemoved(id);
   }
-  for (const v1::TensorPlan& plan : update.tensors()) plans_[plan.tensor_id()] = plan;
+  for (const v1::TensorPlan& plan : update.tensors()) NotePlan(plan);
   for (const uint32_t id : update.removed()) NoteRemoved(id);
+}
+
+// A plan that comes again after the tensor was taken for removed is of a tensor that was being
+// recovered. The node has undeclared it all the same.
+void NodeMemory::NotePlan(const v1::TensorPlan& plan) {
+  const uint32_t tensor = plan.tensor_id();
+  const bool is_new = plans_.insert_or_assign(tensor, plan).second;
+  if (is_new && std::erase(removed_, tensor) > 0) undeclared_.insert(tensor);
 }
 
 void NodeMemory::NoteRemoved(uint32_t tensor) {

@@ -33,6 +33,7 @@ class NodeMemory {
 
  private:
   void BeginGeneration(uint32_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NotePlan(const v1::TensorPlan& plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteRemoved(uint32_t tensor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteUndeclared(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -68,6 +68,7 @@ absl::Status ForgottenJob::Take(const v1::RegisterNodeRequest& request) {
   memory.idle = told.idle();
   memory.undeclared.insert(told.undeclared().begin(), told.undeclared().end());
   memory.removed.insert(told.removed().begin(), told.removed().end());
+  for (const uint32_t id : told.removed()) last_removed_ = std::max(last_removed_, id);
   for (const v1::TensorPlan& plan : told.tensors()) {
     memory.tensors.insert(plan.tensor_id());
     Merge(plan);
@@ -82,6 +83,7 @@ void ForgottenJob::BeginGeneration(uint32_t generation) {
   told_version_ = plan_version_ = 0;
   plans_.clear();
   partitions_ = 0;
+  last_removed_ = 0;
   lost_.clear();
   for (auto& [rank, memory] : memories_) memory = Memory();
 }
@@ -210,7 +212,8 @@ v1::JobRecord ForgottenJob::JobRecordOf(const std::string& key, absl::Time now,
   record.set_generation(std::max<uint32_t>(1, generation_));
   record.set_state(state_);
   record.set_plan_version(std::max(told_version_, plan_version_));
-  record.set_next_tensor_id(plans_.empty() ? 1 : plans_.rbegin()->first + 1);
+  const uint32_t last_planned = plans_.empty() ? 0 : plans_.rbegin()->first;
+  record.set_next_tensor_id(std::max(last_planned, last_removed_) + 1);
   record.set_next_agreement(agreements + 1);
   record.set_created_unix_s(absl::ToDoubleSeconds(now - absl::UnixEpoch()));
   if (state_ == v1::FAILED) {

@@ -60,6 +60,7 @@ class ForgottenJob {
   uint64_t told_version_ = 0;                 // the highest that a node was told
   std::map<uint32_t, v1::TensorPlan> plans_;  // by tensor: of each partition the latest owner
   uint64_t partitions_ = 0;                   // of all
+  uint32_t last_removed_ = 0;                 // the highest number of a tensor that was removed
   std::optional<std::set<ServerId>> owners_;  // empty: not up to date
   std::set<uint32_t> lost_;
   std::map<NodeId, Memory> memories_;

@@ -106,6 +106,14 @@ void Lifecycle::Fail(std::string reason, ToldFailure told) {
                                       current.number.value(), current.reason));
 }
 
+void Lifecycle::TellIfAllDecided() {
+  JobGeneration& current = job_.current;
+  if (current.state != v1::FAILED || current.all_decided) return;
+  if (!job_.AllTakingPartIn(current.decided)) return;
+  current.all_decided = true;
+  scope_.changes.Broadcast(job_.id);
+}
+
 void Lifecycle::StartNextGenerationIfIdle() {
   if (job_.current.state == v1::FORMING || job_.nodes.empty()) return;
   for (const auto& [rank, node] : job_.nodes) {

@@ -25,6 +25,9 @@ class Lifecycle {
   // Fails a READY generation; no effect in other states.
   void Fail(std::string reason, ToldFailure told);
   void Fail(std::string reason, FailureKind kind) { Fail(std::move(reason), TellFailure(kind)); }
+  // Tells the nodes of a FAILED generation, once, that no round of any of them can end any more.
+  // Only then do they tell their trainers, with which a node and its results may end.
+  void TellIfAllDecided();
   void StartNextGenerationIfIdle();
   void StartNextGeneration();
   // Ends the generation's state and begins that of `generation`. Members learn it from its number,

@@ -327,21 +327,21 @@ void Reunion::GoOn(const ForgottenJob& told, const State& state) {
   state.changes.Note(event_kind::kGeneration, job.name,
                      absl::StrFormat("job '%s' goes on in generation %d from what its members know",
                                      job.name, job.current.number.value()));
+  Lifecycle lifecycle(scope);
+  // The generation may have begun all the same: a node that waits for the next one is told that
+  // this one is FORMING, and the nodes that were in it may not have come.
+  if (job.current.state == v1::FORMING) return lifecycle.StartNextGeneration();
   roster.LoseForgotten();
-  if (job.current.state != v1::FORMING) {
-    for (const NodeId rank : told.MissingNodes()) {
-      roster.LoseNode(&job, rank,
-                      absl::StrFormat("node %d of job '%s' was lost: it has not come back to a new "
-                                      "scheduler",
-                                      rank.value(), job.name));
-    }
+  for (const NodeId rank : told.MissingNodes()) {
+    roster.LoseNode(&job, rank,
+                    absl::StrFormat("node %d of job '%s' was lost: it has not come back to a new "
+                                    "scheduler",
+                                    rank.value(), job.name));
   }
   Replacement(scope).RecoverAll();
   Declarations declarations(scope);
   declarations.GoOnWithout();
   declarations.Plan();
-  Lifecycle lifecycle(scope);
-  lifecycle.UpdateForming();
   lifecycle.StartNextGenerationIfIdle();
 }
 

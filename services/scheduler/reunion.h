@@ -3,7 +3,8 @@
 // UNAVAILABLE, which they repeat, until all nodes and servers of these jobs have come, or for two
 // leases. Then the records that a store would have held are made of that knowledge
 // (forgotten_job.h), checked as those of a store are, and taken in: the jobs go on as after any
-// other restart, with all partitions recovered, since no member knows all that others were told.
+// other restart, with all partitions recovered, since no member knows all that others were told. A
+// job whose generation is FORMING, as far as its nodes know, goes on with the next generation.
 //
 // Owned by Membership; acts during its events. Does nothing until a member with such knowledge
 // comes; members without it come and go as ever, but for those of the same jobs.

@@ -167,6 +167,7 @@ void FillState(const Job& job, v1::NodeUpdate* update) {
   update->set_reason(current.reason);
   update->set_exit_code(current.failure.exit_status);
   update->set_failed_kind(current.failure.name);
+  update->set_decided(current.all_decided);
   update->set_plan_version(job.plan_version.value());
   const uint64_t change = current.change.number;
   update->set_change(change != 0 && !MovesAreHeldBack(job) ? change : 0);

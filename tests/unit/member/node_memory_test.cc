@@ -114,6 +114,26 @@ TEST(NodeMemoryTest, AFullUpdateRemovesOnlyTensorsThatTheNodeHasUndeclared) {
   EXPECT_THAT(told.removed(), ElementsAre(2));
 }
 
+// The scheduler was still waiting for the tensor's new owners: other nodes need it.
+TEST(NodeMemoryTest, APlanThatComesAgainIsOfATensorThatTheNodeHasUndeclared) {
+  NodeMemory memory;
+  v1::NodeUpdate update = Update(1);
+  AddPlan(&update, 1, "a");
+  memory.Note(update);
+  memory.Note(Undeclared(1, "a"));
+  v1::NodeUpdate full = Update(1);
+  full.set_full(true);
+  memory.Note(full);
+  memory.Note(update);
+  EXPECT_THAT(ToldBy(memory).undeclared(), ElementsAre(1));
+  EXPECT_THAT(ToldBy(memory).removed(), IsEmpty());
+  v1::NodeUpdate next = Update(1);
+  AddPlan(&next, 2, "a");
+  memory.Note(next);
+  memory.Note(Undeclared(1, "a"));
+  EXPECT_THAT(ToldBy(memory).undeclared(), ElementsAre(1, 2));
+}
+
 TEST(NodeMemoryTest, AFailureIsUnconfirmedUntilTheSchedulerTellsOfOne) {
   NodeMemory memory;
   memory.Note(Update(1));

@@ -23,6 +23,17 @@ class NodeLossTest : public ClusterTest {
     const auto& lost = node.updates.back().lost_nodes();
     return {lost.begin(), lost.end()};
   }
+  // Heartbeat of a node on which no round of the failed generation can end any more.
+  void Decide(const FakeNode& node) {
+    v1::HeartbeatRequest beat;
+    *beat.mutable_member() = node.member();
+    beat.set_generation(node.generation);
+    beat.set_decided(true);
+    auto [status, decision] = membership_->Heartbeat(now_, beat);
+    ASSERT_TRUE(status.ok());
+    Apply(std::move(decision));
+  }
+  static bool AllDecided(const FakeNode& node) { return node.updates.back().decided(); }
   FakeServer::HeldJob& JobAt(FakeServer& server) { return server.jobs.at(nodes_of_[0]->job_id); }
 
   std::vector<FakeNode*> nodes_of_;
@@ -212,6 +223,46 @@ TEST_F(NodeLossTest, NodeWithALostTrainerStaysInOpenRoundsOfAFailedGeneration) {
   for (const FakeNode* node : nodes_of_) EXPECT_EQ(node->state, v1::FAILED);
   EXPECT_TRUE(JobAt(server).failed);
   EXPECT_TRUE(JobAt(server).lost_nodes.empty());
+}
+
+TEST_F(NodeLossTest, NodesAreToldWhenAllOfThemHaveTheOwnersDecisions) {
+  Begin("fail");
+  Decide(*nodes_of_[1]);  // before its own failure is reported
+  Fail(*nodes_of_[1], "rank 1 ended without shutdown", FailureKind::kPeerLost);
+  Decide(*nodes_of_[0]);
+  for (const FakeNode* node : nodes_of_) EXPECT_FALSE(AllDecided(*node));
+  Decide(*nodes_of_[2]);
+  for (const FakeNode* node : nodes_of_) {
+    EXPECT_TRUE(AllDecided(*node));
+    EXPECT_EQ(node->updates.back().state(), v1::FAILED);
+  }
+  const size_t updates = nodes_of_[0]->updates.size();
+  Decide(*nodes_of_[2]);
+  EXPECT_EQ(nodes_of_[0]->updates.size(), updates) << "once";
+  for (const FakeNode* node : nodes_of_) Idle(*node);
+  EXPECT_FALSE(AllDecided(*nodes_of_[0])) << "of the next generation";
+}
+
+TEST_F(NodeLossTest, LostNodeAndIdleNodeHaveNothingToDecide) {
+  Begin("fail");
+  Fail(*nodes_of_[1], "rank 1 ended without shutdown", FailureKind::kPeerLost);
+  Decide(*nodes_of_[0]);
+  Idle(*nodes_of_[1]);
+  EXPECT_FALSE(AllDecided(*nodes_of_[0]));
+  Kill(nodes_of_[2]);
+  Pass(absl::Seconds(6));
+  EXPECT_TRUE(AllDecided(*nodes_of_[0]));
+}
+
+TEST_F(NodeLossTest, RestartedSchedulerHearsAgainWhichNodesHaveTheOwnersDecisions) {
+  Begin("fail");
+  Fail(*nodes_of_[1], "rank 1 ended without shutdown", FailureKind::kPeerLost);
+  Decide(*nodes_of_[1]);
+  Restart();
+  for (const int node : {0, 2}) Decide(*nodes_of_[node]);
+  EXPECT_FALSE(AllDecided(*nodes_of_[0]));
+  Decide(*nodes_of_[1]);
+  EXPECT_TRUE(AllDecided(*nodes_of_[0]));
 }
 
 TEST_F(NodeLossTest, GenerationFailsWhenItsLastNodeIsLost) {

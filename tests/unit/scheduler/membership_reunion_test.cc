@@ -126,6 +126,21 @@ TEST_F(ReunionTest, ATensorIsRemovedWhenTheLastNodeUndeclaresIt) {
   EXPECT_TRUE(nodes[0]->plans.contains("x"));
 }
 
+// It was the last that was planned, and the nodes say when they open a watch that they know of it.
+TEST_F(ReunionTest, ATensorThatWasRemovedKeepsItsNumber) {
+  const auto nodes = AddJob("a", 2);
+  DeclareAll(nodes, {Tensor("w", {1000}), Tensor("x", {1000})});
+  const uint32_t last = nodes[0]->plans.at("x").tensor_id();
+  Undeclare(*nodes[0], "x");
+  Undeclare(*nodes[1], "x");
+  ASSERT_FALSE(nodes[0]->plans.contains("x"));
+  RestartWithoutStore();
+  AllComeBack();
+  EXPECT_EQ(nodes[0]->state, v1::READY) << nodes[0]->reason;
+  DeclareAll(nodes, {Tensor("x", {1000})});
+  EXPECT_GT(nodes[0]->plans.at("x").tensor_id(), last);
+}
+
 // The scheduler was killed when it had told some nodes only.
 TEST_F(ReunionTest, ARemovalThatSomeNodesHaveHeardOfIsOne) {
   const auto nodes = AddJob("a", 2);
@@ -193,6 +208,54 @@ TEST_F(ReunionTest, ItBeginsAtOnceIfAllWereIdle) {
   EXPECT_EQ(nodes[0]->generation, 2u);
 }
 
+// An idle node was told FORMING, and those that were told FAILED do not come back.
+TEST_F(ReunionTest, AGenerationThatOnlyIdleNodesRememberIsOver) {
+  const auto nodes = AddJob("a", 2);
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  Fail(*nodes[0], "rank 0 died");
+  Idle(*nodes[0]);
+  ASSERT_EQ(nodes[0]->state, v1::FORMING);
+  Kill(nodes[1]);
+  RestartWithoutStore();
+  AllComeBack(absl::Seconds(11));
+  EXPECT_EQ(nodes[0]->generation, 2u);
+  EXPECT_TRUE(nodes[0]->plans.empty());
+}
+
+// So was a node that was started anew, which has not reported that it is idle.
+TEST_F(ReunionTest, AGenerationThatOnlyANodeStartedAnewRemembersIsOver) {
+  AddCpuServer();
+  const auto nodes = AddJob("a", 2, /*colocated=*/false);
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  Idle(*nodes[0]);
+  Leave(nodes[0]);
+  FakeNode& anew = AddNode("a", 0, 2, /*colocated=*/false);
+  ASSERT_EQ(anew.state, v1::FORMING);
+  ASSERT_TRUE(anew.plans.contains("w"));
+  Kill(nodes[1]);
+  RestartWithoutStore();
+  AllComeBack(absl::Seconds(11));
+  EXPECT_EQ(anew.generation, 2u);
+  EXPECT_TRUE(anew.plans.empty());
+}
+
+// The node that waits does not know that the generation has begun, and no other node is left.
+TEST_F(ReunionTest, TheGenerationThatANodeWaitsForTheEndOfIsNotBegunAgain) {
+  const auto nodes = AddJob("a", 2);
+  Kill(nodes[0]);
+  Pass(absl::Seconds(6));
+  ASSERT_EQ(nodes[1]->state, v1::FAILED);
+  FakeNode& waits = AddNode("a", 0, 2);
+  ASSERT_EQ(waits.generation, 1u);
+  ASSERT_EQ(waits.state, v1::FORMING);
+  Kill(nodes[1]);
+  RestartWithoutStore();
+  AllComeBack(absl::Seconds(11));
+  AddNode("a", 1, 2);
+  EXPECT_EQ(waits.state, v1::READY);
+  EXPECT_EQ(waits.generation, 2u);
+}
+
 TEST_F(ReunionTest, AFailureThatAnyNodeHasHeardOfIsOne) {
   const auto nodes = AddJob("a", 2);
   nodes[0]->watch = 0;
@@ -204,7 +267,8 @@ TEST_F(ReunionTest, AFailureThatAnyNodeHasHeardOfIsOne) {
   EXPECT_EQ(nodes[0]->reason, "rank 1 died");
 }
 
-TEST_F(ReunionTest, AGenerationThatSomeNodesHaveHeardOfIsTheJobs) {
+// It was FORMING when they heard of it last, and may have begun since.
+TEST_F(ReunionTest, AGenerationThatSomeNodesHaveHeardOfIsFollowedByTheNext) {
   const auto nodes = AddJob("a", 2);
   DeclareAll(nodes, {Tensor("w", {1000})});
   Idle(*nodes[0]);
@@ -213,7 +277,7 @@ TEST_F(ReunionTest, AGenerationThatSomeNodesHaveHeardOfIsTheJobs) {
   ASSERT_EQ(nodes[0]->generation, 2u);
   RestartWithoutStore();
   AllComeBack();
-  EXPECT_EQ(nodes[1]->generation, 2u);
+  for (const FakeNode* node : nodes) EXPECT_EQ(node->generation, 3u);
   EXPECT_EQ(nodes[1]->state, v1::READY);
   EXPECT_TRUE(nodes[1]->plans.empty());
 }
