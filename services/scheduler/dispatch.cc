@@ -56,7 +56,7 @@ void Dispatch::KeepOptimum(Job* job) const {
   if (job->optimum_of == now || job->current.change.under_way()) return;
   if (!job->AllHaveRegistered()) return;
   job->optimum_of = now;
-  const auto targets = TargetShares(ViewOf(*job, fleet_, jobs_.size()), 1);
+  const auto targets = TargetShares(ViewOf(*job, fleet_, jobs_.size(), {}, 0, Candidates::kAll), 1);
   job->optimal_s_per_byte = targets.ok() ? targets->t_opt_s.value_or(0) : 0;
 }
 

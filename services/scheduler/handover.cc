@@ -27,6 +27,8 @@ std::string_view Explain(PlanReason reason) {
       return "a server is being drained";
     case PlanReason::kLoss:
       return "a server was lost";
+    case PlanReason::kEncoding:
+      return "payloads take another number of bytes on the wire";
     case PlanReason::kPace:
       break;
   }
@@ -45,6 +47,13 @@ void Handover::Advance() {
     OrderHandOvers();
   }
   if (change.phase == Phase::kHandingOver && job_.AllTakingPartIn(change.following)) Finish();
+}
+
+void Handover::TakeAnnounced(const Node& node, const v1::Announced& told) {
+  Change& change = job_.current.change;
+  if (!job_.TakesPart(node) || told.job_id() != job_.id.value()) return;
+  if (Generation(told.generation()) != job_.current.number) return;
+  if (PlanVersion(told.plan_version()) < change.version) change.may_have_been_ordered = false;
 }
 
 void Handover::Plan() {

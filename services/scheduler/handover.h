@@ -18,6 +18,9 @@ class Handover {
 
   // Takes the change under way as far as the members' answers allow.
   void Advance();
+  // Takes what a node was told: one that knows only of a lower plan version than that of a restored
+  // change shows that no hand-over of the change was ordered.
+  void TakeAnnounced(const Node& node, const v1::Announced& told);
   // Begins a change if the job's plan is due for it.
   void Plan();
 

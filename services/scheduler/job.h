@@ -24,6 +24,7 @@
 #include "services/scheduler/history.h"
 #include "services/scheduler/lease.h"
 #include "services/scheduler/pace.h"
+#include "services/scheduler/ratio_meter.h"
 #include "services/scheduler/standstill.h"
 
 namespace addend {
@@ -60,12 +61,16 @@ struct Change {
   Phase phase = Phase::kReserving;
   // A former scheduler may have told the nodes of the moves already.
   bool restored = false;
+  // It may even have ordered the hand-overs, because every node may have known of the moves.
+  bool may_have_been_ordered = false;
   uint64_t number = 0;  // of the announcement, which nodes acknowledge. Never given twice
   std::set<ServerId> awaited;
   std::set<NodeId> connected;
   std::set<NodeId> following;
 
   bool under_way() const { return version != PlanVersion(); }
+  // The hand-overs may have been ordered, or this scheduler has told the nodes of the moves.
+  bool MayBeOrdered() const { return may_have_been_ordered || phase != Phase::kReserving; }
   bool NodesKnow() const { return restored || phase != Phase::kReserving; }
 };
 
@@ -105,6 +110,10 @@ struct JobGeneration {
   v1::JobState state = v1::FORMING;
   std::string reason;   // FORMING: the nodes that hold it up; FAILED: why
   ToldFailure failure;  // FAILED
+  // FAILED: nodes on which no round can end any more. Not stored, because nodes repeat it with
+  // every heartbeat.
+  std::set<NodeId> decided;
+  bool all_decided = false;  // all nodes are told so
   absl::Time forming_since;
 
   // Incarnations of nodes that were lost. A node that returns in the same incarnation still has its
@@ -115,6 +124,7 @@ struct JobGeneration {
   std::map<NodeId, std::string> gone;
 
   Agreements tensors;
+  bool lossy = false;       // a tensor travels in a lossy type, which only newer servers know
   uint64_t partitions = 0;  // of all plans
   // For each set of ranks that tensors have, the load of the servers by these tensors.
   std::map<Participants, std::map<ServerId, JobLoad>> loads;
@@ -123,6 +133,7 @@ struct JobGeneration {
   Change change;
   std::optional<PlanReason> rebalance;  // a change is due, for this reason
   Pace pace;
+  RatioMeter ratios;
   JobDepartures departures;
   Standstill standstill;
   FirstNonfinite nonfinite;

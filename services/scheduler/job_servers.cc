@@ -5,6 +5,9 @@
 #include <map>
 #include <utility>
 
+#include "lib/member/protocols.h"
+#include "lib/wire/frame.h"
+
 namespace addend {
 namespace {
 
@@ -30,6 +33,12 @@ void AddShardLoads(const Job& job, ServerId server, std::vector<uint64_t>* shard
     const std::vector<uint64_t>& of_set = load->second.shards;
     for (size_t i = 0; i < std::min(shards->size(), of_set.size()); ++i) (*shards)[i] += of_set[i];
   }
+}
+
+// A server that a job needed would have waited for this scheduler before it ended.
+bool IsUnheardNewcomer(const Job& job, const Server& server) {
+  return !server.colocated() && !server.lease.Heard() &&
+         !job.current.plan_servers.contains(server.id);
 }
 
 // The bytes of the tensors that each set of ranks has.
@@ -88,6 +97,7 @@ std::vector<Participants> SetsOf(const Job& job) {
 
 bool MayUse(const Job& job, const Server& server) {
   if (!job.frames.AllSpeakWith(server.info.protocols())) return false;
+  if (job.current.lossy && FramesOf(server.info.protocols()).newest < kEncodingsSince) return false;
   if (!server.colocated()) return !job.avoided.contains(server.id);
   // A server that registered before its job was not asked for the job's secret.
   return server.info.colocated_job() == job.name && server.secret_digest == job.secret_digest;
@@ -122,12 +132,13 @@ PartitionSize PartitionSizeOf(const Job& job, const Fleet& fleet) {
 }
 
 PlannerJob ViewOf(const Job& job, const Fleet& fleet, size_t jobs, const Participants& set,
-                  double coming) {
+                  double coming, Candidates candidates) {
   PlannerJob view;
   const Parts parts(job, set, coming);
   const double part_of_cpu_servers = parts.OfCpuServers();
   const auto loads_of_set = job.current.loads.find(set);
   view.nodes = job.settings.num_nodes();
+  view.ratios = job.current.ratios.planned();
   // The nodes of the generation, numbered without gaps.
   std::map<NodeId, NodeId> number;
   for (uint32_t i = 0; i < job.settings.num_nodes(); ++i) {
@@ -141,6 +152,7 @@ PlannerJob ViewOf(const Job& job, const Fleet& fleet, size_t jobs, const Partici
   for (const Server* server : EligibleServers(job, fleet)) {
     const NodeId rank(server->info.colocated_node());
     if (server->draining || (server->colocated() && !number.contains(rank))) continue;
+    if (candidates == Candidates::kHeard && IsUnheardNewcomer(job, *server)) continue;
     PlannerServer seen;
     seen.id = server->id;
     seen.name = NameOf(*server);

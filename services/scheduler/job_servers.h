@@ -1,6 +1,7 @@
 // The servers that may sum for a job, and the job as the planner sees it. Pure: reads only.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "services/scheduler/fleet.h"
@@ -21,6 +22,13 @@ std::vector<const Server*> EligibleServers(const Job& job, const Fleet& fleet);
 
 // The partition size that was set, or that fits the slowest node's link.
 PartitionSize PartitionSizeOf(const Job& job, const Fleet& fleet);
+
+// Which servers a plan may give something new.
+enum class Candidates : uint8_t {
+  kHeard,  // all but CPU servers that a restarted scheduler has not heard and the job does not use
+  kAll,
+};
+
 // The sets of ranks for which the job has planned tensors.
 std::vector<Participants> SetsOf(const Job& job);
 // The job as the planner of the tensors of `set` sees it: the nodes of these ranks, their colocated
@@ -29,9 +37,9 @@ std::vector<Participants> SetsOf(const Job& job);
 //
 // A machine that serves several sets counts for each with the part of its bandwidth that is the
 // set's part of the bytes that it carries for the job. `coming`: bytes of the set that are about to
-// be planned.
+// be planned. `candidates`: the CPU servers that are in the view.
 PlannerJob ViewOf(const Job& job, const Fleet& fleet, size_t jobs, const Participants& set = {},
-                  double coming = 0);
+                  double coming = 0, Candidates candidates = Candidates::kHeard);
 
 // The published partitions of a set of ranks, and the agreements on their tensors.
 struct PublishedPartitions {

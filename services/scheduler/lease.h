@@ -17,8 +17,11 @@ struct Lease {
   absl::Time last_seen;
   WatchId watch = 0;
   bool has_watched = false;
+  bool restored = false;       // the member is known from the store
   absl::Time unwatched_since;  // meaningful while watch == 0
 
+  // False for a member of a former scheduler that may have ended while there was no scheduler.
+  bool Heard() const { return has_watched || !restored; }
   absl::Time Deadline(absl::Duration lease) const {
     const absl::Time silent = last_seen + lease;
     return watch != 0 ? silent : std::min(silent, unwatched_since + lease);

@@ -34,7 +34,11 @@ Lease Leases::Begun(absl::Time now) {
   return lease;
 }
 
-Lease Leases::Restored(absl::Time now) const { return Begun(now + length_); }
+Lease Leases::Restored(absl::Time now) const {
+  Lease lease = Begun(now + length_);
+  lease.restored = true;
+  return lease;
+}
 
 void Leases::Open(WatchId watch, const Watcher& watcher, Lease* lease, Changes* changes) {
   Close(lease, absl::AbortedError("the member has opened another watch"), changes);

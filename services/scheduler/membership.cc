@@ -10,6 +10,7 @@
 #include "services/scheduler/admission.h"
 #include "services/scheduler/declarations.h"
 #include "services/scheduler/dispatch.h"
+#include "services/scheduler/encodings.h"
 #include "services/scheduler/handover.h"
 #include "services/scheduler/heartbeats.h"
 #include "services/scheduler/job_servers.h"
@@ -81,9 +82,10 @@ Outcome<absl::Status> Membership::Report(absl::Time now, const Request& request,
   });
 }
 
-// Whatever an event has brought, planned changes go as far as they can.
+// Whatever an event has brought, failed generations and planned changes go as far as they can.
 Decision Membership::Finish(Changes* changes) {
   for (auto& [id, job] : jobs_) {
+    Lifecycle(ScopeOf(job, *changes)).TellIfAllDecided();
     Handover handover(ScopeOf(job, *changes));
     handover.Advance();
     handover.Plan();
@@ -151,12 +153,15 @@ Outcome<absl::Status> Membership::Heartbeat(absl::Time now, const v1::HeartbeatR
   if (node == nullptr) return {Unknown(request.member()), Decision()};
   node->beat = ShownOf(request);
   TakePaces(now, node->rank, request, job);
+  TakeWireBytes(node->rank, request, job);
   TakeIncidents(request, job, &changes);
   JobGeneration& current = job->current;
   current.nonfinite.OnHeartbeat(node->rank);
-  const bool is_current =
-      current.state == v1::READY && Generation(request.generation()) == current.number;
-  if (!is_current) return {absl::OkStatus(), changes.TakeDecision()};
+  const bool is_current = Generation(request.generation()) == current.number;
+  // It may come before the failure itself is reported.
+  const bool decided = is_current && request.decided() && current.decided.insert(node->rank).second;
+  if (decided) return {absl::OkStatus(), Finish(&changes)};
+  if (!is_current || current.state != v1::READY) return {absl::OkStatus(), changes.TakeDecision()};
   const bool asks = request.pause() != 0 && job->TakesPart(*node);
   if (asks) changes.Single(job->id, node->rank).set_confirmed_pause(request.pause());
   const bool departed = current.departures.Take(node->rank, request);
@@ -238,7 +243,10 @@ Outcome<absl::Status> Membership::WatchNode(absl::Time now, const v1::WatchReque
     leases_.Open(watch, {ServerId(), job->id, node->rank}, &node->lease, changes);
     changes->SendAll(job->id, node->rank);
     const JobScope scope = ScopeOf(*job, *changes);
-    if (request.announced_size() > 0) StaleStore(scope).CompareWithNode(request.announced(0));
+    if (request.announced_size() > 0) {
+      StaleStore(scope).CompareWithNode(request.announced(0));
+      Handover(scope).TakeAnnounced(*node, request.announced(0));
+    }
     Lifecycle(scope).UpdateForming();
     return absl::OkStatus();
   });
@@ -363,6 +371,7 @@ Outcome<absl::Time> Membership::Tick(absl::Time now) {
     roster.EndLeases();
     for (auto& [id, job] : jobs_) {
       Stragglers(ScopeOf(job, *changes)).Follow(react_to_stragglers_);
+      Encodings(ScopeOf(job, *changes)).Follow();
       for (const auto& [rank, node] : job.nodes) {
         if (tokens_.IsDue(now, job, node)) changes->Single(id, rank);
       }

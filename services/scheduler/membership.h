@@ -13,7 +13,7 @@
 //     Reunion                       takes in jobs of which there are no records
 //     Roster                        ends members and jobs
 //     StaleStore                    repairs a job whose store has lost writes
-//     Stragglers                    gives slow servers less
+//     Stragglers, Encodings         give slow servers less | plan for the bytes on the wire
 //     Handover | Replacement        new owners: a planned change | a loss
 //     Declarations, Reservations    calls of nodes and servers about tensors
 //     Placement                     plans, reserves, publishes

@@ -9,8 +9,8 @@
 #include "absl/strings/str_format.h"
 #include "lib/base/failure.h"
 #include "lib/base/limits.h"
+#include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
-#include "services/scheduler/job_servers.h"
 #include "services/scheduler/updates.h"
 
 namespace addend {
@@ -67,8 +67,9 @@ void Placement::PlanSet(const Participants& set, const std::vector<uint64_t>& re
 void Placement::PlanAlone(DeclaredTensor* tensor) {
   if (job_.current.state != v1::READY) return;
   if (WithinPartitions({tensor->agreement}).empty()) return;
-  PlannerJob view = ViewOf(job_, scope_.fleet, scope_.jobs, tensor->participants,
-                           static_cast<double>(BytesOf(tensor->descriptor)));
+  PlannerJob view;
+  auto plan = PlanAmong(Candidates::kHeard, *tensor, &view);
+  if (!plan.ok()) plan = PlanAmong(Candidates::kAll, *tensor, &view);
   if (view.servers.empty()) {
     return Refuse(tensor, FailureKind::kResources,
                   absl::StrFormat("tensor '%s' cannot be summed because there is no summation "
@@ -76,23 +77,33 @@ void Placement::PlanAlone(DeclaredTensor* tensor) {
                                   "--colocated-summation",
                                   tensor->descriptor.name()));
   }
-  for (PlannerServer& server : view.servers) {
-    const auto limit = tensor->limit_bytes.find(server.id);
-    if (limit != tensor->limit_bytes.end()) {
-      server.load.free_bytes = std::min(server.load.free_bytes, limit->second);
-    }
-  }
-  const PartitionSize partition_size = PartitionSizeOf(job_, scope_.fleet);
-  const v1::TensorDescriptor* descriptor = &tensor->descriptor;
-  auto plans = PlanTensors({&descriptor, 1}, partition_size, &view);
-  if (!plans.ok()) {
-    const absl::Status why = absl::IsResourceExhausted(plans.status())
+  if (!plan.ok()) {
+    const PartitionSize partition_size = PartitionSizeOf(job_, scope_.fleet);
+    const absl::Status why = absl::IsResourceExhausted(plan.status())
                                  ? NoRoom(tensor->descriptor, partition_size, view)
-                                 : plans.status();
+                                 : plan.status();
     return Refuse(tensor, FailureKind::kResources, Message(why));
   }
   ledger_.NextPlanVersion(PlanReason::kDeclare);
-  Reserve(tensor, std::move(plans->front()));
+  Reserve(tensor, *std::move(plan));
+}
+
+// `view`: takes the job as the planner saw it.
+absl::StatusOr<v1::TensorPlan> Placement::PlanAmong(Candidates candidates,
+                                                    const DeclaredTensor& tensor,
+                                                    PlannerJob* view) const {
+  *view = ViewOf(job_, scope_.fleet, scope_.jobs, tensor.participants,
+                 static_cast<double>(BytesOf(tensor.descriptor)), candidates);
+  for (PlannerServer& server : view->servers) {
+    const auto limit = tensor.limit_bytes.find(server.id);
+    if (limit != tensor.limit_bytes.end()) {
+      server.load.free_bytes = std::min(server.load.free_bytes, limit->second);
+    }
+  }
+  const v1::TensorDescriptor* descriptor = &tensor.descriptor;
+  ADDEND_ASSIGN_OR_RETURN(auto plans,
+                          PlanTensors({&descriptor, 1}, PartitionSizeOf(job_, scope_.fleet), view));
+  return std::move(plans.front());
 }
 
 // Refuses the tensors whose partitions are too many beside those of the other tensors; returns the

@@ -8,8 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "lib/base/failure.h"
 #include "services/scheduler/job_scope.h"
+#include "services/scheduler/job_servers.h"
 #include "services/scheduler/lifecycle.h"
 #include "services/scheduler/partition_ledger.h"
 
@@ -40,6 +42,8 @@ class Placement {
  private:
   void PlanSet(const Participants& set, const std::vector<uint64_t>& ready);
   void PlanAlone(DeclaredTensor* tensor);
+  absl::StatusOr<v1::TensorPlan> PlanAmong(Candidates candidates, const DeclaredTensor& tensor,
+                                           PlannerJob* view) const;
   std::vector<uint64_t> WithinPartitions(const std::vector<uint64_t>& agreements);
   void Reserve(DeclaredTensor* tensor, v1::TensorPlan plan);
   void EndReservation(DeclaredTensor* tensor);

@@ -1,6 +1,7 @@
 // New owners for the partitions of a lost server.
 #include "services/scheduler/replacement.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
@@ -22,7 +23,25 @@ constexpr absl::Duration kAvoidance = absl::Minutes(10);
 
 }  // namespace
 
+// The present owners keep the partitions, and there is nothing to recover. Does nothing once
+// hand-overs may have been ordered.
+void Replacement::GiveUpMovesTo(ServerId server) {
+  Change& change = job_.current.change;
+  if (!change.under_way() || change.MayBeOrdered()) return;
+  const auto goes_there = [server](const v1::PartitionMove& move) {
+    return move.server() == server.value();
+  };
+  for (auto& [agreement, tensor] : job_.current.tensors) {
+    const auto& moves = tensor.plan.moves();
+    if (std::none_of(moves.begin(), moves.end(), goes_there)) continue;
+    ledger_.CancelMoves(&tensor, server);
+    job_.current.rebalance = PlanReason::kLoss;
+  }
+  change.awaited.erase(server);
+}
+
 void Replacement::LoseServer(ServerId server, const std::string& why) {
+  GiveUpMovesTo(server);
   std::vector<uint64_t> reserving;
   std::vector<uint64_t> published;
   for (auto& [agreement, tensor] : job_.current.tensors) {
@@ -45,6 +64,7 @@ void Replacement::LoseServer(ServerId server, const std::string& why) {
 void Replacement::LeaveServer(Server* server, const std::string& why) {
   const ServerId id = server->id;
   job_.avoided[id] = scope_.changes.now() + kAvoidance;
+  GiveUpMovesTo(id);
   uint64_t freed = 0;
   for (const auto& [agreement, tensor] : job_.current.tensors) {
     const auto owned = tensor.owned.find(id);
@@ -88,6 +108,17 @@ Replacement::Lost Replacement::PartitionsOf(ServerId lost,
   return result;
 }
 
+// A server of which nothing was heard since a restart is still better than nobody.
+absl::StatusOr<std::vector<PartitionPlace>> Replacement::OwnersOf(
+    std::span<const PlannedPartition> partitions, const Participants& set) const {
+  const auto owners_among = [&](Candidates candidates) {
+    PlannerJob view = ViewOf(job_, scope_.fleet, scope_.jobs, set, /*coming=*/0, candidates);
+    return ReassignPartitions(partitions, &view);
+  };
+  auto owners = owners_among(Candidates::kHeard);
+  return owners.ok() ? owners : owners_among(Candidates::kAll);
+}
+
 void Replacement::Recover(ServerId lost, const std::vector<uint64_t>& agreements,
                           const std::string& why) {
   JobGeneration& current = job_.current;
@@ -102,8 +133,7 @@ void Replacement::Recover(ServerId lost, const std::vector<uint64_t>& agreements
     scope_.changes.StorePlan(job_.id, agreement);
   }
   for (const auto& [set, whole] : partitions.whole) {
-    PlannerJob view = ViewOf(job_, scope_.fleet, scope_.jobs, set);
-    const auto owners = ReassignPartitions(whole.partitions, &view);
+    const auto owners = OwnersOf(whole.partitions, set);
     if (!owners.ok()) {
       return lifecycle_.Fail(
           absl::StrFormat("%s, and nobody else can sum its %d partitions: %s", why,

@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "services/scheduler/job_scope.h"
 #include "services/scheduler/lifecycle.h"
 #include "services/scheduler/partition_ledger.h"
@@ -47,6 +49,9 @@ class Replacement {
     std::map<uint64_t, std::set<uint32_t>> moving;  // by agreement
     size_t moving_count = 0;
   };
+  void GiveUpMovesTo(ServerId server);
+  absl::StatusOr<std::vector<PartitionPlace>> OwnersOf(std::span<const PlannedPartition> partitions,
+                                                       const Participants& set) const;
   Lost PartitionsOf(ServerId lost, const std::vector<uint64_t>& agreements);
   void Recover(ServerId lost, const std::vector<uint64_t>& agreements, const std::string& why);
   void AskNewOwners(DeclaredTensor* tensor);

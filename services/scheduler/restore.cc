@@ -122,6 +122,7 @@ absl::Status Restorer::Take(const v1::NodeRecord& record) {
 absl::Status Restorer::Take(const v1::AgreementRecord& record) {
   ADDEND_ASSIGN_OR_RETURN(Job* const job, JobOf(record.job_id()));
   ADDEND_ASSIGN_OR_RETURN(DeclaredTensor tensor, records::From(record, *job));
+  if (IsLossy(tensor.descriptor)) job->current.lossy = true;
   job->current.tensors.Restore(std::move(tensor));
   return absl::OkStatus();
 }
@@ -144,7 +145,7 @@ absl::Status Restorer::Take(const v1::PlanRecord& record) {
   for (const v1::PartitionMove& move : tensor->plan.moves()) {
     Change& change = job->current.change;
     change.version = std::max(change.version, PlanVersion(move.version()));
-    change.restored = true;
+    change.restored = change.may_have_been_ordered = true;
     change.awaited.insert(ServerId(move.server()));
   }
   // The store does not know which of the new owners had answered, and whether the nodes were told.

@@ -338,6 +338,7 @@ FakeServer& ClusterTest::AddCpuServer(uint64_t memory_limit, double bandwidth_bp
   added->info.set_bandwidth_bps(bandwidth_bps);
   added->info.add_endpoints()->set_port(7072);
   if (memory_limit != 0) added->capacity = memory_limit;
+  added->answers = new_servers_answer_;
   servers_.push_back(std::move(server));
   EXPECT_TRUE(Register(added).ok());
   Watch(added);

@@ -159,6 +159,7 @@ class ClusterTest : public testing::Test {
   uint64_t partition_bytes_ = 4096;
   std::string on_node_loss_ = "fail";
   std::string servers_digest_;
+  bool new_servers_answer_ = true;
   v1::Protocols speaks_;  // of CPU servers; empty: they name no versions
   uint64_t next_ = 1;     // watches and incarnations
   uint64_t first_job_ = 1;

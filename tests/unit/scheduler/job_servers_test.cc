@@ -43,6 +43,19 @@ TEST_F(JobServersTest, ColocatedServerIsUsedIfItsNodeNamesIt) {
   EXPECT_TRUE(ViewOf(job_, fleet_, 3).servers.empty());
 }
 
+TEST_F(JobServersTest, ServerThatARestartedSchedulerHasNotHeardGetsNothingNewWithoutNeed) {
+  AddNodes(1);
+  Server& server = AddServer();
+  server.lease = Leases(absl::Seconds(5), now_).Restored(now_);
+  EXPECT_TRUE(ViewOf(job_, fleet_, 1).servers.empty());
+  EXPECT_EQ(ViewOf(job_, fleet_, 1, {}, 0, Candidates::kAll).servers.size(), 1u);
+  job_.current.plan_servers.insert(server.id);
+  EXPECT_EQ(ViewOf(job_, fleet_, 1).servers.size(), 1u) << "it has partitions of the job";
+  job_.current.plan_servers.clear();
+  server.lease.has_watched = true;
+  EXPECT_EQ(ViewOf(job_, fleet_, 1).servers.size(), 1u);
+}
+
 TEST_F(JobServersTest, NodesOfAViewAreNumberedWithoutGaps) {
   AddNodes(3);
   for (auto& [rank, node] : job_.nodes) node.info.set_bandwidth_bps(1e9 * (rank.value() + 1));

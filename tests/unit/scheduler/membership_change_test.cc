@@ -173,8 +173,51 @@ TEST_F(ChangeTest, LostOwnerToBeLeavesPartitionsAtTheirOwners) {
   })) << "they recover: some nodes may have followed the one that was lost";
 }
 
+TEST_F(ChangeTest, OwnerToBeThatEndsBeforeItHasAnsweredCostsNothing) {
+  Begin();
+  const v1::TensorPlan before = plan();
+  new_servers_answer_ = false;
+  FakeServer& joined = AddCpuServer();
+  ASSERT_GT(joined.updates.back().jobs(0).reserve_size(), 0);
+  Kill(&joined);
+  joined.silent = true;
+  Pass(absl::Seconds(6));
+  ExpectInForce();
+  EXPECT_EQ(plan().SerializeAsString(), before.SerializeAsString()) << "nothing was recovered";
+}
+
+// The server is needed by nobody, so it does not wait until there is a scheduler again.
+TEST_F(ChangeTest, ServerThatEndsWhileThereIsNoSchedulerGetsNothing) {
+  Begin();
+  const v1::TensorPlan before = plan();
+  new_servers_answer_ = false;
+  FakeServer& gone = AddCpuServer();
+  new_servers_answer_ = true;
+  gone.silent = true;
+  Restart();
+  EXPECT_FALSE(plan().moves().empty()) << "the nodes may have had them from the former scheduler";
+  ReportLost(*nodes_of_[0], gone);
+  ExpectInForce();
+  EXPECT_EQ(plan().SerializeAsString(), before.SerializeAsString()) << "nothing was recovered";
+  Restart();  // the next scheduler does not know of the report
+  FakeServer& joined = AddCpuServer();
+  ExpectInForce();
+  EXPECT_GT(PartitionsOf(plan(), joined), 0);
+  EXPECT_EQ(PartitionsOf(plan(), gone), 0);
+  Watch(&gone);  // it had only been cut off
+  ExpectInForce();
+  EXPECT_EQ(PartitionsOf(plan(), gone), 0) << "it has not answered";
+  gone.answers = true;
+  Answer(&gone);
+  FollowMoves();
+  ExpectInForce();
+  EXPECT_GT(PartitionsOf(plan(), gone), 0);
+}
+
 TEST_F(ChangeTest, LostOwnerLeavesMovingPartitionsToTheOwnersToBe) {
+  // As many CPU servers as nodes sum everything; another takes a part of theirs.
   FakeServer& owner = AddCpuServer();
+  AddCpuServer();
   Begin();
   Hold(false);
   FakeServer& joined = AddCpuServer();

@@ -53,9 +53,26 @@ class EventsTest : public ClusterTest {
     }
     return nodes;
   }
+  // All nodes send half of their contributions' bytes, and their results raw.
+  void SendHalf(const std::vector<FakeNode*>& nodes) {
+    sent_ += uint64_t{1} << 30;
+    for (const FakeNode* node : nodes) {
+      v1::HeartbeatRequest beat;
+      *beat.mutable_member() = node->member();
+      beat.set_generation(node->generation);
+      beat.mutable_wire_bytes()->set_contribution_bytes(sent_);
+      beat.mutable_wire_bytes()->set_contribution_wire_bytes(sent_ / 2);
+      beat.mutable_wire_bytes()->set_result_bytes(sent_);
+      beat.mutable_wire_bytes()->set_result_wire_bytes(sent_);
+      auto [status, decision] = membership_->Heartbeat(now_, beat);
+      ASSERT_TRUE(status.ok());
+      Apply(std::move(decision));
+    }
+  }
   double OptimumToldTo(const FakeNode& node) const {
     return node.updates.back().optimal_s_per_byte();
   }
+  uint64_t sent_ = 0;
 };
 
 TEST_F(EventsTest, MembersComeAndGoWithReasons) {
@@ -106,6 +123,33 @@ TEST_F(EventsTest, PlansGiveTheirReason) {
   EXPECT_EQ(changes.at(PlanReason::kDrain), 1u);
   EXPECT_EQ(changes.at(PlanReason::kLoss), 1u);
   EXPECT_FALSE(changes.contains(PlanReason::kPace));
+}
+
+TEST_F(EventsTest, EncodedPayloadsChangeThePlanOnce) {
+  const auto nodes = JobWithBandwidth();
+  DeclareAll(nodes, {Tensor("w", {1'000'000})});
+  const double told = OptimumToldTo(*nodes[0]);
+  const v1::JobStatus before = Status().jobs(0);
+  EXPECT_EQ(before.contribution_ratio(), 1);
+  EXPECT_EQ(before.t_opt_encoded_s(), 0) << "not measured yet";
+  for (int i = 0; i < 20; ++i) {
+    SendHalf(nodes);
+    Pass(absl::Seconds(1));
+    FollowMoves();
+  }
+  EXPECT_THAT(Events(), Contains(HasSubstr("contributions take 0.5 and results 1 bytes")));
+  EXPECT_THAT(Events(),
+              Contains(HasSubstr("because payloads take another number of bytes on the wire")));
+  EXPECT_EQ(membership_->Summary().plan_changes.at(PlanReason::kEncoding), 1u);
+  const v1::JobStatus job = Status().jobs(0);
+  EXPECT_EQ(job.contribution_ratio(), 0.5);
+  EXPECT_EQ(job.result_ratio(), 1);
+  EXPECT_EQ(job.t_opt_s(), before.t_opt_s());
+  // n = 3, k = 1, q = 1/2: a = 0, so (c+r) n (n-1) / n^2 in place of 2 n (n-1) / (n^2 + 1).
+  EXPECT_NEAR(job.t_opt_encoded_s() / job.t_opt_s(), (1.5 * 6 / 9) / (12.0 / 10), 1e-6);
+  EXPECT_EQ(OptimumToldTo(*nodes[0]), told) << "nodes measure themselves by raw bytes";
+  for (const FakeNode* node : nodes) Idle(*node);
+  EXPECT_EQ(Status().jobs(0).contribution_ratio(), 1) << "another generation";
 }
 
 TEST_F(EventsTest, GenerationsBeginAndEnd) {

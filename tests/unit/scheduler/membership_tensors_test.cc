@@ -267,7 +267,7 @@ TEST_F(TensorsTest, JobStaysWithinItsLimitOfAServerAndAnotherJobGetsTheRest) {
   ASSERT_TRUE(greedy[1]->errors.contains("w"));
   EXPECT_EQ(greedy[1]->errors.at("w").kind(), TraitsOf(FailureKind::kResources).name);
   EXPECT_THAT(greedy[1]->errors.at("w").message(),
-              AllOf(HasSubstr("'w'"), HasSubstr("has 9.296KB left for this job"),
+              AllOf(HasSubstr("'w'"), HasSubstr("has 9.424KB left for this job"),
                     HasSubstr("raise --job-memory-limit")));
   const auto modest = AddJob("modest", 2, /*colocated=*/false);
   DeclareAll(modest, {Tensor("w", {2048})});

@@ -414,10 +414,10 @@ TEST_F(MembershipTest, WithoutASettingThePartitionSizeFollowsTheSlowestNode) {
   EXPECT_EQ(Status().jobs(0).settings().partition_bytes(), 128u << 10);
   nodes[1]->info.set_bandwidth_bps(100e6);
   ASSERT_TRUE(Register(nodes[1]).ok());
-  EXPECT_EQ(Status().jobs(0).settings().partition_bytes(), 64u << 10);
+  EXPECT_EQ(Status().jobs(0).settings().partition_bytes(), 32u << 10);
   Declare(*nodes[0], {Tensor("w", {1 << 20})});
   Declare(*nodes[1], {Tensor("w", {1 << 20})});
-  EXPECT_EQ(nodes[0]->plans.at("w").partition_elements(), 16u << 10);
+  EXPECT_EQ(nodes[0]->plans.at("w").partition_elements(), 8u << 10);
 }
 
 TEST_F(MembershipTest, LossOfTheOnlyServerFailsTheJobAndNamesIt) {

@@ -35,7 +35,7 @@ class VersionsTest : public ClusterTest {
     return std::count(plan.servers().begin(), plan.servers().end(), server.id) > 0;
   }
   static constexpr VersionRange kNewer{protocol::kFrame.newest + 1, protocol::kFrame.newest + 2};
-  static constexpr VersionRange kBoth{protocol::kFrame.newest, protocol::kFrame.newest + 1};
+  static constexpr VersionRange kBoth{protocol::kFrame.oldest, protocol::kFrame.newest + 1};
 };
 
 TEST_F(VersionsTest, ServerWithoutACommonVersionIsPlannedAround) {

@@ -43,6 +43,18 @@ TEST_F(PlacementTest, TensorIsPublishedWhenAllItsServersHaveAnswered) {
   EXPECT_EQ(Broadcast()->servers_size(), 2);
 }
 
+TEST_F(PlacementTest, ServersThatARestartedSchedulerHasNotHeardAreUsedOnlyWithoutRoomElsewhere) {
+  const Server& heard = AddServer(1 << 20);
+  Server& unheard = AddServer(1 << 20);
+  unheard.lease = Leases(absl::Seconds(5), now_).Restored(now_);
+  DeclaredTensor& small = Declared("small", 5000);
+  DeclaredTensor& large = Declared("large", 200'000);
+  Placement(scope()).PlanAll({small.agreement, large.agreement});
+  EXPECT_TRUE(small.owned.contains(heard.id));
+  EXPECT_FALSE(small.owned.contains(unheard.id)) << "though the batch is planned one by one";
+  EXPECT_TRUE(large.owned.contains(unheard.id));
+}
+
 TEST_F(PlacementTest, RefusedTensorIsPlannedAgainWithLess) {
   Server& small = AddServer(1 << 20);
   const Server& large = AddServer(1 << 20);

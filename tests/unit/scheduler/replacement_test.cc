@@ -53,6 +53,14 @@ TEST_F(ReplacementTest, JobFailsIfNoServerIsLeft) {
   EXPECT_THAT(job_.current.reason, HasSubstr("nobody else can sum its"));
 }
 
+TEST_F(ReplacementTest, ServerThatARestartedSchedulerHasNotHeardIsBetterThanNobody) {
+  fleet_.Find(other_)->lease = Leases(absl::Seconds(5), now_).Restored(now_);
+  job_.current.plan_servers.erase(other_);
+  Lose(lost_);
+  EXPECT_EQ(job_.current.state, v1::READY);
+  EXPECT_GT(PartitionsAt(*tensor_, other_), 0);
+}
+
 TEST_F(ReplacementTest, MoveWithALostEndStaysAtTheOtherEnd) {
   const ServerId joined = AddServer().id;
   job_.current.rebalance = PlanReason::kJoin;
@@ -61,6 +69,7 @@ TEST_F(ReplacementTest, MoveWithALostEndStaysAtTheOtherEnd) {
   for (const v1::PartitionMove& move : tensor_->plan.moves()) moving.push_back(move.partition());
   ASSERT_FALSE(moving.empty());
   const v1::TensorPlan before = tensor_->plan;
+  job_.current.change.phase = Change::Phase::kAnnounced;
   Lose(joined);
   EXPECT_TRUE(tensor_->plan.moves().empty());
   for (const uint32_t index : moving) {
@@ -68,6 +77,28 @@ TEST_F(ReplacementTest, MoveWithALostEndStaysAtTheOtherEnd) {
               before.servers(static_cast<int>(index)));
     EXPECT_EQ(tensor_->plan.versions(static_cast<int>(index)), job_.plan_version.value());
   }
+  EXPECT_EQ(job_.current.rebalance, PlanReason::kLoss);
+}
+
+TEST_F(ReplacementTest, MoveThatNobodyMayHaveBegunIsGivenUpWithoutARecovery) {
+  const ServerId joined = AddServer().id;
+  job_.current.rebalance = PlanReason::kJoin;
+  Handover(scope()).Plan();
+  ASSERT_FALSE(tensor_->plan.moves().empty());
+  job_.current.change.may_have_been_ordered = true;
+  v1::Announced told;
+  told.set_job_id(job_.id.value());
+  told.set_generation(job_.current.number.value());
+  told.set_plan_version(job_.current.change.version.value());
+  const Node& node = job_.nodes.at(NodeId(0));
+  Handover(scope()).TakeAnnounced(node, told);
+  EXPECT_TRUE(job_.current.change.MayBeOrdered()) << "the node knows of the change";
+  told.set_plan_version(told.plan_version() - 1);
+  Handover(scope()).TakeAnnounced(node, told);
+  Lose(joined);
+  EXPECT_TRUE(tensor_->plan.moves().empty());
+  EXPECT_TRUE(tensor_->plan.versions().empty());
+  EXPECT_TRUE(tensor_->recovering.empty());
   EXPECT_EQ(job_.current.rebalance, PlanReason::kLoss);
 }
 
