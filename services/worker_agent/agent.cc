@@ -52,6 +52,7 @@ v1::LinkAccess AccessFor(const NodeIdentity& self, const v1::LinkChallenge& chal
 Agent::Lasting::Lasting(const NodeOptions& options)
     : job{.state = v1::FORMING, .reason = "the agent has not reached the scheduler yet"},
       counters(options.local_size),
+      encoder(options.wire_encoding),
       convoy(SendLimitsFor(options.bandwidth_bps)) {}
 
 Agent::Agent(Options options, std::shared_ptr<InprocNetwork> network, Surroundings surroundings)
@@ -113,6 +114,7 @@ NodeContext Agent::MakeContext() {
           .transports = {.tcp = transports_.tcp.get(),
                          .inproc = transports_.inproc.get(),
                          .rdma = transports_.rdma.get()},
+          .encoder = &lasting_.encoder,
           .convoy = &lasting_.convoy,
           .directory = &lasting_.directory,
           .job = &lasting_.job,
@@ -173,9 +175,10 @@ void Agent::Apply(const v1::NodeUpdate& update) {
   if (generation > lasting_.identity.generation) BeginGeneration(generation);
   if (update.has_token()) lasting_.identity.token = FromProto(update.token());
   const bool forms = generation_->Apply(update);
-  // A scheduler that begins a generation, or was started again, does not know.
-  if (update.full() || forms) admission_->ReportWaiting();
+  // A scheduler that begins a generation, or was started again, does not know. First that the
+  // former trainers have ended: an idle node has no trainers until it reports them.
   if (update.full()) generation_->ReportAgain();
+  if (update.full() || forms) admission_->ReportWaiting();
   AdmitWaiting();
 }
 

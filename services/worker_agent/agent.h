@@ -89,8 +89,9 @@ class Agent final : private TrainerEvents {
     AgentCounters counters;
     Incidents incidents;
     Journal journal;
+    PayloadEncoder encoder;
     Convoy convoy;
-    ServerDirectory directory;  // its links use the convoy
+    ServerDirectory directory;  // its links use the encoder and the convoy
     Pulse pulse;
   };
   struct Transports {

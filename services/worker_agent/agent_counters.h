@@ -22,6 +22,11 @@ struct AgentCounters {
   uint64_t partitions_out = 0;      // contributions pushed for the first time
   uint64_t contributions_sent = 0;  // repetitions included
   uint64_t direct_bytes = 0;        // of contributions that a NIC was to read from a GPU
+  // Payloads on links that copy, without frame headers: raw, and as they were encoded.
+  uint64_t contribution_bytes = 0;
+  uint64_t contribution_wire_bytes = 0;
+  uint64_t result_bytes = 0;
+  uint64_t result_wire_bytes = 0;
   uint64_t rdma_fallbacks = 0;
   uint64_t stream_bytes = 0;  // pushed so far: the place of the next tensor in the convoy's stream
   std::map<std::string, uint64_t> failures;  // of generations, by cause

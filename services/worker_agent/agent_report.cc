@@ -25,6 +25,13 @@ void FillRounds(const RoundTimes& times, v1::RoundTimes* rounds) {
   rounds->set_recent_optimal_s(recent_optimal_s);
 }
 
+void FillWireBytes(const AgentCounters& counters, v1::WireBytes* bytes) {
+  bytes->set_contribution_bytes(counters.contribution_bytes);
+  bytes->set_contribution_wire_bytes(counters.contribution_wire_bytes);
+  bytes->set_result_bytes(counters.result_bytes);
+  bytes->set_result_wire_bytes(counters.result_wire_bytes);
+}
+
 void ToProto(const PartitionLife& life, v1::PartitionLife* proto) {
   proto->set_tensor_id(life.partition.tensor().value());
   proto->set_partition(life.partition.index());
@@ -132,7 +139,9 @@ void AgentReport::FillBeat(const NodeGeneration& generation, v1::HeartbeatReques
   beat->set_links(DescribeLinks(generation.servers()));
   beat->set_generation(context_.identity->generation.value());
   FillRounds(context_.journal->times(), beat->mutable_rounds());
+  FillWireBytes(*context_.counters, beat->mutable_wire_bytes());
   beat->set_pause(context_.pulse->question());
+  beat->set_decided(generation.state().decided());
   generation.departures().FillBeat(beat);
   generation.stall_report().FillBeat(beat);
   for (const Incidents::Incident& incident : context_.incidents->Take()) {

@@ -83,6 +83,7 @@ void DeviceSource::StopReadingDevices(const std::string& why) {
 // detour.
 bool DeviceSource::GoesDirect(const NodeTensor& tensor) const {
   if (tensor.device.range == nullptr || !tensor.planned() || !may_read_devices_) return false;
+  if (tensor.shape.wire.lossy()) return false;  // the host rounds
   for (uint32_t partition = 0; partition < tensor.partitions(); ++partition) {
     if (tensor.owners[partition].link->TakesFromDevice(tensor.BytesOf(partition))) return true;
   }

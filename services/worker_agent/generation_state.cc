@@ -2,6 +2,7 @@
 #include "services/worker_agent/generation_state.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "lib/base/failure.h"
 #include "lib/base/log.h"
@@ -36,7 +37,7 @@ void GenerationState::Begin(const absl::Status& why, bool missed) {
     spdlog::info("generation {} of job {} is over: {}", context_.identity->generation.value(),
                  context_.options->job, context_.job->reason);
   }
-  context_.loop->RunAfter(context_.lease, [this] { End(/*decided=*/false); });
+  context_.loop->RunAfter(context_.lease, [this] { End(decided()); });
 }
 
 // True while an owner has yet to decide on a round that this node has started.
@@ -54,8 +55,17 @@ bool GenerationState::AwaitsDecision() const {
 
 void GenerationState::EndIfDecided() {
   if (phase_ != Phase::kFailing || AwaitsDecision()) return;
+  if (!all_decided_) {
+    if (!std::exchange(decided_told_, true)) context_.reports->BeatSoon();
+    if (ranks_->any()) return;  // otherwise there is nobody to tell
+  }
   // Not from within a link's own call.
   context_.loop->Defer([this] { End(/*decided=*/true); });
+}
+
+void GenerationState::OnAllDecided() {
+  all_decided_ = true;
+  EndIfDecided();
 }
 
 // From now on trainers write to their segments as they like. Other nodes may still ask for the

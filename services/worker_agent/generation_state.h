@@ -3,7 +3,9 @@
 //
 // Every rank shall see the error in the same round of a tensor, and the owners decide on the round:
 // while the generation fails, no round starts, and each started round ends or is aborted by the
-// owners. Then, or a lease later, the trainers are told.
+// owners. The node tells the scheduler when that is so. The trainers are told once it is so on all
+// nodes, or a lease later: trainers that are told may end, and their node with them, which may be
+// the only node with a result that another node still waits for.
 #pragma once
 
 #include <cstdint>
@@ -34,10 +36,16 @@ class GenerationState {
   // All pointers outlive this.
   GenerationState(const NodeContext& context, const LocalRanks* ranks, const TensorTable* tensors,
                   Listener* listener)
-      : context_(context), ranks_(ranks), tensors_(tensors), listener_(listener) {}
+      : context_(context),
+        ranks_(ranks),
+        tensors_(tensors),
+        listener_(listener),
+        all_decided_(context.options->num_nodes == 1) {}
 
   bool running() const { return phase_ == Phase::kRunning; }
   bool failed() const { return phase_ == Phase::kFailed; }
+  // The generation fails, or has failed, and no round of this node can end any more.
+  bool decided() const { return failed() || (!running() && !AwaitsDecision()); }
   // OK while the generation runs.
   const absl::Status& why() const { return why_; }
 
@@ -48,8 +56,10 @@ class GenerationState {
   // node's.
   void FailAsTold(const absl::Status& why);
   // A round has ended, or a rank has left: tells the trainers soon if the generation fails and no
-  // decision of an owner is awaited.
+  // node awaits a decision of an owner.
   void EndIfDecided();
+  // The scheduler has said that no node awaits a decision any more.
+  void OnAllDecided();
   // Tells the trainers now, if the generation fails and they were not told.
   void End(bool decided);
 
@@ -62,6 +72,8 @@ class GenerationState {
   const TensorTable* const tensors_;
   Listener* const listener_;
   Phase phase_ = Phase::kRunning;
+  bool all_decided_;  // on all nodes
+  bool decided_told_ = false;
   absl::Status why_;
 };
 

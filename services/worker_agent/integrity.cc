@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "lib/base/log.h"
+#include "lib/member/protocols.h"
 #include "lib/reduce/finite.h"
 #include "lib/wire/audit.h"
 #include "lib/wire/crc32c.h"
@@ -18,13 +19,17 @@ ServerLink* Integrity::AuditorOf(const NodeTensor& tensor, uint32_t partition, R
   const PartitionId id(tensor.id, partition);
   if (!IsAudited(id, round, context_.options->audit_one_in)) return nullptr;
   if (tensor.asynchronous() || tensor.shape.op == ReduceOp::kBroadcast) return nullptr;
+  // An auditor has neither the tensor's name nor the elements' positions, on which the bits depend.
+  if (tensor.shape.wire.stochastic) return nullptr;
   const uint32_t nodes = context_.options->num_nodes;
   const uint32_t local_size = context_.options->local_size;
   if (nodes_->taking_part < nodes || !state_->running()) return nullptr;
   if (tensor.shape.participants.CountNodes(nodes, local_size) < 2) return nullptr;
   std::vector<ServerId> servers;
   for (const auto& [server, info] : context_.directory->servers) {
-    servers.push_back(ServerId(server));
+    // Older servers do not round.
+    const bool rounds = FramesOf(info.protocols()).newest >= kEncodingsSince;
+    if (rounds || !tensor.shape.wire.lossy()) servers.push_back(ServerId(server));
   }
   const ServerId owner = tensor.owners[partition].link->server();
   const auto auditor = addend::AuditorOf(id, round, owner, std::move(servers));
@@ -46,6 +51,7 @@ void Integrity::OnPushed(const PartitionPush& push, ContributionSource* source) 
   FrameHeader header =
       HeaderFor(*context_.identity, *push.tensor, push.partition, FrameType::kAudit);
   header.flags = push.tensor->contribution_is_empty ? kFlagEmpty : 0;
+  header.flags |= WireFlagOf(push.tensor->shape.wire.dtype);
   const Participants& participants = push.tensor->shape.participants;
   if (!participants.all()) {
     const NodeOptions& job = *context_.options;
@@ -55,7 +61,9 @@ void Integrity::OnPushed(const PartitionPush& push, ContributionSource* source) 
   header.round = push.round;
   header.priority = INT32_MIN;
   header.uncompressed_bytes = static_cast<uint32_t>(copy->size());
-  link->Push(header, *copy, [copy](absl::Status) {});
+  link->Push(
+      header, *copy, [copy](absl::Status) {}, /*place=*/0, /*handed_at=*/nullptr,
+      EncodeOnce(context_.encoder, push.tensor->shape.dtype, *copy));
 }
 
 void Integrity::OnResult(const NodeTensor& tensor, uint32_t partition, Round round) {

@@ -9,6 +9,7 @@
 
 #include "absl/time/time.h"
 #include "lib/base/ids.h"
+#include "lib/encoding/payload_encoder.h"
 #include "lib/shard/task_loop.h"
 #include "lib/transport/convoy.h"
 #include "lib/transport/transport.h"
@@ -63,7 +64,8 @@ struct NodeContext {
   const TaskLoop* clock = nullptr;  // outlives the links of former generations
   SchedulerReports* reports = nullptr;
   NodeTransports transports;
-  Convoy* convoy = nullptr;  // of all links that leave the node
+  PayloadEncoder* encoder = nullptr;  // of payloads to servers elsewhere
+  Convoy* convoy = nullptr;           // of all links that leave the node
   ServerDirectory* directory = nullptr;
   JobProgress* job = nullptr;
   AgentCounters* counters = nullptr;

@@ -33,13 +33,15 @@ void SendReport(const NodeIdentity& self, const NodeTensor& tensor, uint32_t par
 }
 
 void SendHeldResult(const NodeIdentity& self, const std::shared_ptr<NodeTensor>& tensor,
-                    uint32_t partition, Round round) {
+                    uint32_t partition, Round round, PayloadEncoder* encoder) {
   const Bytes payload = tensor->ResultOf(partition, round);
   FrameHeader header = HeaderFor(self, *tensor, partition, FrameType::kResult);
   header.round = round;
   header.priority = INT32_MAX;  // a node waits for it
   header.uncompressed_bytes = static_cast<uint32_t>(payload.size());
-  tensor->owners[partition].link->Push(header, payload, [keep = tensor](absl::Status) {});
+  tensor->owners[partition].link->Push(
+      header, payload, [keep = tensor](absl::Status) {}, /*place=*/0, /*handed_at=*/nullptr,
+      EncodeOnce(encoder, tensor->shape.dtype, payload));
 }
 
 std::shared_ptr<NodeTensor> FindOwned(const NodeIdentity& self, const TensorTable& tensors,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "lib/encoding/payload_encoder.h"
 #include "lib/wire/frame.h"
 #include "services/worker_agent/node_tensor.h"
 #include "services/worker_agent/server_link.h"
@@ -16,9 +17,10 @@ FrameHeader HeaderFor(const NodeIdentity& self, const NodeTensor& tensor, uint32
 // Reports the newest round whose result this node holds.
 void SendReport(const NodeIdentity& self, const NodeTensor& tensor, uint32_t partition,
                 FrameType type);
-// Sends a result that this node holds, since the owner has asked for it.
+// Sends a result that this node holds, since the owner has asked for it. `encoder` outlives the
+// link.
 void SendHeldResult(const NodeIdentity& self, const std::shared_ptr<NodeTensor>& tensor,
-                    uint32_t partition, Round round);
+                    uint32_t partition, Round round, PayloadEncoder* encoder);
 
 // The tensor of a frame that its partition's owner has sent, or null. A node ignores all other
 // servers: once it has reported its newest result to a new owner, a result of the former owner

@@ -83,7 +83,7 @@ absl::Status NodeGeneration::OnDeclare(Trainer* trainer, ipc::DeclareMessage dec
   if (!state_.running()) return absl::OkStatus();  // the rank is told why, or was told
   ipc::DeclaredMessage reply{.request = declare.request};
   const auto rank = static_cast<uint32_t>(trainer->local_rank);
-  auto shape = ReadShape(std::move(declare), context_.options->job_size());
+  auto shape = ReadShape(std::move(declare), context_.options->job_size(), context_.options->wire);
   TensorTable::Shared conflicting;
   const absl::StatusOr<TensorTable::Shared> tensor =
       shape.ok() ? tensors_.Attach(rank, *std::move(shape), &conflicting) : shape.status();
@@ -196,6 +196,7 @@ void NodeGeneration::TakeState(const v1::NodeUpdate& update) {
     if (std::find(lost.begin(), lost.end(), context_.options->node.value()) != lost.end()) {
       state_.End(/*decided=*/false);
     }
+    if (update.decided()) state_.OnAllDecided();
   } else if (state_.running() || state_.failed()) {
     *context_.job = {.state = update.state(), .reason = update.reason()};
   }
@@ -229,11 +230,13 @@ void NodeGeneration::ReportAgain() const {
     context_.reports->Send(report::Idle(context_.identity->generation));
   } else if (state_.running()) {
     tensors_.DeclareAgain();
+    servers_.ReportAgain();
   }
 }
 
 void NodeGeneration::CheckTimeouts() {
   rounds_.NotePause();
+  rounds_.MeasureLinks();
   devices_.CheckMissing();
   departures_.TellAwaited();
   stall_report_.Check();
@@ -261,8 +264,9 @@ MutableBytes NodeGeneration::RoomForResult(const ServerLink* link, const FrameHe
   return rounds_.RoomForResult(link, header);
 }
 
-void NodeGeneration::OnResult(const ServerLink* link, const FrameHeader& header, Bytes result) {
-  rounds_.OnResult(link, header, result);
+absl::Status NodeGeneration::OnResult(const ServerLink* link, const FrameHeader& header,
+                                      const EncodedBytes& result) {
+  return rounds_.OnResult(link, header, result);
 }
 
 MutableBytes NodeGeneration::RoomForStamp(const ServerLink* link, const FrameHeader& header) {

@@ -77,7 +77,8 @@ class NodeGeneration final : private ServerEvents, private GenerationState::List
   MutableBytes RoomForResult(const ServerLink* link, const FrameHeader& header) override;
   MutableBytes RoomForStamp(const ServerLink* link, const FrameHeader& header) override;
   void OnStamp(const ServerLink* link, const FrameHeader& header, Bytes stamp) override;
-  void OnResult(const ServerLink* link, const FrameHeader& header, Bytes result) override;
+  absl::Status OnResult(const ServerLink* link, const FrameHeader& header,
+                        const EncodedBytes& result) override;
   void OnSendAgain(const ServerLink* link, const FrameHeader& header) override;
   void OnMoved(const ServerLink* link, const FrameHeader& header) override;
   void OnRecovered(const ServerLink* link, const FrameHeader& header) override;

@@ -7,6 +7,8 @@
 
 #include "absl/time/time.h"
 #include "lib/base/ids.h"
+#include "lib/base/wire_format.h"
+#include "lib/encoding/payload_encoder.h"
 #include "lib/intranode/strategy.h"
 #include "lib/intranode/topology.h"
 #include "lib/server/transport_options.h"
@@ -30,10 +32,12 @@ struct NodeOptions {
   absl::Duration connect_timeout = absl::Seconds(60);
   absl::Duration stall_timeout = absl::Seconds(300);
   uint32_t audit_one_in = 0;  // audits 1 of this many rounds of partitions; 0: audits are off
-  TransportMode transport = TransportMode::kAuto;  // of links to other machines
-  bool encrypt_data = false;                       // on these links, both ways, over TCP
-  rdma::Devices rdma_devices = {};                 // the NICs that these links may use
-  std::string why_no_rdma = {};                    // if there are no such NICs
+  TransportMode transport = TransportMode::kAuto;    // of links to other machines
+  WireFormat wire = {};                              // of tensors whose declaration names no type
+  WireEncoding wire_encoding = WireEncoding::kAuto;  // of contributions
+  bool encrypt_data = false;                         // on these links, both ways, over TCP
+  rdma::Devices rdma_devices = {};                   // the NICs that these links may use
+  std::string why_no_rdma = {};                      // if there are no such NICs
   RdmaOptions rdma = {};
   // The recorded topology of this machine; nullopt: read it when ranks push from GPUs.
   std::optional<Topology> topology = {};

@@ -10,6 +10,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/client/ipc.h"
 #include "lib/reduce/reduce.h"
+#include "lib/reduce/rounding.h"
 
 namespace addend {
 
@@ -24,25 +25,28 @@ std::string TensorShape::ToString() const {
   for (size_t i = 0; i < dims.size(); ++i)
     absl::StrAppendFormat(&text, "%s%d", i == 0 ? "" : ",", dims[i]);
   text += absl::StrFormat("] %s", Name(op));
+  if (wire.lossy()) text += absl::StrFormat(" (wire %s)", addend::ToString(wire));
   return participants.all() ? text : text + " of " + participants.Text();
 }
 
 NodeTensor::NodeTensor(uint32_t number_in, TensorShape shape_in,
-                       const std::vector<bool>& taking_part)
+                       const std::vector<bool>& taking_part, NodeId node)
     : number(number_in),
       shape(std::move(shape_in)),
       bytes(shape.elements() * SizeOf(shape.dtype)),
       rounds(taking_part),
       uses(taking_part.size(), Use::kNever) {
+  node_sum_.node = node;
   for (size_t rank = 0; rank < uses.size(); ++rank) {
     if (!taking_part[rank]) uses[rank] = Use::kOutside;
   }
   device.pushes.resize(uses.size());
 }
 
-absl::StatusOr<std::shared_ptr<NodeTensor>> NodeTensor::Create(
-    uint32_t number, TensorShape shape, const std::vector<bool>& taking_part) {
-  std::shared_ptr<NodeTensor> tensor(new NodeTensor(number, std::move(shape), taking_part));
+absl::StatusOr<std::shared_ptr<NodeTensor>> NodeTensor::Create(uint32_t number, TensorShape shape,
+                                                               const std::vector<bool>& taking_part,
+                                                               NodeId node) {
+  std::shared_ptr<NodeTensor> tensor(new NodeTensor(number, std::move(shape), taking_part, node));
   const size_t slot = ipc::SlotBytes(tensor->bytes);
   for (const bool takes_part : taking_part) {
     std::shared_ptr<Segment>& segment = tensor->contributions.emplace_back();
@@ -52,8 +56,9 @@ absl::StatusOr<std::shared_ptr<NodeTensor>> NodeTensor::Create(
   }
   ADDEND_ASSIGN_OR_RETURN(tensor->results,
                           Segment::Create("addend-results", 2 * slot, Segment::Peer::kReadOnly));
-  if (std::count(taking_part.begin(), taking_part.end(), true) > 1) {
-    ADDEND_ASSIGN_OR_RETURN(tensor->node_sum_, Arena::Create(tensor->bytes));
+  const bool sums = std::count(taking_part.begin(), taking_part.end(), true) > 1;
+  if (sums || tensor->shape.wire.lossy()) {
+    ADDEND_ASSIGN_OR_RETURN(tensor->node_sum_.memory, Arena::Create(tensor->bytes));
   }
   return tensor;
 }
@@ -143,10 +148,10 @@ absl::Status NodeTensor::PrepareContribution() {
   }
   segments_ = SegmentsWithData();
   contribution_is_empty = segments_.empty();
-  must_reduce = segments_.size() > 1;
+  must_reduce = segments_.size() > 1 || (shape.wire.lossy() && !contribution_is_empty);
   // A single rank's data is sent from the rank's own segment: no copy.
   if (must_reduce) {
-    source_ = node_sum_->memory().data();
+    source_ = node_sum_.memory->memory().data();
   } else {
     source_ = contribution_is_empty ? nullptr : contributions[segments_[0]]->memory().data();
   }
@@ -160,8 +165,17 @@ void NodeTensor::ReduceInNodeOf(uint32_t partition) {
     inputs.push_back(contributions[segment]->memory().data() + offset);
   }
   const ReduceOp op = shape.op == ReduceOp::kAccumulate ? ReduceOp::kSum : shape.op;
-  ReduceInNode(shape.dtype, op, node_sum_->memory().data() + offset, inputs,
-               BytesOf(partition) / SizeOf(shape.dtype));
+  const size_t elements = BytesOf(partition) / SizeOf(shape.dtype);
+  void* const sum = node_sum_.memory->memory().data() + offset;
+  if (!shape.wire.lossy()) return ReduceInNode(shape.dtype, op, sum, inputs, elements);
+  const auto* in = static_cast<const float*>(inputs.front());
+  auto* const out = static_cast<float*>(sum);
+  if (inputs.size() > 1) {
+    ReduceInNode(shape.dtype, op, sum, inputs, elements);
+    in = out;
+  }
+  const uint64_t key = RoundingKey(shape.name, rounds.round().value(), node_sum_.node.value());
+  RoundToWire(shape.wire, key, partition * partition_elements, elements, in, out);
 }
 
 Bytes NodeTensor::Contribution(uint32_t partition) const {

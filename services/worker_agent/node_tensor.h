@@ -2,7 +2,8 @@
 // to the agent's core thread.
 //
 // Memory, for a tensor of M bytes and L local ranks: a contribution segment for each rank (L M),
-// two result slots (2 M), and for L > 1 the node's sum (M): 3 M with one rank, (L + 3) M with more.
+// two result slots (2 M), and for L > 1, or a lossy type on the wire, the node's sum (M): 3 M with
+// one rank, (L + 3) M with more.
 // Pages that are never touched cost nothing.
 #pragma once
 
@@ -16,6 +17,8 @@
 #include "absl/time/time.h"
 #include "lib/base/participants.h"
 #include "lib/base/types.h"
+#include "lib/base/wire_format.h"
+#include "lib/encoding/payload_encoder.h"
 #include "lib/memory/arena.h"
 #include "lib/memory/device_range.h"
 #include "lib/memory/segment.h"
@@ -30,11 +33,12 @@ struct TensorShape {
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   std::vector<int64_t> dims;
+  WireFormat wire = {};       // float32 sums and averages only
   Participants participants;  // the ranks that take part in it
 
   bool operator==(const TensorShape&) const = default;
   uint64_t elements() const;
-  // "float32 [3,4] average", "float32 [3,4] average of ranks 0, 2".
+  // "float32 [3,4] average", "float32 [3,4] average (wire int8) of ranks 0, 2".
   std::string ToString() const;
 };
 
@@ -58,7 +62,8 @@ struct PushedPartition {
   // Meanwhile no other result is taken: it may be of a later value.
   bool result_waits = false;
   int32_t priority = 0;
-  uint64_t place = 0;  // in the convoy of this node's contributions
+  uint64_t place = 0;                 // in the convoy of this node's contributions
+  PayloadEncoder::History encodings;  // of all rounds
 };
 
 // The times of the local ranks' pushes in the running round, as TraceNow(). A call begins before
@@ -105,9 +110,10 @@ struct DevicePart {
 class NodeTensor {
  public:
   // Makes the segments. RESOURCE_EXHAUSTED when there is no memory for them. `taking_part`: by
-  // local rank, at least one.
+  // local rank, at least one. `node`: this node, whose number stochastic rounding depends on.
   static absl::StatusOr<std::shared_ptr<NodeTensor>> Create(uint32_t number, TensorShape shape,
-                                                            const std::vector<bool>& taking_part);
+                                                            const std::vector<bool>& taking_part,
+                                                            NodeId node = NodeId());
 
   const uint32_t number;  // in the trainers' protocol
   const TensorShape shape;
@@ -170,7 +176,8 @@ class NodeTensor {
   } open;
   // A local rank has pushed the running round.
   bool IsOpen() const { return open.since != absl::InfiniteFuture(); }
-  // Decided by PrepareContribution: the node has no data, or sums several ranks' data.
+  // Decided by PrepareContribution: the node has no data; or it sums several ranks' data, or rounds
+  // it.
   bool contribution_is_empty = false;
   bool must_reduce = false;
   // FAILED_PRECONDITION: two local ranks gave data for a broadcast.
@@ -190,10 +197,15 @@ class NodeTensor {
   uint32_t error_code = 0;  // addend_code
 
  private:
-  NodeTensor(uint32_t number_in, TensorShape shape_in, const std::vector<bool>& taking_part);
+  NodeTensor(uint32_t number_in, TensorShape shape_in, const std::vector<bool>& taking_part,
+             NodeId node);
   const std::byte* source_ = nullptr;  // start of the node's contribution
   std::vector<uint32_t> segments_;     // the inputs of the node's sum
-  std::shared_ptr<Arena> node_sum_;    // only with several local ranks
+  // Only with several local ranks, or with rounding.
+  struct {
+    NodeId node;
+    std::shared_ptr<Arena> memory;
+  } node_sum_;
 };
 
 // Sorts the longest open round first.

@@ -72,6 +72,12 @@ ABSL_FLAG(
 ABSL_FLAG(bool, encrypt_data, false,
           "links to other machines are encrypted, both ways (AES-256-GCM, over TCP), for what it "
           "costs (docs/security.md); give it to all agents of the job");
+ABSL_FLAG(std::string, wire_dtype, "same",
+          "job setting: the type in which float32 sums and averages travel: same (no loss), bf16, "
+          "fp16, or int8 (in blocks of 64 elements); tensors may name their own");
+ABSL_FLAG(std::string, wire_rounding, "nearest",
+          "job setting: how --wire-dtype rounds: nearest, or stochastic (right on average, and the "
+          "same bits in every repetition)");
 ABSL_FLAG(absl::Duration, stall_timeout, absl::Seconds(300),
           "job setting: a round that is open longer is an error");
 ABSL_FLAG(bool, stay_to_refuse, false,
@@ -187,6 +193,12 @@ absl::StatusOr<AgentOptions> ReadAgentOptions() {
     if (!strategy.ok()) return OfFlag("intranode", strategy.status());
     options.intranode = *strategy;
   }
+  const std::string wire = absl::GetFlag(FLAGS_wire_dtype);
+  const std::string rounding = absl::GetFlag(FLAGS_wire_rounding);
+  ADDEND_RETURN_IF_ERROR(CheckChoice("wire-dtype", wire, {"same", "bf16", "fp16", "int8"}));
+  ADDEND_RETURN_IF_ERROR(CheckChoice("wire-rounding", rounding, {"nearest", "stochastic"}));
+  options.wire = *WireFormatOf(wire);
+  options.wire.stochastic = options.wire.lossy() && rounding == "stochastic";
   options.deterministic_intranode = absl::GetFlag(FLAGS_deterministic_intranode);
   options.gpudirect = absl::GetFlag(FLAGS_gpudirect);
   ADDEND_RETURN_IF_ERROR(Check(options));

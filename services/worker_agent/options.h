@@ -47,6 +47,7 @@ struct AgentOptions {
   std::optional<Strategy> intranode;  // of GPUs' aggregation; nullopt: by the topology
   bool deterministic_intranode = true;
   bool gpudirect = false;
+  WireFormat wire;
   bool encrypt_data = false;  // TCP is the transport then
   std::string port_file;
 };

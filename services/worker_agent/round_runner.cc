@@ -11,6 +11,7 @@
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
+#include "lib/transport/traffic.h"
 #include "lib/wire/stamp.h"
 #include "services/worker_agent/node_frames.h"
 
@@ -64,6 +65,7 @@ void RoundRunner::TryStart(const Shared& tensor) {
   rounds.Start(tensor->partitions());
   context_.journal->RoundStarts(*tensor);
   if (tensor->partitions() == 0) return Complete(tensor.get());
+  context_.convoy->OnPush(tensor->priority, tensor->bytes);
   const std::vector<uint64_t> places = tensor->PlacesSideBySide();
   for (uint32_t partition = 0; partition < tensor->partitions(); ++partition) {
     source_->Begin({.tensor = tensor,
@@ -81,8 +83,11 @@ void RoundRunner::OnReady(PartitionPush push) {
   ++context_.counters->partitions_out;
   Send(push);
   integrity_->OnPushed(push, source_);
-  tensor.pushed[push.partition] = {
-      .awaits_result = true, .priority = push.priority, .place = push.place};
+  PushedPartition& pushed = tensor.pushed[push.partition];
+  pushed.awaits_result = true;
+  pushed.result_waits = false;
+  pushed.priority = push.priority;
+  pushed.place = push.place;
 }
 
 // Also for a server that asks again. Does nothing while the owner has not said which round comes
@@ -107,7 +112,35 @@ void RoundRunner::Send(const PartitionPush& push) {
       [keep = push.tensor, times, clock = context_.clock](absl::Status) {
         times->last_out = clock->TraceTime();
       },
-      push.place, &times->first_out);
+      push.place, &times->first_out, EncoderOf(push.tensor, push.partition, payload));
+}
+
+// Null for a contribution in the memory of a GPU, which only devices read.
+EncodeFn RoundRunner::EncoderOf(const Shared& tensor, uint32_t partition, Bytes payload) {
+  if (payload.empty()) return nullptr;
+  if (!tensor->IsOnHost(partition)) {
+    context_.counters->contribution_bytes += payload.size();
+    context_.counters->contribution_wire_bytes += payload.size();
+    return nullptr;
+  }
+  return [this, tensor, partition, payload] {
+    PayloadEncoder::History& history = tensor->pushed[partition].encodings;
+    const EncodedPayload encoded = context_.encoder->Encode(tensor->shape.dtype, payload, &history,
+                                                            {.wanted = tensor->shape.wire.lossy()});
+    context_.counters->contribution_bytes += payload.size();
+    context_.counters->contribution_wire_bytes +=
+        encoded.content.raw() ? payload.size() : encoded.content.bytes.size();
+    return encoded;
+  };
+}
+
+void RoundRunner::MeasureLinks() {
+  absl::Duration busiest = absl::ZeroDuration();
+  for (const auto& [key, link] : servers_->links()) {
+    busiest = std::max(busiest, link->TakeSendingTime());
+  }
+  const Transport* const transports[] = {context_.transports.tcp, context_.transports.rdma};
+  context_.encoder->costs()->NoteTraffic(TrafficOf(transports), busiest);
 }
 
 void RoundRunner::Resend(const Shared& tensor, uint32_t partition, Round held) {
@@ -133,24 +166,33 @@ RoundRunner::Shared RoundRunner::Expecting(const ServerLink* link,
 MutableBytes RoundRunner::RoomForResult(const ServerLink* link, const FrameHeader& header) const {
   const Shared tensor = Expecting(link, header);
   const uint32_t partition = header.partition.index();
-  if (tensor == nullptr || header.payload_bytes != tensor->BytesOf(partition)) return {};
+  if (tensor == nullptr || RawBytesOf(header) != tensor->BytesOf(partition)) return {};
   return RoomIn(tensor.get(), partition, context_.loop->TraceTime());
 }
 
-void RoundRunner::OnResult(const ServerLink* link, const FrameHeader& header, Bytes result) {
+absl::Status RoundRunner::OnResult(const ServerLink* link, const FrameHeader& header,
+                                   const EncodedBytes& result) {
   const Shared tensor = Expecting(link, header);
   const uint32_t partition = header.partition.index();
-  if (tensor == nullptr || header.payload_bytes != tensor->BytesOf(partition)) return;
-  const int64_t now = context_.loop->TraceTime();
-  const MutableBytes room = RoomIn(tensor.get(), partition, now);
-  if (room.empty()) return;
-  if (result.data() != room.data()) {
-    std::memcpy(room.data(), result.data(), result.size());
-    context_.counters->copied_bytes += result.size();
+  const size_t bytes = tensor == nullptr ? 0 : tensor->BytesOf(partition);
+  if (bytes == 0 || RawBytesOf(header) != bytes) return absl::OkStatus();
+  const DType dtype = tensor->shape.dtype;
+  const uint64_t elements = bytes / SizeOf(dtype);
+  if (!IsWellFormed(result, dtype, elements)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the result of partition %d of '%s' has %d bytes that are no encoding of %d elements",
+        partition, tensor->shape.name, result.bytes.size(), elements));
+  }
+  const MutableBytes room = RoomIn(tensor.get(), partition, context_.loop->TraceTime());
+  context_.counters->copied_bytes += Decode(result, dtype, elements, room.data());
+  if (!link->transport().traits().by_reference) {
+    context_.counters->result_bytes += bytes;
+    context_.counters->result_wire_bytes += result.bytes.size();
   }
   tensor->times[partition].last_in = context_.loop->TraceTime();  // the copy included
   integrity_->OnResult(*tensor, partition, header.round);
   DeliverWhenCopied(link, header, tensor);
+  return absl::OkStatus();
 }
 
 void RoundRunner::DeliverWhenCopied(const ServerLink* link, const FrameHeader& header,
@@ -198,7 +240,7 @@ void RoundRunner::OnSendAgain(const ServerLink* link, const FrameHeader& header)
     // The newest result that this node has reported, for a node that lacks it.
     const Shared tensor = FindOwned(*context_.identity, *tensors_, link, header);
     if (tensor == nullptr || tensor->rounds.Held(partition) != header.round) return;
-    return SendHeldResult(*context_.identity, tensor, partition, header.round);
+    return SendHeldResult(*context_.identity, tensor, partition, header.round, context_.encoder);
   }
   const Shared tensor = Expecting(link, header);
   if (tensor == nullptr) return;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "lib/encoding/payload_encoder.h"
 #include "services/worker_agent/contribution_source.h"
 #include "services/worker_agent/generation_state.h"
 #include "services/worker_agent/integrity.h"
@@ -54,6 +55,8 @@ class RoundRunner final : public ContributionSource::Listener {
   // Sends the contribution again if its result is awaited and its round is later than `held`.
   void Resend(const Shared& tensor, uint32_t partition, Round held = Round());
 
+  // Once a second: what the links' bytes cost, for the encoder.
+  void MeasureLinks();
   // Once a second. Asks the scheduler if this process has just paused (pulse.h).
   void NotePause();
   // The scheduler has answered: the rounds that were complete meanwhile are told.
@@ -61,7 +64,8 @@ class RoundRunner final : public ContributionSource::Listener {
 
   // ---- of the owners: as ServerEvents ----
   MutableBytes RoomForResult(const ServerLink* link, const FrameHeader& header) const;
-  void OnResult(const ServerLink* link, const FrameHeader& header, Bytes result);
+  absl::Status OnResult(const ServerLink* link, const FrameHeader& header,
+                        const EncodedBytes& result);
   MutableBytes RoomForStamp(const ServerLink* link, const FrameHeader& header) const;
   void OnStamp(const ServerLink* link, const FrameHeader& header, Bytes stamp) const;
   void OnSendAgain(const ServerLink* link, const FrameHeader& header);
@@ -75,6 +79,7 @@ class RoundRunner final : public ContributionSource::Listener {
   // The tensor that awaits exactly this frame of its owner, or null.
   Shared Expecting(const ServerLink* link, const FrameHeader& header) const;
   void Send(const PartitionPush& push);
+  EncodeFn EncoderOf(const Shared& tensor, uint32_t partition, Bytes payload);
   // Delivers the result as soon as nothing copies the contribution any more.
   void DeliverWhenCopied(const ServerLink* link, const FrameHeader& header, const Shared& tensor);
   void Deliver(const Shared& tensor, uint32_t partition);

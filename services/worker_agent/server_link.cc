@@ -56,42 +56,12 @@ void ServerLink::Connect(Transport* transport, const Address& address, std::stri
 }
 
 void ServerLink::Push(const FrameHeader& header, Bytes payload, Done done, uint64_t place,
-                      int64_t* handed_at) {
+                      int64_t* handed_at, EncodeFn encode) {
   if (!given_up()) {
-    if (header.type == FrameType::kContribution) Await(header.partition);
-    return outbox_.Push(header, payload, std::move(done), place, handed_at);
+    if (header.type == FrameType::kContribution) work_.Await(header.partition);
+    return outbox_.Push(header, payload, std::move(done), place, handed_at, std::move(encode));
   }
   if (done) done(absl::CancelledError("the link is closed"));
-}
-
-void ServerLink::Await(PartitionId partition) {
-  if (work_.awaited.empty()) ++services_;
-  work_.awaited.insert(partition);
-  CountSumming();
-}
-
-void ServerLink::Arrived(PartitionId partition) {
-  if (work_.awaited.erase(partition) > 0) CountSumming();
-}
-
-void ServerLink::SetQueued(bool queued) {
-  work_.queued = queued;
-  CountSumming();
-}
-
-// The server's own time begins when this node has sent everything.
-void ServerLink::CountSumming() {
-  const bool summing = !work_.awaited.empty() && !work_.queued;
-  if (summing == (work_.summing_since != absl::InfiniteFuture())) return;
-  const absl::Time now = clock_();
-  if (!summing) work_.summing += now - work_.summing_since;
-  work_.summing_since = summing ? now : absl::InfiniteFuture();
-}
-
-absl::Duration ServerLink::served() const {
-  const absl::Time now = clock_();
-  const absl::Duration sending = link_ == nullptr ? absl::ZeroDuration() : link_->sending_time();
-  return work_.sending + sending + work_.summing + (now - std::min(now, work_.summing_since));
 }
 
 void ServerLink::LimitInFlight(size_t bytes) {
@@ -186,7 +156,7 @@ absl::Status ServerLink::OnWelcome(const FrameHeader& header, Bytes proof) {
   state_ = State::kOpen;
   ++times_open_;
   attempts_ = 0;
-  outbox_.Attach(link_, transport_->traits());
+  outbox_.Attach(link_, transport_->traits(), /*encodes=*/version_ >= kEncodingsSince);
   events_->OnLinkOpen(this, header.incarnation);
   return absl::OkStatus();
 }
@@ -201,22 +171,25 @@ absl::StatusOr<MutableBytes> ServerLink::Place(const FrameHeader& header) {
     const MutableBytes room = header.type == FrameType::kResult
                                   ? events_->RoomForResult(this, header)
                                   : events_->RoomForStamp(this, header);
-    if (!room.empty()) placed_.insert(header.partition);
-    return room;
+    if (room.empty()) return room;
+    return rooms_.Place(header, room);
   }
   return absl::UnimplementedError(
       absl::StrFormat("an agent does not take a %s frame with a payload", Name(header.type)));
 }
 
 absl::Status ServerLink::OnFrame(const FrameHeader& header, Payload payload) {
+  std::shared_ptr<Arena> buffer;
   if (header.type == FrameType::kResult || header.type == FrameType::kStamp) {
-    placed_.erase(header.partition);
+    buffer = rooms_.Take(header.partition);
   }
   if (given_up()) return absl::OkStatus();
   ADDEND_RETURN_IF_ERROR(CheckExpected(header));
   if (header.type == FrameType::kChallenge) return Answer(header, payload.bytes());
   if (header.type == FrameType::kHello) return OnWelcome(header, payload.bytes());
-  return OnServerFrame(header, payload.bytes());
+  absl::Status status = OnServerFrame(header, payload.bytes());
+  rooms_.Reuse(std::move(buffer));
+  return status;
 }
 
 absl::Status ServerLink::OnServerFrame(const FrameHeader& header, Bytes payload) {
@@ -224,8 +197,8 @@ absl::Status ServerLink::OnServerFrame(const FrameHeader& header, Bytes payload)
   const bool complete = payload.size() == header.payload_bytes;
   switch (header.type) {
     case FrameType::kResult:
-      if (complete) events_->OnResult(this, header, payload);
-      return absl::OkStatus();
+      if (!complete) return absl::OkStatus();
+      return events_->OnResult(this, header, {payload, header.encoding});
     case FrameType::kStamp:
       if (complete) events_->OnStamp(this, header, payload);
       return absl::OkStatus();
@@ -250,12 +223,10 @@ absl::Status ServerLink::OnServerFrame(const FrameHeader& header, Bytes payload)
 }
 
 void ServerLink::OnClosed(absl::Status why) {
-  work_.sending += link_->sending_time();
+  work_.OnConnectionLost(link_->sending_time());
   link_ = nullptr;
   const bool proved = state_ == State::kOpen;
-  work_.awaited.clear();
-  placed_.clear();
-  CountSumming();
+  rooms_.Clear();
   outbox_.Detach();
   outbox_.Clear(why);
   Lose(proved ? why : Unproved(why));

@@ -8,17 +8,18 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
 #include "lib/auth/link_proof.h"
 #include "lib/base/clock.h"
 #include "lib/base/ids.h"
+#include "lib/encoding/encoded_bytes.h"
 #include "lib/transport/outbox.h"
 #include "lib/transport/transport.h"
+#include "services/worker_agent/result_rooms.h"
+#include "services/worker_agent/server_work.h"
 
 namespace addend {
 
@@ -49,8 +50,11 @@ class ServerEvents {
   // The memory for a result's stamp, which arrives before the result.
   virtual MutableBytes RoomForStamp(const ServerLink* link, const FrameHeader& header) = 0;
   virtual void OnStamp(const ServerLink* link, const FrameHeader& header, Bytes stamp) = 0;
-  // `result` may be the room given, the same memory written by the colocated server, or elsewhere.
-  virtual void OnResult(const ServerLink* link, const FrameHeader& header, Bytes result) = 0;
+  // A raw `result` may be the room given, the same memory written by the colocated server, or
+  // elsewhere; an encoded result is elsewhere. An error closes the link: the result is not
+  // well-formed.
+  virtual absl::Status OnResult(const ServerLink* link, const FrameHeader& header,
+                                const EncodedBytes& result) = 0;
   // The owner asks for a contribution again, or for a result that this node holds.
   virtual void OnSendAgain(const ServerLink* link, const FrameHeader& header) = 0;
   // The owner has handed the partition over.
@@ -77,7 +81,7 @@ class ServerLink final : public Sink {
     kClosing,         // Close() was called, and a connection is there, or being made
     kEnded            // Close() was called, and no connection is left
   };
-  using Clock = std::function<absl::Time()>;
+  using Clock = ServerWork::Clock;
 
   // All pointers outlive the link. `where` is for people: "summation server 2 at 10.0.0.7:7171".
   ServerLink(const NodeIdentity* identity, ServerEvents* events, Convoy* convoy, ServerId server,
@@ -87,8 +91,8 @@ class ServerLink final : public Sink {
         server_(server),
         where_(std::move(where)),
         shard_(shard),
-        clock_(std::move(clock)),
-        outbox_(convoy, [this](bool queued) { SetQueued(queued); }) {}
+        work_(std::move(clock)),
+        outbox_(convoy, [this](bool queued) { work_.SetQueued(queued); }) {}
 
   // Of the frames, from the next HELLO on.
   void SetVersion(uint16_t version) { version_ = version; }
@@ -96,9 +100,10 @@ class ServerLink final : public Sink {
   // dropped. `transport` outlives the link. `reason`: of the choice of transport, for people.
   void Connect(Transport* transport, const Address& address, std::string reason,
                absl::Duration timeout);
-  // `payload` is lent until the round has its result. `place`, `handed_at`: as in Outbox::Push.
+  // `payload` is lent until the round has its result. `place`, `handed_at`, `encode`: as in
+  // Outbox::Push.
   void Push(const FrameHeader& header, Bytes payload, Done done, uint64_t place = 0,
-            int64_t* handed_at = nullptr);
+            int64_t* handed_at = nullptr, EncodeFn encode = nullptr);
   // The generation is over, or the server was declared dead: no event follows, and nothing is sent
   // any more. The link may be destroyed once closed() is true.
   void Close(const absl::Status& why);
@@ -118,11 +123,12 @@ class ServerLink final : public Sink {
   // A process at the address has taken the last, or present, connection.
   bool met() const { return met_; }
   // The partition's result has come, or is not expected from this server any more.
-  void Arrived(PartitionId partition);
-  // How long the server was at work for this node: contributions were on their way to it, or it had
-  // all of them and their results were awaited. And how often it began.
-  absl::Duration served() const;
-  uint64_t services() const { return services_; }
+  void Arrived(PartitionId partition) { work_.Arrived(partition); }
+  // How long the server was at work for this node, and how often it began to be.
+  absl::Duration served() const { return work_.served(sending_time()); }
+  uint64_t services() const { return work_.services(); }
+  // The time that sending took since the last call.
+  absl::Duration TakeSendingTime() { return work_.TakeSending(sending_time()); }
   ServerId server() const { return server_; }
   const std::string& where() const { return where_; }
   uint32_t shard() const { return shard_; }
@@ -141,7 +147,7 @@ class ServerLink final : public Sink {
   // The link was lost because of its transport: another transport may reach the server.
   bool path_failed() const { return path_failed_; }
   // A result for this partition is on its way into the room that was given for it.
-  bool IsReceiving(PartitionId partition) const { return placed_.contains(partition); }
+  bool IsReceiving(PartitionId partition) const { return rooms_.IsReceiving(partition); }
   // Closes this connection: none of its frames arrive any more. OnLinkLost follows.
   void Reset(const absl::Status& why);
 
@@ -157,9 +163,10 @@ class ServerLink final : public Sink {
   absl::Status OnWelcome(const FrameHeader& header, Bytes proof);
   // A frame of a link that is open.
   absl::Status OnServerFrame(const FrameHeader& header, Bytes payload);
-  void Await(PartitionId partition);
-  void SetQueued(bool queued);
-  void CountSumming();
+  // Over the present connection.
+  absl::Duration sending_time() const {
+    return link_ == nullptr ? absl::ZeroDuration() : link_->sending_time();
+  }
   void Lose(const absl::Status& why);
 
   const NodeIdentity* const identity_;
@@ -167,13 +174,12 @@ class ServerLink final : public Sink {
   const ServerId server_;
   const std::string where_;
   const uint32_t shard_;
-  const Clock clock_;
   State state_ = State::kNew;
   uint16_t version_ = kWireVersion;
   Transport* transport_ = nullptr;
   std::string reason_;
   bool path_failed_ = false;
-  absl::flat_hash_set<PartitionId> placed_;  // rooms that results are on their way into
+  ResultRooms rooms_;
   Link* link_ = nullptr;
   size_t in_flight_bytes_ = SendLimits::kUnlimited;
   // Of the handshake under way: lent to the link while it sends them.
@@ -188,15 +194,7 @@ class ServerLink final : public Sink {
   int times_lost_ = 0;
   int attempts_ = 0;
   bool met_ = false;  // the last attempt made a connection
-  // The time that the server was at work.
-  struct {
-    absl::flat_hash_set<PartitionId> awaited;  // pushed, without a result so far
-    bool queued = false;                       // some of these wait in the outbox
-    absl::Time summing_since = absl::InfiniteFuture();
-    absl::Duration summing;
-    absl::Duration sending;  // by earlier connections
-  } work_;
-  uint64_t services_ = 0;
+  ServerWork work_;
   Outbox outbox_;  // calls this link until it is destroyed, so it goes first
 };
 

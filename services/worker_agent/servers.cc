@@ -47,7 +47,8 @@ void Servers::Learn(const google::protobuf::RepeatedPtrField<v1::ServerInfo>& se
     context_.directory->servers[server.server_id()] = server;
   }
   // A server that returns to the plan later may be lost a second time.
-  std::erase_if(reported_lost_, [this](uint32_t id) { return !servers().contains(id); });
+  std::erase_if(reported_lost_,
+                [this](const auto& report) { return !servers().contains(report.first); });
   for (auto& [key, link] : links_) {
     if (is_colocated(ServerId(key.first))) continue;
     const auto now = servers().find(key.first);
@@ -250,9 +251,9 @@ void Servers::OnLost(ServerLink* link, const absl::Status& why) {
     spdlog::warn("{}; connecting again", Message(why));
     return ReconnectLater(*link, /*at_once=*/false);
   }
-  if (!IsTransient(why) && use == Use::kOwner) {
-    return ReportLost(link, why);  // the process at this address is not the server of the plan
-  }
+  // The process at this address is not the server of the plan, or the path is at fault. The server
+  // may stay in the plan, a colocated one with its node: only another attempt can tell.
+  if (!IsTransient(why) && use == Use::kOwner) ReportLost(link, why);
   // Refused. A connection that breaks in its handshake may be a matter of the path.
   const bool refused = !link->met() || link->open_attempts() >= kUnprovedAttempts;
   if (link->open_attempts() > 0 && absl::IsUnavailable(why) && refused) ReportLost(link, why);
@@ -274,9 +275,16 @@ Servers::Use Servers::UseOf(const ServerLink* link) const {
 
 // Harmless if it is not true: the server's partitions are summed elsewhere, with the same bits.
 void Servers::ReportLost(ServerLink* link, const absl::Status& why) {
-  if (!reported_lost_.insert(link->server().value()).second) return;
+  if (!reported_lost_.emplace(link->server().value(), why).second) return;
   spdlog::warn("{}; the scheduler decides what becomes of it", Message(why));
   context_.reports->Send(report::ServerLost(context_.identity->generation, link->server(), why));
+}
+
+void Servers::ReportAgain() const {
+  for (const auto& [server, why] : reported_lost_) {
+    context_.reports->Send(
+        report::ServerLost(context_.identity->generation, ServerId(server), why));
+  }
 }
 
 void Servers::LimitInFlight(uint32_t nodes) {

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,6 +46,9 @@ class Servers {
   // Connects the lost link again, at once or after a moment, if the plan still has its server.
   void ReconnectLater(const ServerLink& link, bool at_once);
 
+  // A scheduler that was started again does not know of the reports that stand.
+  void ReportAgain() const;
+
   // Partitions have new owners, or tensors were planned: the links' loads change.
   void OnOwnersChanged() { loads_changed_ = true; }
   // Limits the bytes in flight on each link by its part of the node's load in a round of all
@@ -85,7 +87,7 @@ class Servers {
   std::vector<std::unique_ptr<ServerLink>> replaced_;  // by links to servers that have returned
   std::map<uint32_t, std::string> rdma_failures_;      // by server: the first reason
   std::map<uint32_t, std::string> routes_;             // by server: the last, as it was logged
-  std::set<uint32_t> reported_lost_;
+  std::map<uint32_t, absl::Status> reported_lost_;     // by server: why
   bool loads_changed_ = false;
 };
 

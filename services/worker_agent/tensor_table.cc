@@ -21,14 +21,15 @@ v1::TensorDescriptor DescriptorOf(const TensorShape& shape) {
   descriptor.set_dtype(static_cast<v1::DType>(shape.dtype));
   descriptor.set_op(static_cast<v1::ReduceOp>(shape.op));
   for (const int64_t dim : shape.dims) descriptor.add_shape(dim);
-  descriptor.set_reduction_tree("flat");
+  descriptor.set_reduction_tree(NumericsOf(shape.wire));
   descriptor.set_participants(shape.participants.bits());
   return descriptor;
 }
 
 }  // namespace
 
-absl::StatusOr<TensorShape> ReadShape(ipc::DeclareMessage declare, uint64_t job_size) {
+absl::StatusOr<TensorShape> ReadShape(ipc::DeclareMessage declare, uint64_t job_size,
+                                      const WireFormat& job_wire) {
   TensorShape shape{.name = declare.name(),
                     .dtype = declare.dtype,
                     .op = declare.op,
@@ -49,6 +50,13 @@ absl::StatusOr<TensorShape> ReadShape(ipc::DeclareMessage declare, uint64_t job_
         shape.name, job_size - 1));
   }
   shape.participants = *participants;
+  const bool may_be_lossy = MayBeLossy(shape.dtype, shape.op);
+  if (declare.wire && (static_cast<uint8_t>(declare.wire->dtype) >= kWireDTypes ||
+                       (declare.wire->lossy() && !may_be_lossy))) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "tensor '%s' cannot travel in the type that its declaration names", shape.name));
+  }
+  if (may_be_lossy) shape.wire = declare.wire.value_or(job_wire);
   uint64_t elements = 1;
   for (const int64_t dim : shape.dims) {
     if (dim < 0 || (dim > 0 && elements > kMaxTensorBytes / static_cast<uint64_t>(dim))) {
@@ -92,8 +100,8 @@ absl::StatusOr<TensorTable::Shared> TensorTable::Attach(uint32_t local_rank, Ten
   for (uint32_t rank = 0; rank < ranks_->size(); ++rank) {
     taking_part.push_back(shape.participants.Contains(ranks_->RankOf(rank)));
   }
-  ADDEND_ASSIGN_OR_RETURN(const auto tensor,
-                          NodeTensor::Create(next_number_++, std::move(shape), taking_part));
+  ADDEND_ASSIGN_OR_RETURN(const auto tensor, NodeTensor::Create(next_number_++, std::move(shape),
+                                                                taking_part, ranks_->node()));
   by_number_[tensor->number] = tensor;
   instances.push_back(tensor);
   tensor->uses[local_rank] = NodeTensor::Use::kAttached;

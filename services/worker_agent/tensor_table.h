@@ -20,7 +20,8 @@
 namespace addend {
 
 // INVALID_ARGUMENT: a trainer's declaration that no tensor can have, in a job of `job_size` ranks.
-absl::StatusOr<TensorShape> ReadShape(ipc::DeclareMessage declare, uint64_t job_size);
+absl::StatusOr<TensorShape> ReadShape(ipc::DeclareMessage declare, uint64_t job_size,
+                                      const WireFormat& job_wire = {});
 
 class TensorTable {
  public:

@@ -229,6 +229,23 @@ TEST_F(AgentTest, SchedulerThatFormsTheJobHearsOfTheWaitingTrainers) {
   EXPECT_THAT(reports_.said, ElementsAre("trainers 0")) << "it may have been started again";
 }
 
+// A scheduler that hears that a node is idle forgets the node's trainers.
+TEST_F(AgentTest, SchedulerThatDoesNotKnowOfAnIdleNodeHearsOfItsWaitingTrainersLast) {
+  Run();
+  Update(UpdateOf(1, v1::FAILED));
+  for (FakeTrainer& trainer : trainers_) {
+    events_->OnTrainerGone(&trainer, absl::UnavailableError("its socket closed"));
+  }
+  machine_.loop->Settle();
+  ASSERT_THAT(reports_.said, Contains("idle"));
+  Update(UpdateOf(1, v1::FORMING));  // it waits for the other nodes
+  reports_.said.clear();
+  v1::NodeUpdate update = UpdateOf(1, v1::FAILED);  // the scheduler had lost it meanwhile
+  update.set_full(true);
+  Update(update);
+  EXPECT_THAT(reports_.said, ElementsAre("idle", "trainers 0"));
+}
+
 TEST_F(AgentTest, SchedulerThatSendsTheWholeStateHearsTheDeclarationsAgain) {
   Run();
   ASSERT_TRUE(Send(0, ipc::DeclareMessage{.shape = {2}, .text = "t"}).ok());
@@ -319,6 +336,8 @@ TEST_F(AgentTest, StartedRoundAwaitsADecisionForALeaseOfTheRegistration) {
 TEST_F(AgentTest, TrainerThatEndsFailsTheGeneration) {
   Run();
   events_->OnTrainerGone(&trainers_[1], absl::UnavailableError("its socket closed"));
+  ASSERT_EQ(reports_.said.back(), "beat");
+  reports_.said.pop_back();
   EXPECT_THAT(reports_.said.back(), HasSubstr("failed peer_lost: rank 3"));
 }
 

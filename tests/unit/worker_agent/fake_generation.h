@@ -112,8 +112,9 @@ class FakeGeneration final : private ServerEvents, private GenerationState::List
   void OnStamp(const ServerLink* link, const FrameHeader& header, Bytes stamp) override {
     rounds.OnStamp(link, header, stamp);
   }
-  void OnResult(const ServerLink* link, const FrameHeader& header, Bytes result) override {
-    rounds.OnResult(link, header, result);
+  absl::Status OnResult(const ServerLink* link, const FrameHeader& header,
+                        const EncodedBytes& result) override {
+    return rounds.OnResult(link, header, result);
   }
   void OnSendAgain(const ServerLink* link, const FrameHeader& header) override {
     rounds.OnSendAgain(link, header);

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -244,6 +245,7 @@ class FakeNode {
             .clock = &loop,
             .reports = &reports,
             .transports = {.tcp = &tcp, .inproc = &inproc, .rdma = nullptr},
+            .encoder = &encoder,
             .convoy = &convoy,
             .directory = &directory,
             .job = &job,
@@ -278,6 +280,7 @@ class FakeNode {
   Journal journal;
   ResultSlots slots;
   Pulse pulse;
+  PayloadEncoder encoder{WireEncoding::kAlways};
   Convoy convoy{SendLimits()};
   ServerDirectory directory;
 };
@@ -287,9 +290,8 @@ inline TensorShape Floats(const std::string& name, int64_t elements, ReduceOp op
 }
 
 inline std::vector<std::byte> FloatBytes(const std::vector<float>& values) {
-  std::vector<std::byte> bytes(values.size() * sizeof(float));
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
+  const auto bytes = std::as_bytes(std::span(values));
+  return {bytes.begin(), bytes.end()};
 }
 
 inline void WriteFloats(MutableBytes bytes, const std::vector<float>& values) {

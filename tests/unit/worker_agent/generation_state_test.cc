@@ -11,8 +11,10 @@
 namespace addend {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 class GenerationStateTest : public ::testing::Test {
  protected:
@@ -40,6 +42,7 @@ class GenerationStateTest : public ::testing::Test {
 };
 
 TEST_F(GenerationStateTest, WithoutAStartedRoundTrainersAreToldAtOnce) {
+  state_.OnAllDecided();
   state_.Fail(lost_);
   EXPECT_THAT(node_.reports.said, ElementsAre("failed peer_lost: node 0 was lost"));
   EXPECT_FALSE(state_.running());
@@ -55,8 +58,60 @@ TEST_F(GenerationStateTest, WithoutAStartedRoundTrainersAreToldAtOnce) {
   EXPECT_EQ(node_.job.reason, "node 0 was lost");
 }
 
+// Their end may be the node's, and another node may still wait for a result that this node holds.
+TEST_F(GenerationStateTest, TrainersAreToldWhenAllNodesHaveTheirDecisions) {
+  StartRound();
+  state_.Fail(lost_);
+  EXPECT_FALSE(state_.decided());
+  EXPECT_THAT(node_.reports.said, Not(Contains("beat")));
+  const auto result = FloatBytes({1, 1, 1, 1});
+  ASSERT_TRUE(link_->Deliver(generation_.FrameOf(FrameType::kResult, *tensor_, 0), result).ok());
+  node_.loop.Settle();
+  EXPECT_TRUE(state_.decided());
+  EXPECT_EQ(node_.reports.said.back(), "beat") << "the scheduler hears at once";
+  EXPECT_THAT(Told(), ElementsAre(ipc::Type::kResult));
+  state_.EndIfDecided();
+  node_.loop.Settle();
+  EXPECT_THAT(Told(), ElementsAre(ipc::Type::kResult));
+  EXPECT_EQ(node_.reports.said.size(), 2u) << "once";
+  state_.OnAllDecided();
+  node_.loop.Settle();
+  EXPECT_THAT(Told(), ElementsAre(ipc::Type::kResult, ipc::Type::kFailure));
+  EXPECT_TRUE(state_.decided());
+  EXPECT_THAT(generation_.events, Contains("failed, decided"));
+}
+
+TEST_F(GenerationStateTest, NodeThatHasItsDecisionsWaitsForOthersForALease) {
+  state_.Fail(lost_);
+  node_.loop.Pass(absl::Seconds(9));
+  EXPECT_THAT(Told(), IsEmpty());
+  node_.loop.Pass(absl::Seconds(2));
+  EXPECT_THAT(Told(), ElementsAre(ipc::Type::kFailure));
+  EXPECT_THAT(generation_.events, ElementsAre("failed, decided")) << "it keeps its links";
+}
+
+// The node may be idle already, and has to follow what the scheduler says of the next generation.
+TEST_F(GenerationStateTest, NodeWithoutTrainersWaitsForNobody) {
+  state_.Fail(lost_);
+  node_.loop.Settle();
+  EXPECT_FALSE(state_.failed());
+  for (const auto& trainer : generation_.trainers) generation_.ranks.Leave(trainer.get());
+  state_.EndIfDecided();
+  node_.loop.Settle();
+  EXPECT_TRUE(state_.failed());
+}
+
+TEST_F(GenerationStateTest, SingleNodeWaitsForNobody) {
+  node_.options.num_nodes = 1;
+  FakeGeneration alone(&node_);
+  alone.state.Fail(lost_);
+  node_.loop.Settle();
+  EXPECT_THAT(alone.trainers[0]->types(), ElementsAre(ipc::Type::kFailure));
+}
+
 TEST_F(GenerationStateTest, StartedRoundEndsBeforeTrainersAreTold) {
   StartRound();
+  state_.OnAllDecided();
   state_.Fail(lost_);
   node_.loop.Settle();
   EXPECT_THAT(Told(), IsEmpty());
@@ -68,6 +123,7 @@ TEST_F(GenerationStateTest, StartedRoundEndsBeforeTrainersAreTold) {
 
 TEST_F(GenerationStateTest, AbortedRoundIsDecided) {
   StartRound();
+  state_.OnAllDecided();
   state_.Fail(lost_);
   ASSERT_TRUE(link_->Deliver(generation_.FrameOf(FrameType::kAborted, *tensor_, 0)).ok());
   node_.loop.Settle();
@@ -81,7 +137,7 @@ TEST_F(GenerationStateTest, WithoutADecisionTrainersAreToldALeaseLater) {
   EXPECT_THAT(Told(), IsEmpty());
   node_.loop.Pass(absl::Seconds(2));
   EXPECT_THAT(Told(), ElementsAre(ipc::Type::kFailure));
-  EXPECT_THAT(generation_.events, ::testing::Contains("failed"));
+  EXPECT_THAT(generation_.events, Contains("failed"));
 }
 
 TEST_F(GenerationStateTest, OnlyTheFirstFailureOfTheNodeCounts) {

@@ -122,6 +122,11 @@ TEST_F(NodeGenerationTest, TrainerThatEndsFailsTheGenerationForAllNodes) {
   EXPECT_THAT(node_.reports.said, Contains("failed peer_lost: rank 3 (local rank 1 of node 1, pid "
                                            "101 on host) ended without shutdown: its socket "
                                            "closed"));
+  v1::NodeUpdate update = Update(v1::FAILED);
+  update.set_decided(true);
+  update.set_failed_kind(TellFailure(FailureKind::kPeerLost).name);
+  generation_->Apply(update);
+  node_.loop.Settle();
   EXPECT_EQ(trainers_[0].Last<ipc::FailureMessage>().code, uint32_t{ADDEND_ERROR_PEER_LOST});
 }
 
@@ -156,6 +161,10 @@ TEST_F(NodeGenerationTest, FailureOfTheJobReachesTheTrainers) {
   v1::NodeUpdate update = Update(v1::FAILED);
   update.set_reason("node 0 was lost");
   update.set_failed_kind(TellFailure(FailureKind::kPeerLost).name);
+  generation_->Apply(update);
+  node_.loop.Settle();
+  EXPECT_TRUE(trainers_[0].sent.empty()) << "other nodes may wait for decisions";
+  update.set_decided(true);
   generation_->Apply(update);
   node_.loop.Settle();
   EXPECT_EQ(trainers_[0].Last<ipc::FailureMessage>().reason, "node 0 was lost");
@@ -206,8 +215,23 @@ TEST_F(NodeGenerationTest, SchedulerThatRestartedHearsTheDeclarationsAgain) {
   EXPECT_THAT(node_.reports.said, ElementsAre("declare t"));
 }
 
+TEST_F(NodeGenerationTest, SchedulerThatRestartedHearsOfUnreachableServersAgain) {
+  DeclareAndPlan();
+  link_->Close(absl::UnavailableError("reset"));
+  node_.loop.Settle();
+  node_.tcp.Refuse(absl::UnavailableError("refused"));
+  node_.reports.said.clear();
+  generation_->ReportAgain();
+  EXPECT_THAT(node_.reports.said, testing::Contains("lost server 2"));
+}
+
 class AgentReportTest : public NodeGenerationTest {
  protected:
+  v1::HeartbeatRequest Beat() const {
+    v1::HeartbeatRequest beat;
+    report_.FillBeat(*generation_, &beat);
+    return beat;
+  }
   const NodeContext context_ = node_.context();
   const AgentReport report_{&context_};
 };
@@ -232,6 +256,30 @@ TEST_F(AgentReportTest, SnapshotShowsTrainersLinksAndOpenRounds) {
   EXPECT_THAT(response.open(0).missing(), ElementsAre(1));
   EXPECT_EQ(response.open_rounds(), 1u);
   EXPECT_GT(response.shared_memory_bytes(), 0u);
+}
+
+TEST_F(AgentReportTest, HeartbeatSaysWhenNoRoundOfAFailedGenerationCanEndAnyMore) {
+  DeclareAndPlan();
+  Push();
+  EXPECT_FALSE(Beat().decided());
+  generation_->Apply(Update(v1::FAILED));
+  EXPECT_FALSE(Beat().decided());
+  ASSERT_TRUE(link_->Deliver(Result(), FloatBytes({20, 40})).ok());
+  EXPECT_TRUE(Beat().decided());
+}
+
+TEST_F(AgentReportTest, HeartbeatHasTheBytesOfPayloads) {
+  AgentCounters& counters = *context_.counters;
+  counters.contribution_bytes = 40;
+  counters.contribution_wire_bytes = 20;
+  counters.result_bytes = 30;
+  counters.result_wire_bytes = 15;
+  v1::HeartbeatRequest beat;
+  report_.FillBeat(*generation_, &beat);
+  EXPECT_EQ(beat.wire_bytes().contribution_bytes(), 40u);
+  EXPECT_EQ(beat.wire_bytes().contribution_wire_bytes(), 20u);
+  EXPECT_EQ(beat.wire_bytes().result_bytes(), 30u);
+  EXPECT_EQ(beat.wire_bytes().result_wire_bytes(), 15u);
 }
 
 TEST_F(AgentReportTest, LinkIsShownWithItsShard) {

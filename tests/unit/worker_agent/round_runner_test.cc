@@ -43,6 +43,25 @@ class RoundRunnerTest : public ::testing::Test {
   FakeLink* link_ = nullptr;
 };
 
+TEST_F(RoundRunnerTest, ConvoyHearsOfThePushes) {
+  Plan();
+  for (const int32_t priority : {-7, -6, -5, -4, -3, -2, -1, 0, -7}) {
+    PushAll(priority);
+    for (const uint32_t partition : {0, 1}) ASSERT_TRUE(Result(partition, {0, 0}).ok());
+  }
+  // A class of a backward pass keeps the order of its pushes.
+  Outbox outbox(&node_.convoy, [](bool) {});
+  for (const int32_t priority : {-7, -6}) {
+    FrameHeader header;
+    header.priority = priority;
+    outbox.Push(header, {}, nullptr);
+  }
+  link_->frames.clear();
+  outbox.Attach(link_, Traits());
+  ASSERT_EQ(link_->frames.size(), 2u);
+  EXPECT_EQ(link_->frames[0].header.priority, -7);
+}
+
 TEST_F(RoundRunnerTest, NodesSumIsPushedWhenAllRanksHavePushed) {
   Plan();
   ASSERT_TRUE(generation_.Push(tensor_, 0, {1, 2, 3, 4}, 3).ok());

@@ -74,7 +74,10 @@ class ServerLinkTest : public ::testing::Test, private ServerEvents {
   MutableBytes RoomForResult(const ServerLink*, const FrameHeader&) override { return {}; }
   MutableBytes RoomForStamp(const ServerLink*, const FrameHeader&) override { return {}; }
   void OnStamp(const ServerLink*, const FrameHeader&, Bytes) override { FAIL(); }
-  void OnResult(const ServerLink*, const FrameHeader&, Bytes) override { FAIL(); }
+  absl::Status OnResult(const ServerLink*, const FrameHeader&, const EncodedBytes&) override {
+    ADD_FAILURE();
+    return absl::OkStatus();
+  }
   void OnSendAgain(const ServerLink*, const FrameHeader&) override { FAIL(); }
   void OnMoved(const ServerLink*, const FrameHeader&) override { FAIL(); }
   void OnRecovered(const ServerLink*, const FrameHeader&) override { FAIL(); }
@@ -222,8 +225,11 @@ class OpenLinkTest : public ::testing::Test, private ServerEvents {
   MutableBytes RoomForResult(const ServerLink*, const FrameHeader&) override { return room_; }
   MutableBytes RoomForStamp(const ServerLink*, const FrameHeader&) override { return room_; }
   void OnStamp(const ServerLink*, const FrameHeader&, Bytes) override { Note("stamp"); }
-  void OnResult(const ServerLink*, const FrameHeader&, Bytes result) override {
-    Note(absl::StrFormat("result of %d bytes", result.size()));
+  absl::Status OnResult(const ServerLink*, const FrameHeader&,
+                        const EncodedBytes& result) override {
+    Note(absl::StrFormat("%sresult of %d bytes", result.raw() ? "" : "encoded ",
+                         result.bytes.size()));
+    return absl::OkStatus();
   }
   void OnSendAgain(const ServerLink*, const FrameHeader&) override { Note("send again"); }
   void OnMoved(const ServerLink*, const FrameHeader&) override { Note("moved"); }

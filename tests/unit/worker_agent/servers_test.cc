@@ -97,6 +97,21 @@ TEST_F(ServersTest, ConnectionsThatBreakInTheHandshakeAreReportedTheThirdTime) {
   EXPECT_THAT(node_.reports.said, ElementsAre("lost server 2"));
 }
 
+TEST_F(ServersTest, ServerThatDoesNotProveItselfIsReportedTheThirdTimeAndTriedFurther) {
+  LinkToOwner(2);
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    EXPECT_THAT(node_.reports.said, IsEmpty()) << "the path may be at fault";
+    ASSERT_EQ(node_.tcp.attempts.size(), 1u);
+    node_.tcp.Meet()->Close(absl::UnauthenticatedError("a forged frame"));
+    node_.loop.Settle();
+    node_.loop.Pass(absl::Milliseconds(100));
+  }
+  EXPECT_THAT(node_.reports.said, ElementsAre("lost server 2"));
+  ASSERT_EQ(node_.tcp.attempts.size(), 1u);
+  node_.tcp.Open();
+  EXPECT_THAT(node_.reports.said, ElementsAre("lost server 2", "reached server 2"));
+}
+
 TEST_F(ServersTest, ReportIsTakenBackOnceTheServerIsReached) {
   LinkToOwner(2);
   node_.tcp.Refuse(absl::UnavailableError("refused"));
@@ -105,12 +120,25 @@ TEST_F(ServersTest, ReportIsTakenBackOnceTheServerIsReached) {
   EXPECT_THAT(node_.reports.said, ElementsAre("lost server 2", "reached server 2"));
 }
 
+TEST_F(ServersTest, ReportsThatStandAreRepeatedToARestartedScheduler) {
+  LinkToOwner(2);
+  node_.tcp.Refuse(absl::UnavailableError("refused"));
+  servers_.ReportAgain();
+  EXPECT_THAT(node_.reports.said, ElementsAre("lost server 2", "lost server 2"));
+  node_.loop.Pass(absl::Milliseconds(100));
+  node_.tcp.Open();
+  node_.reports.said.clear();
+  servers_.ReportAgain();
+  EXPECT_THAT(node_.reports.said, IsEmpty());
+}
+
 TEST_F(ServersTest, DisagreementFailsTheGeneration) {
   LinkToOwner(2);
   node_.tcp.Open()->Close(MakeFailure(FailureKind::kVersion, "v9"));
   node_.loop.Settle();
   EXPECT_FALSE(generation_.state.running());
-  EXPECT_THAT(node_.reports.said, ElementsAre(HasSubstr("failed version: summation server 2")));
+  EXPECT_THAT(node_.reports.said,
+              ElementsAre(HasSubstr("failed version: summation server 2"), "beat"));
 }
 
 TEST_F(ServersTest, RestartedServerIsReportedLost) {
@@ -158,7 +186,9 @@ class LostLinkEvents final : public ServerEvents {
   MutableBytes RoomForResult(const ServerLink*, const FrameHeader&) override { return {}; }
   MutableBytes RoomForStamp(const ServerLink*, const FrameHeader&) override { return {}; }
   void OnStamp(const ServerLink*, const FrameHeader&, Bytes) override {}
-  void OnResult(const ServerLink*, const FrameHeader&, Bytes) override {}
+  absl::Status OnResult(const ServerLink*, const FrameHeader&, const EncodedBytes&) override {
+    return absl::OkStatus();
+  }
   void OnSendAgain(const ServerLink*, const FrameHeader&) override {}
   void OnMoved(const ServerLink*, const FrameHeader&) override {}
   void OnRecovered(const ServerLink*, const FrameHeader&) override {}
