@@ -104,6 +104,15 @@ Error CheckDeviceDtype(const Tensor& tensor, addend_dtype dtype) {
                    static_cast<int>(dtype));
 }
 
+// Checks the participants of a tensor against the job of the object's context and writes them into
+// the declaration.
+Error CheckAmong(const Object& object, const char* name, const int32_t* participants, int32_t count,
+                 Declaration* declaration) {
+  const Place& place = object.context->place();
+  return CheckParticipants(name, participants, count, place.size, place.rank,
+                           &declaration->participants);
+}
+
 // Declares the tensor to the object's context; afterwards the object is the tensor's.
 Error Declare(Declaration declaration, Object* object, addend_tensor** tensor) {
   Error error = object->context->operations().Declare(std::move(declaration), &object->tensor);
@@ -167,9 +176,23 @@ addend_code addend_declare_among(addend_context* context, const char* name, cons
     Declaration declaration;
     Error error = CheckDeclaration(name, shape, dims, dtype, op, &declaration);
     if (!error.ok()) return error;
-    const Place& place = object.context->place();
-    error = CheckParticipants(name, participants, count, place.size, place.rank,
-                              &declaration.participants);
+    error = CheckAmong(object, name, participants, count, &declaration);
+    return error.ok() ? Declare(std::move(declaration), &object, tensor) : error;
+  });
+}
+
+addend_code addend_declare_wire(addend_context* context, const char* name, const int64_t* shape,
+                                int32_t dims, addend_dtype dtype, addend_op op, const char* wire,
+                                const int32_t* participants, int32_t count,
+                                addend_tensor** tensor) {
+  return With(context, Kind::kContext, [&](Object& object) -> Error {
+    if (tensor == nullptr) return NullArgument("tensor");
+    Declaration declaration;
+    Error error = CheckDeclaration(name, shape, dims, dtype, op, &declaration);
+    if (error.ok() && wire != nullptr) error = CheckWire(wire, &declaration);
+    if (error.ok() && (participants != nullptr || count != 0)) {
+      error = CheckAmong(object, name, participants, count, &declaration);
+    }
     return error.ok() ? Declare(std::move(declaration), &object, tensor) : error;
   });
 }

@@ -131,6 +131,15 @@ addend_code addend_declare_among(addend_context* context, const char* name, cons
                                  int32_t dims, addend_dtype dtype, addend_op op,
                                  const int32_t* participants, int32_t count,
                                  addend_tensor** tensor);
+/* The same with the type in which the elements travel, of a float32 tensor with ADDEND_SUM or
+ * ADDEND_AVERAGE: "bf16", "fp16" or "int8", each perhaps with " stochastic" behind it, or "same". A
+ * node's contribution is rounded to it, and so is the result: two roundings, whatever the number of
+ * nodes is. The bits are the same on every rank, and after every failure. All ranks must name the
+ * same type. NULL: the job's (--wire-dtype of the agents). `participants` NULL with `count` 0: all
+ * ranks. ADDEND_ERROR_INVALID for an unknown type, or a tensor that has no such type. */
+addend_code addend_declare_wire(addend_context* context, const char* name, const int64_t* shape,
+                                int32_t dims, addend_dtype dtype, addend_op op, const char* wire,
+                                const int32_t* participants, int32_t count, addend_tensor** tensor);
 /* Undeclares the tensor; its memory is freed once all local ranks have undeclared it. Fails with
  * ADDEND_ERROR_STATE while an operation on the tensor is pending. Afterwards the name may be
  * declared with another shape. */

@@ -116,6 +116,23 @@ Error CheckDeclaration(const char* name, const int64_t* shape, int32_t dims, add
   return {};
 }
 
+Error CheckWire(const char* wire, Declaration* declaration) {
+  declaration->wire = WireFormatOf(wire);
+  const std::string& name = declaration->name;
+  if (!declaration->wire) {
+    return MakeError(ADDEND_ERROR_INVALID,
+                     "tensor \"%s\" cannot travel as \"%.40s\": use same, bf16, fp16 or int8, the "
+                     "last three perhaps with \" stochastic\" behind",
+                     name.c_str(), wire);
+  }
+  if (declaration->wire->lossy() && !MayBeLossy(declaration->dtype, declaration->op)) {
+    return MakeError(ADDEND_ERROR_INVALID,
+                     "tensor \"%s\" cannot travel as %s: only sums and averages of float32 can",
+                     name.c_str(), wire);
+  }
+  return {};
+}
+
 Error CheckParticipants(const char* name, const int32_t* ranks, int32_t count, int32_t size,
                         int32_t rank, Participants* participants) {
   if (ranks == nullptr || count < 1) {

@@ -8,6 +8,7 @@
 
 #include "lib/base/participants.h"
 #include "lib/base/types.h"
+#include "lib/base/wire_format.h"
 #include "lib/client/addend.h"
 #include "lib/client/error.h"
 
@@ -19,6 +20,7 @@ struct Declaration {
   DType dtype{};
   ReduceOp op{};
   Participants participants = {};
+  std::optional<WireFormat> wire = {};  // nullopt: the job's
 
   bool operator==(const Declaration&) const = default;
 };
@@ -30,6 +32,9 @@ Error CheckDeclaration(const char* name, const int64_t* shape, int32_t dims, add
 // `size`, `rank`: of the job, and of this process in it. The ranks may come in any order.
 Error CheckParticipants(const char* name, const int32_t* ranks, int32_t count, int32_t size,
                         int32_t rank, Participants* participants);
+
+// The type in which the elements of the declared tensor travel.
+Error CheckWire(const char* wire, Declaration* declaration);
 
 // UTF-8 as the Unicode standard defines it: no overlong forms, no surrogates.
 bool IsUtf8(std::string_view text);

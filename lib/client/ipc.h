@@ -104,6 +104,8 @@ inline constexpr size_t kDirectBytesMin = 1 << 20;
 
 // The fixed part of every message; unused fields are 0. messages.h has a struct for each type.
 // kDeclare: followed by `dims` int64 dimensions, then `text_bytes` bytes of name.
+// `code` of both: 0, or the type in which the elements travel: 1 + WireDType, + 256 if it rounds
+// stochastically (lib/base/wire_format.h).
 // kDeclareAmong: the same; the last `bytes` bytes of the name are the participants, as a bitmap
 // (lib/base/participants.h).
 // All others: followed by `text_bytes` bytes of text (kInit: the job's name or nothing; replies:

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "lib/base/types.h"
+#include "lib/base/wire_format.h"
 #include "lib/client/ipc.h"
 
 namespace addend::ipc {
@@ -146,8 +147,9 @@ struct DeclareMessage {
   DType dtype{};
   ReduceOp op{};
   std::vector<int64_t> shape = {};
-  std::string text = {};            // the name, then Participants::bits()
-  uint64_t participants_bytes = 0;  // of the text, at most all
+  std::string text = {};                // the name, then Participants::bits()
+  uint64_t participants_bytes = 0;      // of the text, at most all
+  std::optional<WireFormat> wire = {};  // nullopt: the job's
 
   std::string name() const { return text.substr(0, text.size() - participants_bytes); }
   std::string participants() const { return text.substr(text.size() - participants_bytes); }
@@ -156,6 +158,7 @@ struct DeclareMessage {
     Encoded encoded =
         EncodedAs(participants_bytes == 0 ? Type::kDeclare : Type::kDeclareAmong, text);
     encoded.fixed.bytes = participants_bytes;
+    encoded.fixed.code = CodeOf(wire);
     encoded.fixed.request = request;
     encoded.fixed.dtype = static_cast<uint8_t>(dtype);
     encoded.fixed.op = static_cast<uint8_t>(op);
@@ -171,7 +174,22 @@ struct DeclareMessage {
             static_cast<ReduceOp>(m.op),
             {encoded.dims.begin(), encoded.dims.end()},
             std::string(encoded.text),
-            among};
+            among,
+            WireOf(m.code)};
+  }
+
+ private:
+  static constexpr uint32_t kStochasticBit = 1 << 8;
+  // An unknown number becomes an unknown type, which the agent refuses.
+  static uint32_t CodeOf(const std::optional<WireFormat>& wire) {
+    if (!wire) return 0;
+    return 1 + static_cast<uint32_t>(wire->dtype) + (wire->stochastic ? kStochasticBit : 0);
+  }
+  static std::optional<WireFormat> WireOf(uint32_t code) {
+    if (code == 0) return std::nullopt;
+    const bool stochastic = (code & kStochasticBit) != 0;
+    const uint32_t number = (code & ~kStochasticBit) - 1;
+    return WireFormat{static_cast<WireDType>(std::min<uint32_t>(number, 0xff)), stochastic};
   }
 };
 

@@ -67,8 +67,8 @@ Error Operations::StartDeclaration(Declaration declaration, std::shared_ptr<Tens
   const auto found = by_name_.find(declaration.name);
   if (found != by_name_.end()) {
     const std::shared_ptr<Tensor> known = found->second;
-    const Declaration former{known->name, known->shape, known->dtype, known->op,
-                             known->participants};
+    const Declaration former{known->name, known->shape,        known->dtype,
+                             known->op,   known->participants, known->wire};
     if (former != declaration) {
       return MakeError(ADDEND_ERROR_MISMATCH,
                        "tensor \"%s\" is declared as %s in this process, and now as %s; undeclare "
@@ -86,13 +86,15 @@ Error Operations::StartDeclaration(Declaration declaration, std::shared_ptr<Tens
   made->dtype = declaration.dtype;
   made->op = declaration.op;
   made->participants = std::move(declaration.participants);
+  made->wire = declaration.wire;
   made->bytes = SizeOf(made->dtype);
   for (const int64_t dimension : made->shape) made->bytes *= static_cast<size_t>(dimension);
   by_name_[made->name] = made;
   by_request_[made->id] = made;
   const std::string& participants = made->participants.bits();
   const ipc::DeclareMessage message{
-      made->id, made->dtype, made->op, made->shape, made->name + participants, participants.size()};
+      made->id,  made->dtype, made->op, made->shape, made->name + participants, participants.size(),
+      made->wire};
   send_(message.Encode());
   *tensor = std::move(made);
   return {};

@@ -13,6 +13,7 @@
 
 #include "lib/base/participants.h"
 #include "lib/base/types.h"
+#include "lib/base/wire_format.h"
 #include "lib/client/device.h"
 #include "lib/client/error.h"
 #include "lib/client/segment.h"
@@ -63,6 +64,7 @@ struct Tensor {
   std::vector<int64_t> shape;
   DType dtype{};
   ReduceOp op{};
+  std::optional<WireFormat> wire;  // nullopt: the job's
   Participants participants;
   size_t bytes = 0;
 

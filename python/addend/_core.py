@@ -228,8 +228,8 @@ class Pin:
             lib.addend_unpin(self._pointer)
 
 
-Declared = Tuple[Tuple[int, ...], int, int, Optional[Tuple[int, ...]]]
-"""Shape, dtype and op of a tensor, and its participants."""
+Declared = Tuple[Tuple[int, ...], int, int, Optional[Tuple[int, ...]], Optional[str]]
+"""Shape, dtype and op of a tensor, its participants, and the type in which it travels."""
 
 
 class Tensor:
@@ -268,13 +268,15 @@ def declare(
     dtype: int,
     op: int,
     participants: tuple[int, ...] | None = None,
+    wire: str | None = None,
 ) -> Tensor:
     """Declares a tensor (dtype and op as numbers), or returns the existing declaration.
 
-    `participants`: the ranks that take part, this rank among them; None: all ranks. A name may come
-    back with another shape, on all ranks, when its former operations have ended.
+    `participants`: the ranks that take part, this rank among them; None: all ranks. `wire`: the type
+    in which the elements travel, as in addend_declare_wire; None: the job's. A name may come back
+    with another shape, on all ranks, when its former operations have ended.
     """
-    declared = (shape, dtype, op, participants)
+    declared = (shape, dtype, op, participants, wire)
     tensor = _state.tensors.get(name)
     if tensor is not None:
         if tensor.declared == declared and not tensor.refused:
@@ -288,11 +290,10 @@ def declare(
     pointer = ctypes.c_void_p()
     dims = (ctypes.c_int64 * len(shape))(*shape)
     what = (context(), encoded, dims, len(shape), dtype, op)
-    if participants is None:
-        check(lib.addend_declare(*what, ctypes.byref(pointer)))
-    else:
-        ranks = (ctypes.c_int32 * len(participants))(*participants)
-        check(lib.addend_declare_among(*what, ranks, len(participants), ctypes.byref(pointer)))
+    ranks = None if participants is None else (ctypes.c_int32 * len(participants))(*participants)
+    count = 0 if participants is None else len(participants)
+    format = None if wire is None else wire.encode("utf-8")
+    check(lib.addend_declare_wire(*what, format, ranks, count, ctypes.byref(pointer)))
     tensor = Tensor(pointer.value or 0, name, declared)
     with _state.lock:
         return _state.tensors.setdefault(name, tensor)

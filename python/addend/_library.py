@@ -49,6 +49,11 @@ _FUNCTIONS = {
         [c_void_p, c_char_p, POINTER(c_int64), c_int32, c_int, c_int]
         + [POINTER(c_int32), c_int32, POINTER(c_void_p)],
     ),
+    "addend_declare_wire": (
+        c_int,
+        [c_void_p, c_char_p, POINTER(c_int64), c_int32, c_int, c_int, c_char_p]
+        + [POINTER(c_int32), c_int32, POINTER(c_void_p)],
+    ),
     "addend_undeclare": (c_int, [c_void_p]),
     "addend_alloc": (c_int, [c_void_p, POINTER(c_void_p), POINTER(c_size_t)]),
     "addend_pin_memory": (c_int, [c_void_p, POINTER(c_void_p)]),

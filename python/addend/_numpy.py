@@ -134,12 +134,13 @@ def declare(
     dtype: DTypeLike,
     op: Op = Average,
     participants: Iterable[int] | None = None,
+    wire: str | None = None,
 ) -> None:
     """Declares a tensor ahead of its first push, which declares it otherwise. All ranks must agree.
 
-    `participants`: see push_pull_async().
+    `participants` and `wire`: see push_pull_async().
     """
-    _declare(name, shape, dtype, op, participants)
+    _declare(name, shape, dtype, op, participants, wire)
 
 
 def _some(participants: Iterable[int] | None) -> tuple[int, ...] | None:
@@ -152,6 +153,7 @@ def _declare(
     dtype: DTypeLike,
     op: Op,
     participants: Iterable[int] | None,
+    wire: str | None = None,
 ) -> tuple[_core.Tensor, numpy.dtype[Any]]:
     shape = (shape,) if isinstance(shape, (int, numpy.integer)) else tuple(int(s) for s in shape)
     if str(dtype) == "bfloat16":
@@ -160,7 +162,7 @@ def _declare(
     else:
         numpy_dtype = numpy.dtype(dtype)
         code = _dtype_code(numpy_dtype, None)
-    tensor = _core.declare(name, tuple(shape), code, _check_op(op), _some(participants))
+    tensor = _core.declare(name, tuple(shape), code, _check_op(op), _some(participants), wire)
     return tensor, numpy_dtype
 
 
@@ -170,6 +172,7 @@ def empty(
     name: str,
     op: Op = Average,
     participants: Iterable[int] | None = None,
+    wire: str | None = None,
 ) -> Array:
     """An array in the memory that is sent: a push under this name makes no copy.
 
@@ -177,7 +180,7 @@ def empty(
     result is not copied either. The array stays readable after shutdown(), but then belongs to no
     tensor; a forked child must not touch it.
     """
-    tensor, numpy_dtype = _declare(name, shape, dtype, op, participants)
+    tensor, numpy_dtype = _declare(name, shape, dtype, op, participants, wire)
     return _array_at(tensor, tensor.address, numpy_dtype, read_only=False)
 
 
@@ -188,6 +191,7 @@ def push_pull_async(
     priority: int = 0,
     dtype: DTypeLike = None,
     participants: Iterable[int] | None = None,
+    wire: str | None = None,
 ) -> ArrayHandle:
     """Starts one round of the tensor `name` and returns a handle at once.
 
@@ -198,10 +202,14 @@ def push_pull_async(
 
     `participants`: only these ranks take part, this rank among them, and op Average divides by their
     number. All of them name the same ranks, in any order; None: all ranks of the job.
+
+    `wire`: the type in which a sum or average of float32 travels, "bf16", "fp16" or "int8", each
+    perhaps with " stochastic" behind it, or "same": each node's contribution is rounded to it, and
+    so is the result, with the same bits on all ranks. None: the job's (--wire-dtype).
     """
     array = _native(array)
     code = _dtype_code(array.dtype, dtype)
-    tensor = _core.declare(name, array.shape, code, _check_op(op), _some(participants))
+    tensor = _core.declare(name, array.shape, code, _check_op(op), _some(participants), wire)
     return ArrayHandle(tensor, array, priority)
 
 
@@ -226,9 +234,10 @@ def push_pull(
     op: Op = Average,
     dtype: DTypeLike = None,
     participants: Iterable[int] | None = None,
+    wire: str | None = None,
 ) -> Array:
     """Sums (or averages, ...) `array` over all ranks, or the participants; returns a new array."""
-    return synchronize(push_pull_async(array, name, op, 0, dtype, participants))
+    return synchronize(push_pull_async(array, name, op, 0, dtype, participants, wire))
 
 
 def _as_words(array):

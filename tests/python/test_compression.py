@@ -14,12 +14,15 @@ from addend.torch.compression import (  # noqa: E402
     Bucket,
     CoarseSparse,
     Compression,
+    Int8,
     OneBit,
     Part,
     RandomK,
     TopK,
 )
 from addend.torch.compression.cast import CastScheme, as_scheme  # noqa: E402
+from addend.torch.compression.int8 import rounded_to_int8  # noqa: E402
+from tests.support import reference as numpy_reference  # noqa: E402
 from tests.support.torch_ranks import declared, gathered  # noqa: E402
 
 RANKS = 3
@@ -30,6 +33,8 @@ DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 SPARSE = functools.partial(CoarseSparse, density=0.2, chunk_elements=10, warm_up_steps=0)
 SCHEMES = {
     "fp16": lambda: CastScheme(Compression.fp16),
+    "int8": lambda: CastScheme(Compression.int8),
+    "int8 with feedback": Int8,
     "one bit": OneBit,
     "top k": lambda: TopK(0.1),
     "top 3": lambda: TopK(3),
@@ -74,6 +79,10 @@ def one_bit_of(values):
     return torch.cat([torch.where(p >= 0, scale, -scale) for p, scale in zip(pieces, scales)])
 
 
+def int8_of(values):
+    return torch.from_numpy(numpy_reference.round_to("int8", values.float().numpy())).to(values.dtype)
+
+
 def top_k_of(values):
     pieces = []
     for piece in values.split(list(SIZES.values())):
@@ -88,7 +97,12 @@ def what_arrives_is_the_references_average():
     rank = addend.torch.rank()
     for dtype in DTYPES:
         working = torch.float64 if dtype == torch.float64 else torch.float32
-        for make, reference in ((OneBit, one_bit_of), (lambda: TopK(0.1), top_k_of)):
+        # The miniature agent does not round on the way: tests/cluster/test_encodings.py has that.
+        for make, reference in (
+            (OneBit, lambda values: int8_of(one_bit_of(values))),
+            (Int8, int8_of),
+            (lambda: TopK(0.1), top_k_of),
+        ):
             if reference is top_k_of and dtype not in (torch.float32, torch.float64):
                 continue  # which of equal elements is sent is not defined
             scheme = make()
@@ -97,14 +111,28 @@ def what_arrives_is_the_references_average():
                 gradients = [gradient(step, r, dtype).to(working) + residuals[r] for r in range(RANKS)]
                 sent = [reference(one) for one in gradients]
                 residuals = [one - part for one, part in zip(gradients, sent)]
-                total = sent[0] + sent[1] + sent[2]
-                result = exchange(scheme, gradient(step, rank, dtype), f"{dtype}/{reference.__name__}")
-                assert torch.equal(result, (total / RANKS).to(dtype)), (dtype, step, reference)
+                summed = working if reference is top_k_of else torch.float32  # the others travel as int8
+                total = sent[0].to(summed) + sent[1].to(summed) + sent[2].to(summed)
+                result = exchange(scheme, gradient(step, rank, dtype), f"{dtype}/{type(scheme).__name__}")
+                assert torch.equal(result, (total / RANKS).to(dtype)), (dtype, step, scheme)
     addend.torch.shutdown()
 
 
 def test_signs_and_largest_elements_are_summed_in_rank_order(start_agent):
     start_agent(RANKS).run_ranks(what_arrives_is_the_references_average)
+
+
+def test_int8_is_rounded_as_the_specification_says():
+    generator = torch.Generator().manual_seed(1)
+    for scale in (1e-45, 1e-38, 1e-20, 1e-3, 1.0, 1e30):
+        values = torch.randn(1000, generator=generator) * scale
+        values[100:164] = 0.0
+        values[5] = -0.0
+        rounded = rounded_to_int8(values)
+        assert rounded.numpy().tobytes() == numpy_reference.round_to("int8", values.numpy()).tobytes(), scale
+        assert torch.equal(rounded_to_int8(rounded), rounded)
+    values[130] = float("inf")
+    assert torch.equal(rounded_to_int8(values)[128:192], values[128:192])
 
 
 class Algorithm1:

@@ -13,6 +13,7 @@ from ._rounds import start_reduce
 from ._sets import global_process_set
 from ._sparse import sparse_allreduce_async
 from ._tensors import wire_dtype
+from .compression.cast import wire_format_of
 
 # Names of tensors whose optimizer was destroyed. The next optimizer undeclares them, because an
 # object may be destroyed anywhere, even within a call that holds a lock.
@@ -137,7 +138,10 @@ class Singles:
                 self._op, source, target, entry.name, priority, *self._factors, self._set
             )
         participants = self._set.participants
-        return start_reduce(source, target, entry.name, self._op, priority, *self._factors, participants)
+        wire = wire_format_of(self._compression)
+        return start_reduce(
+            source, target, entry.name, self._op, priority, *self._factors, participants, wire
+        )
 
     def started(self):
         """The gradients under way: all of them once every gradient is ready."""

@@ -23,10 +23,10 @@ def stream_of(tensor):
     return stream.cuda_stream, lambda kept: kept.record_stream(stream)
 
 
-def start(contribution, room, name, op, priority):
+def start(contribution, room, name, op, priority, wire=None):
     """Starts a round of contiguous device memory; call the handle's to_stream() after its wait()."""
     _check_device(room.device)
-    declared = declare_tensor(room, name, op)
+    declared = declare_tensor(room, name, op, wire=wire)
     stream, keep = stream_of(room)
     keep(room)  # this stream waits for a handle that is dropped
     address = None if contribution is None else contribution.data_ptr()

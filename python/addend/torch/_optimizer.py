@@ -20,7 +20,7 @@ from ._optimizers import OwnGradients, as_subclass, labels_of, unnamed
 from ._reduce import AnyOp, chosen_op
 from ._sets import ProcessSet
 from .compression import Compression, Scheme
-from .compression.cast import Compressor
+from .compression.cast import Compressor, wire_format_of
 
 # At run time the class is made for each optimizer: see as_subclass.
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
     passes = _checked_passes(backward_passes_per_step)
     labels = labels_of(optimizer, named_parameters)
     if op == Adasum:
-        if isinstance(compression, Scheme):
+        if isinstance(compression, Scheme) or wire_format_of(compression) is not None:
             raise ValueError("op=Adasum takes Compression.fp16 or bf16, and no compression scheme")
         return adasum_optimizer(optimizer, labels, compression, members)
     make_way = _way(compression, op, gradient_predivide_factor, members)

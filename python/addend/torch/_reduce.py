@@ -15,7 +15,7 @@ from ._rounds import start_reduce
 from ._sets import ProcessSet
 from ._tensors import check_op, wire_dtype
 from .compression import Compression
-from .compression.cast import Compressor
+from .compression.cast import Compressor, wire_format_of
 
 AnyOp = Union[Op, Combination]
 """An op of the engine, or Product and Adasum, which each rank computes of all ranks' tensors."""
@@ -34,31 +34,34 @@ def chosen_op(average: bool | None, op: AnyOp | None) -> AnyOp:
     return op
 
 
-def _kind(tensors, op):
-    return "allreduce/%r/%s" % (op, ";".join("%s%s" % (t.dtype, list(t.shape)) for t in tensors))
+def _kind(tensors, op, wire):
+    return "allreduce/%r%s/%s" % (op, "" if wire is None else "/" + wire, ";".join("%s%s" % (t.dtype, list(t.shape)) for t in tensors))
 
 
 class _Request:
     """The arguments of an operation beside its tensors."""
 
-    def __init__(self, average, name, op, prescale_factor, postscale_factor, process_set, priority=0):
+    def __init__(
+        self, average, name, op, prescale_factor, postscale_factor, process_set, priority=0, wire=None
+    ):
         self.name = name
         self.op = chosen_op(average, op)
         self.factors = (prescale_factor, postscale_factor)
         self.process_set = _sets.chosen(process_set)
         self.priority = priority
+        self.wire = wire
 
     def of_gradients(self):
         """The same for the gradients of its results: the gradient of a sum over ranks is the sum of the
         ranks' gradients.
         """
         name = None if self.name is None else self.name + "/gradient"
-        return _Request(None, name, self.op, *self.factors, self.process_set)
+        return _Request(None, name, self.op, *self.factors, self.process_set, wire=self.wire)
 
     def start(self, tensors: list[Tensor], targets: list[Tensor]) -> Handle[list[Tensor]]:
         """Starts the operation on all of `tensors`; its result is the list of targets."""
         return self.process_set.start(
-            self.name, _kind(tensors, self.op), lambda chosen: self._begin(chosen, tensors, targets)
+            self.name, _kind(tensors, self.op, self.wire), lambda chosen: self._begin(chosen, tensors, targets)
         )
 
     def _begin(self, chosen, tensors, targets):
@@ -75,8 +78,9 @@ class _Request:
     def _single(self, source, target, name):
         if isinstance(self.op, Combination):
             return _exact.start(self.op, source, target, name, self.priority, *self.factors, self.process_set)
+        participants = self.process_set.participants
         return start_reduce(
-            source, target, name, self.op, self.priority, *self.factors, self.process_set.participants
+            source, target, name, self.op, self.priority, *self.factors, participants, self.wire
         )
 
 
@@ -169,10 +173,12 @@ def allreduce(
 ) -> Tensor:
     """The average of `tensor` over all ranks (`op`: or sum, ...), as a new tensor.
 
-    Differentiable for Sum and Average. `compression`: Compression.fp16 or bf16 for the transfer.
+    Differentiable for Sum and Average. `compression`: Compression.fp16, bf16 or int8 for the
+    transfer.
     """
     wire_dtype(tensor)
-    request = _Request(average, name, op, prescale_factor, postscale_factor, process_set)
+    wire = wire_format_of(compression)
+    request = _Request(average, name, op, prescale_factor, postscale_factor, process_set, wire=wire)
     compressed, context = compression.compress(tensor)
     return compression.decompress(_reduced(request, [compressed])[0], context)
 
@@ -233,7 +239,8 @@ def grouped_allreduce(
     process_set: ProcessSet | None = None,
 ) -> list[Tensor]:
     """As allreduce for a list of tensors; differentiable like it."""
-    request = _Request(average, name, op, prescale_factor, postscale_factor, process_set)
+    wire = wire_format_of(compression)
+    request = _Request(average, name, op, prescale_factor, postscale_factor, process_set, wire=wire)
     pairs = [compression.compress(one) for one in _tensors_of(tensors)]
     results = _reduced(request, [one for one, _ in pairs])
     return [compression.decompress(r, context) for r, (_, context) in zip(results, pairs)]

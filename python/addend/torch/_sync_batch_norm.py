@@ -13,6 +13,7 @@ from .._core import Sum
 from . import _sets
 from ._reduce import allreduce
 from ._sets import ProcessSet
+from .compression.cast import Exact
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -63,7 +64,7 @@ class SyncBatchNorm(_BatchNorm):
 
     def _summed(self, values: Tensor) -> Tensor:
         # The gradient of a sum over ranks is the sum of the ranks' gradients.
-        return allreduce(values, op=Sum, process_set=self._process_set)
+        return allreduce(values, op=Sum, process_set=self._process_set, compression=Exact)
 
     def _track(self, mean: Tensor, variance: Tensor, count: float) -> None:
         assert self.num_batches_tracked is not None

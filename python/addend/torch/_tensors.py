@@ -83,16 +83,18 @@ def dtype_code(tensor):
     return CODES[wire_dtype(tensor)]
 
 
-def declare_tensor(tensor, name, op, participants=None):
+def declare_tensor(tensor, name, op, participants=None, wire=None):
     """Declares a tensor, as its first push would; a push waits until all ranks have declared its tensor."""
-    return _core.declare(name, tuple(tensor.shape), dtype_code(tensor), check_op(op), participants)
+    shape = tuple(tensor.shape)
+    return _core.declare(name, shape, dtype_code(tensor), check_op(op), participants, wire)
 
 
-def push_tensor(source, target, name, op, priority, participants=None):
+def push_tensor(source, target, name, op, priority, participants=None, wire=None):
     """Starts a round of contiguous host memory. `source` None: adds nothing. `target` may be `source`.
 
-    `participants`: the ranks that take part, in a tuple; None: all ranks.
+    `participants`: the ranks that take part, in a tuple; None: all ranks. `wire`: the type in which
+    float32 elements travel; None: the job's.
     """
-    declared = declare_tensor(target, name, op, participants)
+    declared = declare_tensor(target, name, op, participants, wire)
     address = None if source is None else source.data_ptr()
     return _core.Handle(declared, address, target.data_ptr(), priority, (source, target))

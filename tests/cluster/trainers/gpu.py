@@ -1,4 +1,5 @@
 """Push-pulls from an emulated GPU, several tensors at a time and for several rounds, in the scenario that the test names."""
+import itertools
 import os
 
 import numpy as np
@@ -33,20 +34,22 @@ def rounds():
 
 
 def steady():
-    """Counts the library's CUDA calls in the rounds after the first ones."""
+    """Counts the library's CUDA calls after the first rounds: synchronisations, and allocations by span of ten rounds."""
     values = np.ones(p["elements"], dtype=np.float32)
     for _ in range(3):
         gpu.push_pull(values, "t", addend.Sum)
-    names = ("synchronisations", "allocations")
-    before = [gpu.count(name) for name in names]
-    results = [np.empty_like(values) for _ in range(20)]  # the GPU may write to them until the end
-    for result in results:
+    results = [np.empty_like(values) for _ in range(30)]  # the GPU may write to them until the end
+    synchronisations = gpu.count("synchronisations")
+    allocations = [gpu.count("allocations")]
+    for index, result in enumerate(results, start=1):
         handle, _ = gpu.start(values, "t", addend.Sum, out=result)
         handle.wait()
         handle.to_stream(gpu.stream)
-    after = [gpu.count(name) for name in names]
+        if index % 10 == 0:
+            allocations.append(gpu.count("allocations"))
+    synchronisations = gpu.count("synchronisations") - synchronisations
     gpu.finish(handle, results[-1])
-    return {name: b - a for name, a, b in zip(names, before, after)}
+    return {"synchronisations": synchronisations, "allocations": [b - a for a, b in itertools.pairwise(allocations)]}
 
 
 def failing():

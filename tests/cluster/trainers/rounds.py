@@ -1,4 +1,6 @@
-"""Pushes random tensors round after round and compares every result with the reference, until the gate "stop" is open."""
+"""Pushes random tensors round after round and compares every result with the reference, until the gate "stop" is open. The parameter `kind`:
+of the values; `wire`: the type in which sums and averages of float32 travel.
+"""
 import os
 
 import numpy as np
@@ -9,22 +11,23 @@ from tests.support import reference
 
 TENSORS = [("float32", "Sum", 100_003), ("float16", "Average", 5_001), ("int64", "Sum", 1), ("float32", "Average", 40_000)]
 VARIANTS = 5  # of the values, in turn
+KINDS = {"random": reference.random_values, "mixed": reference.mixed_values}
+p = parameters()
 SIZE, LOCAL_SIZE = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
 
 
 def contribution(tensor, variant, rank):
     dtype, _, size = TENSORS[tensor]
-    return reference.random_values(dtype, size, [tensor, variant, rank])
+    return KINDS[p.get("kind", "random")](dtype, size, [tensor, variant, 0, rank])
 
 
 def expected(tensor, variant):
     dtype, op, _ = TENSORS[tensor]
     nodes = [[contribution(tensor, variant, rank) for rank in range(node, node + LOCAL_SIZE)] for node in range(0, SIZE, LOCAL_SIZE)]
-    return reference.push_pull(op, dtype, nodes)
+    return reference.push_pull(op, dtype, nodes, p.get("wire") if dtype == "float32" else None)
 
 
 def main():
-    p = parameters()
     mine = [[contribution(t, v, RANK) for v in range(VARIANTS)] for t in range(len(TENSORS))]
     right = [[expected(t, v).tobytes() for v in range(VARIANTS)] for t in range(len(TENSORS))]
     report = {"rounds": 0, "wrong": []}

@@ -21,6 +21,11 @@ class Compressor(Protocol):
     def decompress(self, tensor: Tensor, context: Any) -> Tensor: ...
 
 
+def wire_format_of(compressor: Compressor) -> str | None:
+    """The type in which sums of float32 travel, if the compressor has such a type (`wire_format`)."""
+    return getattr(compressor, "wire_format", None)
+
+
 class NoneCompressor:
     """Sends tensors unchanged."""
 
@@ -33,6 +38,12 @@ class NoneCompressor:
     def decompress(tensor: Tensor, context: Any) -> Tensor:
         del context
         return tensor
+
+
+class Exact(NoneCompressor):
+    """Sends tensors unchanged, whatever type the job's tensors travel in (--wire-dtype)."""
+
+    wire_format = "same"
 
 
 class _CastCompressor:
@@ -79,7 +90,8 @@ class CastScheme(Scheme):
         if sent.dtype != bucket.buffer.dtype:
             # A bucket may be cast by one caller and not by another.
             name = "%s/%s" % (name, sent.dtype)
-        sending = start_reduce(sent, sent, name, Average, bucket.priority)
+        wire = wire_format_of(self._compressor)
+        sending = start_reduce(sent, sent, name, Average, bucket.priority, wire=wire)
 
         def finish():
             result = self._compressor.decompress(sending.wait(), context)

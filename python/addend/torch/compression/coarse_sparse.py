@@ -88,7 +88,7 @@ class CoarseSparse(Scheme):
         sent = torch.cat([chunks[places].reshape(-1)[:length], mark_not_finite(norms[~important])])
         sent = sent.to(bucket.buffer.dtype)
         tensor = self._tensor(bucket, names, len(places))
-        sending = start_reduce(sent, sent, tensor, Average, bucket.priority)
+        sending = start_reduce(sent, sent, tensor, Average, bucket.priority, wire="same")
 
         def finish():
             average = sending.wait()
@@ -152,7 +152,9 @@ class CoarseSparse(Scheme):
         if norms.numel() > 1:
             norms = norms.to(torch.float32)
             name = bucket.name + "/norms"
-            self._norms[names] = start_reduce(norms, norms, name, Sum, bucket.priority)
+            self._norms[names] = start_reduce(
+                norms, norms, name, Sum, bucket.priority, wire="same"
+            )
 
     def _note_still(self, bucket, important):
         """Records which elements of every parameter have no gradient in this step."""

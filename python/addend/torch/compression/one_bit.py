@@ -5,30 +5,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .gathered import Gathered, as_bytes, from_bytes
+from .int8 import rounded_to_int8
 from .scheme import Bucket
+from .summed import Summed
 
-_WEIGHTS = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8)
 
-
-class OneBit(Gathered):
-    """Sends 1/32 of the bytes of float32 from every rank to every rank.
+class OneBit(Summed):
+    """Every rank sends 12 bytes for 64 elements, and receives the average in a byte per element.
 
     A parameter with a value that is not finite has a scale that is not finite, and arrives not
     finite.
     """
 
-    def encode(self, values: Tensor, bucket: Bucket) -> Tensor:
+    # The average of n ranks' scales has 2^n values: it is rounded, as Int8's is.
+    wire = "int8"
+
+    def part_of(self, values: Tensor, bucket: Bucket) -> Tensor:
         pieces = [values[part.start : part.stop] for part in bucket.parts]
         scales = torch.stack([piece.abs().sum() / max(1, piece.numel()) for piece in pieces])
-        bits = torch.zeros(-(-values.numel() // 8) * 8, dtype=torch.uint8)
-        bits[: values.numel()] = values >= 0
-        packed = (bits.view(-1, 8) * _WEIGHTS).sum(1, dtype=torch.uint8)
-        return as_bytes(scales, packed)
-
-    def decode(self, message: Tensor, values: Tensor, bucket: Bucket) -> Tensor:
-        scales, begin = from_bytes(message, 0, len(bucket.parts), values.dtype)
         lengths = torch.tensor([part.stop - part.start for part in bucket.parts])
         sizes = torch.repeat_interleave(scales, lengths)
-        bits = (message[begin:].unsqueeze(1) & _WEIGHTS).reshape(-1)[: values.numel()]
-        return torch.where(bits != 0, sizes, -sizes)
+        signs = torch.where(values >= 0, sizes, -sizes)
+        return rounded_to_int8(signs.to(torch.float32)).to(values.dtype)

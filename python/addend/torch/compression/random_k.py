@@ -48,7 +48,7 @@ class RandomK(Scheme):
         chosen = values[places].to(bucket.buffer.dtype)
         values[places] -= chosen.to(values.dtype)  # the remainder
         sent = torch.cat([chosen, mark_not_finite(values).to(chosen.dtype)])
-        sending = start_reduce(sent, sent, bucket.name, Average, bucket.priority)
+        sending = start_reduce(sent, sent, bucket.name, Average, bucket.priority, wire="same")
 
         def finish():
             average = sending.wait()

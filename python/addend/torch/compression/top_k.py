@@ -1,12 +1,12 @@
-"""The largest elements of every parameter, with their indices."""
+"""The largest elements of every parameter: the others are zeros, which hardly travel."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from .gathered import Gathered, as_bytes, from_bytes
 from .scheme import Bucket, Part, share_of
+from .summed import Summed
 
 
 def elements_of(k: float, part: Part) -> int:
@@ -22,11 +22,11 @@ def check_k(k: float) -> None:
         )
 
 
-class TopK(Gathered):
+class TopK(Summed):
     """`k`: elements of every parameter (an int), or the share of them (a float below 1).
 
-    An element takes four bytes for its index beside its value. Values that are not finite count as
-    the largest.
+    An element takes its four bytes, and every 64 elements a bitmap of eight. Values that are not
+    finite count as the largest.
     """
 
     def __init__(self, k: float = 0.01, error_feedback: bool = True) -> None:
@@ -34,19 +34,14 @@ class TopK(Gathered):
         super().__init__(error_feedback)
         self._k = k
 
-    def encode(self, values: Tensor, bucket: Bucket) -> Tensor:
+    def part_of(self, values: Tensor, bucket: Bucket) -> Tensor:
         pieces = [
             values[part.start : part.stop].abs().topk(elements_of(self._k, part), sorted=False).indices
             + part.start
             for part in bucket.parts
         ]
         places = torch.cat(pieces)
-        return as_bytes(places.to(torch.int32), values[places].to(bucket.buffer.dtype))
-
-    def decode(self, message: Tensor, values: Tensor, bucket: Bucket) -> Tensor:
-        count = sum(elements_of(self._k, part) for part in bucket.parts)
-        places, begin = from_bytes(message, 0, count, torch.int32)
-        found, _ = from_bytes(message, begin, count, bucket.buffer.dtype)
-        result = torch.zeros_like(values)
-        result[places.long()] = found.to(values.dtype)
-        return result
+        sent = torch.zeros_like(values)
+        # A value of the gradients' own type, so that nothing is lost beside the choice.
+        sent[places] = values[places].to(bucket.buffer.dtype).to(values.dtype)
+        return sent
