@@ -19,6 +19,8 @@ from addend.torch import compression
 SCHEMES = {
     "dense": lambda: addend.torch.Compression.none,
     "fp16": lambda: addend.torch.Compression.fp16,
+    "int8": lambda: addend.torch.Compression.int8,
+    "int8-feedback": compression.Int8,
     "coarse-sparse": compression.CoarseSparse,
     "one-bit": compression.OneBit,
     "top-k": compression.TopK,

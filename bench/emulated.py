@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import tempfile
 
+from bench import recordings
 from tests.support import netns
 from tests.support.cluster import BIN_DIR, PYTHON, Cluster
 
@@ -23,16 +24,47 @@ def network(rates):
 
 
 @contextlib.contextmanager
-def cluster(nodes, rates, agent_flags=(), part=1):
-    """An agent per node, a summation server on each further host; all assume that `part` of their link's rate is payload."""
+def cluster(nodes, rates, agent_flags=(), part=1, common_flags=()):
+    """An agent per node, a summation server on each further host; all assume that `part` of their link's rate is payload.
+
+    `common_flags` are for agents and servers.
+    """
     def bandwidth(rate):
         return f"--bandwidth={int(rate * 1e6 * part)}bps"
     with network(rates) as hosts, tempfile.TemporaryDirectory() as folder, Cluster(
-            folder, nodes, 1, network=hosts, agent_flags=agent_flags,
+            folder, nodes, 1, network=hosts, agent_flags=[*agent_flags, *common_flags], summation_flags=common_flags,
             flags_of_node=lambda node: [bandwidth(rates[node])]) as result:
         for rate in rates[nodes:]:
             result.await_ports(result.start_summation(bandwidth(rate)))
         yield result
+
+
+def add_content_options(parser, profiles):
+    """Options of the benchmarks that can push recorded gradients: the contents, and the encoding of the transfer."""
+    parser.add_argument("--contents", choices=[*profiles, "random"], default="random", help="of the tensors: a recording of bench/contents")
+    parser.add_argument("--wire-encoding", choices=("auto", "raw", "both"),
+                        help="passed to agents and servers; both: raw and auto in turn, whose checksums must not differ")
+
+
+def encodings(options):
+    """The encodings to measure in turn; an entry is None if the services keep their default."""
+    return {"both": ["raw", "auto"]}.get(options.wire_encoding, [options.wire_encoding])
+
+
+def encoding_flags(encoding):
+    return [f"--wire-encoding={encoding}"] if encoding else []
+
+
+def contents_flags(profile, nodes):
+    """The flags with which addend-bench fills its tensors; records the gradients if they are not there."""
+    return [] if profile == "random" else [f"--contents={recordings.record(profile, nodes)}"]
+
+
+def check_same_bits(program, lines):
+    """Ends the program unless all lines, which differ in the encoding alone, have the same checksum."""
+    if len({line["checksum"] for line in lines}) > 1:
+        found = sorted({f"{line['wire_encoding']} {line['checksum']}" for line in lines})
+        raise SystemExit(f"{program}: the checksums differ: {', '.join(found)}")
 
 
 def run_bench(running, *words):

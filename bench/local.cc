@@ -168,6 +168,7 @@ absl::Status LocalCluster::StartRank(uint32_t node, uint32_t local_rank) {
                  absl::StrFormat("--iterations=%d", options_.iterations),
                  absl::StrFormat("--warm-up=%d", options_.warm_up),
                  options_.in_place ? "--in-place" : "--noin-place",
+                 "--contents=" + options_.contents,
                  options_.json ? "--json" : "--nojson"};
   const std::string size = std::to_string(options_.nodes * options_.local_size);
   ADDEND_ASSIGN_OR_RETURN(

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "bench/contents.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/units.h"
 #include "lib/plan/models.h"
@@ -28,6 +29,10 @@ ABSL_FLAG(
     bool, priority, true,
     "train: what the next forward pass needs first goes first; without it, in the order of the "
     "pushes.");
+ABSL_FLAG(
+    std::string, contents, "",
+    "push-pull, local and train: fill the tensors with gradients that bench/contents recorded, "
+    "instead of random numbers: a folder with a file per rank, or a file for all.");
 ABSL_FLAG(bool, json, false, "Print JSON instead of a table.");
 ABSL_FLAG(std::string, socket, "", "push-pull: the Unix socket of this node's agent.");
 ABSL_FLAG(int32_t, nodes, 2, "local: GPU machines, each with an agent.");
@@ -115,6 +120,8 @@ absl::StatusOr<BenchOptions> ReadBenchOptions() {
   }
   options.compute_s = absl::ToDoubleSeconds(absl::GetFlag(FLAGS_compute));
   options.priority = absl::GetFlag(FLAGS_priority);
+  options.contents = absl::GetFlag(FLAGS_contents);
+  ADDEND_RETURN_IF_ERROR(CheckContentsPath(options.contents));
   options.json = absl::GetFlag(FLAGS_json);
   options.socket = absl::GetFlag(FLAGS_socket);
   options.partition_bytes = absl::GetFlag(FLAGS_partition_bytes);

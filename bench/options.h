@@ -25,6 +25,7 @@ struct BenchOptions {
   bool in_place = false;  // tensors live in the agent's memory: no copy in, no copy out
   double compute_s = 0;   // `train`: compute time of an iteration
   bool priority = true;   // `train`: tensors that the next forward pass needs first go first
+  std::string contents;   // the recording that fills the tensors; empty: random values
   bool json = false;
   std::string socket;  // the agent's; empty: the library's default
   // `local` only

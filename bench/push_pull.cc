@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "bench/contents.h"
 #include "bench/process_cpu.h"
 #include "bench/report.h"
 #include "bench/session.h"
@@ -62,10 +63,11 @@ absl::Status CheckSameBits(Session* session, const Measurement& line) {
 }
 
 absl::StatusOr<Measurement> Measure(Session* session, const Workload& workload,
-                                    const BenchOptions& options, std::optional<pid_t> agent) {
+                                    const Contents& contents, const BenchOptions& options,
+                                    std::optional<pid_t> agent) {
   Measurement line{.name = workload.name, .bytes = workload.bytes()};
   ADDEND_ASSIGN_OR_RETURN(WorkloadTensors tensors,
-                          WorkloadTensors::Make(session, workload, options.in_place));
+                          WorkloadTensors::Make(session, workload, contents, options.in_place));
   for (uint32_t i = 0; i < options.warm_up; ++i) {
     ADDEND_RETURN_IF_ERROR(TimeRound(session, &tensors).status());
   }
@@ -92,9 +94,12 @@ absl::Status RunPushPull(const BenchOptions& options) {
   // Only an explicit path identifies this rank's agent; without it the agent's part is unknown.
   const std::optional<pid_t> agent =
       options.socket.empty() ? std::nullopt : ServerOfSocket(options.socket);
+  ADDEND_ASSIGN_OR_RETURN(const Contents contents,
+                          Contents::Read(options.contents, session->rank()));
   std::vector<Measurement> lines;
   for (const Workload& workload : options.workloads) {
-    ADDEND_ASSIGN_OR_RETURN(Measurement line, Measure(session.get(), workload, options, agent));
+    ADDEND_ASSIGN_OR_RETURN(Measurement line,
+                            Measure(session.get(), workload, contents, options, agent));
     lines.push_back(std::move(line));
   }
   if (session->rank() == 0) Print(lines, session->size(), options.json);

@@ -19,6 +19,7 @@ struct Measurement {
   // Of this process and its agent; nullopt if the agent's is unknown.
   std::optional<double> cpu_s_per_GB{};
   uint64_t checksum = 0;
+  std::vector<uint64_t> tensor_bytes{};  // of a training
 };
 
 // Runs this process's rank of the benchmark; every rank of the job runs the same program. Rank 0

@@ -51,6 +51,7 @@ std::string ToJson(const std::vector<Measurement>& lines) {
     object["cpu_s_per_GB"] =
         line.cpu_s_per_GB ? nlohmann::ordered_json(*line.cpu_s_per_GB) : nullptr;
     object["checksum"] = FormatChecksum(line);
+    if (!line.tensor_bytes.empty()) object["tensor_bytes"] = line.tensor_bytes;
     array.push_back(std::move(object));
   }
   return array.dump(2) + "\n";

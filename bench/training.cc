@@ -4,6 +4,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench/contents.h"
 #include "bench/report.h"
 #include "bench/session.h"
 #include "bench/workload.h"
@@ -49,11 +50,15 @@ absl::Status Iterate(WorkloadTensors* tensors, const BenchOptions& options, Simu
 
 absl::Status RunTraining(const BenchOptions& options) {
   ADDEND_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::Open(options.socket));
+  ADDEND_ASSIGN_OR_RETURN(const Contents contents,
+                          Contents::Read(options.contents, session->rank()));
   std::vector<Measurement> lines;
   for (const Workload& workload : options.workloads) {
-    Measurement line{.name = workload.name, .bytes = workload.bytes()};
-    ADDEND_ASSIGN_OR_RETURN(WorkloadTensors tensors,
-                            WorkloadTensors::Make(session.get(), workload, options.in_place));
+    Measurement line{
+        .name = workload.name, .bytes = workload.bytes(), .tensor_bytes = workload.tensor_bytes};
+    ADDEND_ASSIGN_OR_RETURN(
+        WorkloadTensors tensors,
+        WorkloadTensors::Make(session.get(), workload, contents, options.in_place));
     SimulatedGpu gpu;
     for (uint32_t i = 0; i < options.warm_up; ++i) {
       ADDEND_RETURN_IF_ERROR(Iterate(&tensors, options, &gpu));

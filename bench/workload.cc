@@ -4,33 +4,29 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "lib/base/mix.h"
 #include "lib/base/status_macros.h"
 
 namespace addend {
-namespace {
-
-void Fill(float* values, uint64_t elements, uint64_t seed) {
-  for (uint64_t i = 0; i < elements; ++i) {
-    // In [-1, 1), with so many bits that the sum depends on the order.
-    values[i] = static_cast<float>(static_cast<int32_t>(Mix(seed + i))) * 0x1p-31f;
-  }
-}
-
-}  // namespace
 
 absl::StatusOr<WorkloadTensors> WorkloadTensors::Make(Session* session, const Workload& workload,
-                                                      bool in_place) {
+                                                      const Contents& contents, bool in_place) {
   WorkloadTensors result;
+  uint64_t position = 0;
   for (size_t i = 0; i < workload.tensor_bytes.size(); ++i) {
-    ADDEND_RETURN_IF_ERROR(result.Add(session, absl::StrFormat("bench/%s/%d", workload.name, i),
-                                      workload.tensor_bytes[i] / sizeof(float), in_place));
+    const uint64_t elements = workload.tensor_bytes[i] / sizeof(float);
+    ADDEND_ASSIGN_OR_RETURN(
+        Tensor tensor,
+        Declare(session, absl::StrFormat("bench/%s/%d", workload.name, i), elements, in_place));
+    contents.Fill(tensor.input, elements, position);
+    position = Contents::Next(position, elements);
+    result.tensors_.push_back(std::move(tensor));
   }
   return result;
 }
 
-absl::Status WorkloadTensors::Add(Session* session, const std::string& name, uint64_t elements,
-                                  bool in_place) {
+absl::StatusOr<WorkloadTensors::Tensor> WorkloadTensors::Declare(Session* session,
+                                                                 const std::string& name,
+                                                                 uint64_t elements, bool in_place) {
   Tensor tensor;
   tensor.elements = elements;
   ADDEND_ASSIGN_OR_RETURN(tensor.tensor, session->Declare(name, static_cast<int64_t>(elements),
@@ -44,9 +40,7 @@ absl::Status WorkloadTensors::Add(Session* session, const std::string& name, uin
     tensor.output = std::make_unique<float[]>(elements);
     tensor.input = tensor.own.get();
   }
-  Fill(tensor.input, elements, (static_cast<uint64_t>(session->rank()) << 40) + elements);
-  tensors_.push_back(std::move(tensor));
-  return absl::OkStatus();
+  return tensor;
 }
 
 absl::Status WorkloadTensors::Push(size_t index, int32_t priority) {

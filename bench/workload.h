@@ -1,4 +1,4 @@
-// The tensors of a benchmark line, filled with values that depend on the rank alone.
+// The tensors of a benchmark line, filled with values of the rank.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "bench/contents.h"
 #include "bench/options.h"
 #include "bench/session.h"
 
@@ -18,7 +19,7 @@ class WorkloadTensors {
   // Declares and fills the tensors. `session` must outlive this object; Drop() undeclares the
   // tensors.
   static absl::StatusOr<WorkloadTensors> Make(Session* session, const Workload& workload,
-                                              bool in_place);
+                                              const Contents& contents, bool in_place);
 
   size_t size() const { return tensors_.size(); }
   // Pushes a tensor, whose former result is then no longer read.
@@ -42,7 +43,8 @@ class WorkloadTensors {
     UniqueHandle handle;  // keeps the result in place valid
   };
 
-  absl::Status Add(Session* session, const std::string& name, uint64_t elements, bool in_place);
+  static absl::StatusOr<Tensor> Declare(Session* session, const std::string& name,
+                                        uint64_t elements, bool in_place);
 
   std::vector<Tensor> tensors_;
 };

@@ -40,6 +40,13 @@ TEST(ReportTest, JsonHasTheDocumentedFields) {
   EXPECT_EQ(rows[0]["checksum"], "0000000000000abc");
 }
 
+TEST(ReportTest, TensorsOfATrainingAreListed) {
+  Measurement line = SomeLine();
+  EXPECT_FALSE(nlohmann::json::parse(ToJson({line}))[0].contains("tensor_bytes"));
+  line.tensor_bytes = {8, 4};
+  EXPECT_EQ(nlohmann::json::parse(ToJson({line}))[0]["tensor_bytes"], (std::vector{8, 4}));
+}
+
 TEST(ReportTest, UnknownProcessorTimeIsNull) {
   Measurement line = SomeLine();
   line.cpu_s_per_GB.reset();
