@@ -52,6 +52,15 @@ has, if not an agent's.
 {{- if .Values.agent.encryptData }}
 - {name: ADDEND_ENCRYPT_DATA, value: "true"}
 {{- end }}
+{{- if ne .Values.agent.wireEncoding "auto" }}
+- {name: ADDEND_WIRE_ENCODING, value: {{ .Values.agent.wireEncoding }}}
+{{- end }}
+{{- if ne .Values.agent.wireDtype "same" }}
+- {name: ADDEND_WIRE_DTYPE, value: {{ .Values.agent.wireDtype }}}
+{{- end }}
+{{- if ne .Values.agent.wireRounding "nearest" }}
+- {name: ADDEND_WIRE_ROUNDING, value: {{ .Values.agent.wireRounding }}}
+{{- end }}
 {{- if .Values.rdma.enabled }}
 {{- include "addend.rdmaEnv" . }}
 {{- end }}
