@@ -120,6 +120,19 @@ void ServerMembership::Drain() {
       [](const absl::Status&) {});
 }
 
+// Never by measured times, which are those of the machine.
+WireEncoding Cluster::DrawEncoding() {
+  switch (plan_.encodings) {
+    case Plan::Encodings::kNever:
+      return WireEncoding::kRaw;
+    case Plan::Encodings::kAlways:
+      return WireEncoding::kAlways;
+    case Plan::Encodings::kMixed:
+      break;
+  }
+  return world_->random().OneIn(2) ? WireEncoding::kAlways : WireEncoding::kRaw;
+}
+
 // ---- a CPU server ----
 
 CpuServer::CpuServer(Cluster* cluster, std::string name, std::string host)
@@ -130,6 +143,7 @@ CpuServer::CpuServer(Cluster* cluster, std::string name, std::string host)
                              .memory_limit_bytes = limit_bytes,
                              .incarnation = Incarnation(cluster->world()->random().Bits() | 1),
                              .send_limits = SendLimitsFor(cluster->plan().bandwidth_bps),
+                             .encoding = cluster->DrawEncoding(),
                              .network = nullptr,
                              .external_slots = nullptr,
                              .machine = &machine_});
@@ -230,6 +244,7 @@ AgentHost::AgentHost(Cluster* cluster, const JobPlan* job, uint32_t node)
        .bandwidth_bps = cluster->plan().bandwidth_bps,
        .stall_timeout = kStallTimeout,
        .audit_one_in = job->audit_one_in,
+       .wire_encoding = cluster->DrawEncoding(),
        .encrypt_data = job->encrypts,
        .topology = Topology{}},
       inproc_,
@@ -243,6 +258,7 @@ AgentHost::AgentHost(Cluster* cluster, const JobPlan* job, uint32_t node)
   Engine::Options options{.shards = cluster->plan().shards,
                           .incarnation = incarnation_,
                           .send_limits = SendLimitsFor(cluster->plan().bandwidth_bps),
+                          .encoding = cluster->DrawEncoding(),
                           .network = inproc_,
                           .external_slots = nullptr,
                           .machine = &machine_};

@@ -219,6 +219,8 @@ class Cluster {
     double clock_drift = 0;  // at most, of every process
     // Of every host, from which the limits of the bytes on their way follow; 0: unknown.
     double bandwidth_bps = 0;
+    // Of payloads, by each process.
+    enum class Encodings { kNever, kAlways, kMixed } encodings = Encodings::kMixed;
   };
   Cluster(World* world, Plan plan);
   ~Cluster();
@@ -230,6 +232,8 @@ class Cluster {
   SchedulerPlace* place() { return &place_; }
   const Plan& plan() const { return plan_; }
   std::shared_ptr<Process> NewProcess(const std::string& name, const std::string& host);
+  // The --wire-encoding of the next process.
+  WireEncoding DrawEncoding();
 
   // ---- members, by number ----
   std::vector<std::unique_ptr<CpuServer>>& servers() { return servers_; }

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "absl/strings/str_format.h"
+#include "lib/reduce/block_codec.h"
 
 namespace addend::simulation {
 namespace {
@@ -84,7 +85,8 @@ std::vector<std::byte> Oracle::Contribution(const JobPlan& job, const Generation
       return;
     }
     for (uint64_t i = 0; i < setting.elements; ++i) {
-      const T value = ValueOf<T>(Mixed(seed + i));
+      const bool is_zero = job.zero_blocks && Mixed(seed ^ i / kBlockElements) % 2 == 0;
+      const T value = is_zero ? T(0) : ValueOf<T>(Mixed(seed + i));
       std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
     }
   });

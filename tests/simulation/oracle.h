@@ -49,6 +49,7 @@ struct JobPlan {
   absl::Duration think;    // of a rank between two steps, at most
   uint32_t audit_one_in = 0;
   bool encrypts = false;
+  bool zero_blocks = false;       // a part of each contribution is zeros, in whole blocks
   uint64_t redeclared_every = 0;  // so many steps a tensor is given up and declared anew; 0: never
   std::vector<TensorSetting> tensors;
   uint32_t ranks() const { return nodes * local_size; }

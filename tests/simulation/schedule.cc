@@ -97,7 +97,8 @@ Schedule Draw(uint64_t seed, bool power_loss) {
     for (const TensorSetting& tensor : job.tensors) bytes += tensor.bytes();
     plan.jobs.push_back(std::move(job));
   }
-  if (random.OneIn(4)) plan.memory_limit_bytes = random.Between(1000, 4 * bytes);
+  if (random.OneIn(4))
+    plan.memory_limit_bytes = random.Between(1000, std::max<uint64_t>(1000, 4 * bytes));
   plan.promises_too_much = random.OneIn(2);
   // Some kinds of faults only, some more often.
   // The store is lost with a scheduler, if at all.
@@ -197,6 +198,8 @@ Schedule Draw(uint64_t seed, bool power_loss) {
       if (ends && random.OneIn(2)) fault.kind = Fault::Kind::kForgetAll;
     }
   }
+  plan.encodings = static_cast<Cluster::Plan::Encodings>(random.Below(3));
+  for (JobPlan& job : plan.jobs) job.zero_blocks = random.OneIn(2);
   return schedule;
 }
 
@@ -212,14 +215,17 @@ std::string Describe(const Schedule& schedule) {
     text += absl::StrFormat(", at most %d bytes each%s", plan.memory_limit_bytes,
                             plan.promises_too_much ? " or less" : "");
   }
+  constexpr const char* kEncodings[] = {"raw", "encoded", "raw or encoded"};
+  text += absl::StrFormat(", payloads %s", kEncodings[static_cast<int>(plan.encodings)]);
   if (plan.bandwidth_bps > 0) {
     text += absl::StrFormat(", sends by %.0f Mbit/s", plan.bandwidth_bps / 1e6);
   }
   for (const JobPlan& job : plan.jobs) {
     text +=
-        absl::StrFormat("\n  %s: %d nodes of %d ranks, partitions of %d bytes, %d steps open%s%s",
+        absl::StrFormat("\n  %s: %d nodes of %d ranks, partitions of %d bytes, %d steps open%s%s%s",
                         job.name, job.nodes, job.local_size, job.partition_bytes, job.pipelined,
-                        job.shrink ? ", shrinks" : "", job.encrypts ? ", encrypts" : "");
+                        job.shrink ? ", shrinks" : "", job.encrypts ? ", encrypts" : "",
+                        job.zero_blocks ? ", zero blocks" : "");
     if (job.redeclared_every != 0) {
       text += absl::StrFormat(", a tensor declared anew every %d steps", job.redeclared_every);
     }
