@@ -39,7 +39,7 @@ def sent(network, host, interface):
 
 
 def test_gradients_take_the_named_interface_and_calls_the_other(tmp_path, network):
-    flags = ("--data-interface=net1", "--data-listen=:0")
+    flags = ("--data-interface=net1", "--data-listen=:0", "--wire-encoding=raw")
     with Cluster(tmp_path, 2, cpu_servers=1, network=network, agent_flags=flags, summation_flags=flags) as cluster:
         results = cluster.run_ranks("volume.py", {"bytes": 8_000_000, "rounds": 5, "tensors": 4}, timeout=60)
         assert all(outcome.result["right"] for outcome in results)

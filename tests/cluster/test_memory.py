@@ -24,7 +24,8 @@ def test_memory_is_what_the_formula_says(tmp_path, nodes, dtype):
     elements, width = 8 << 20, np.dtype(dtype).itemsize
     accumulators = 2 * elements * width
     early = (nodes - 1) * elements * width
-    with Cluster(tmp_path, nodes, 1, cpu_servers=1, agent_flags=["--colocated-summation=false"]) as cluster:
+    raw = "--wire-encoding=raw"  # encoded contributions take less
+    with Cluster(tmp_path, nodes, 1, cpu_servers=1, summation_flags=[raw], agent_flags=["--colocated-summation=false", raw]) as cluster:
         process = resident_bytes(cluster.servers[0].pid)
         ranks = cluster.start_ranks("late.py", {"elements": elements, "dtype": dtype, "rounds": 4, "late_s": 3})
         ranks.wait_at("done", 120)

@@ -5,6 +5,7 @@ from tests.support import netns
 from tests.support.cluster import Cluster
 
 RATE_BYTES = 200e6 / 8
+RAW = ["--wire-encoding=raw"]  # encoded, what these trainers send is gone from the links before anything can overtake it
 
 pytestmark = [pytest.mark.timing]
 
@@ -20,7 +21,7 @@ def network():
 
 def test_communication_overlaps_with_computation(tmp_path, network):
     """About 1 s of each takes less than 1.4 s together."""
-    with Cluster(tmp_path, 2, 1, 0, network=network) as cluster:
+    with Cluster(tmp_path, 2, 1, 0, network=network, agent_flags=RAW, summation_flags=RAW) as cluster:
         results = cluster.run_ranks("overlap.py", {"bytes": 24_000_000, "buckets": 24, "compute_s": 1.0}, timeout=90)
     for outcome in results:
         assert 0.8 < outcome.result["communication_s"] < 1.25, outcome.result
@@ -29,7 +30,7 @@ def test_communication_overlaps_with_computation(tmp_path, network):
 
 @pytest.mark.parametrize("pieces", [1, 64])
 def test_urgent_tensor_overtakes(tmp_path, network, pieces):
-    with Cluster(tmp_path, 2, 1, 1, network=network) as cluster:
+    with Cluster(tmp_path, 2, 1, 1, network=network, agent_flags=RAW, summation_flags=RAW) as cluster:
         results = cluster.run_ranks("urgent.py", {"bytes": 64_000_000, "pieces": pieces}, timeout=90)
     for outcome in results:
         r = outcome.result

@@ -5,6 +5,7 @@ from tests.support.cluster import Cluster
 from tests.support.processes import eventually
 from tests.support.sockets import traffic
 
+RAW = ["--wire-encoding=raw"]  # tests/cluster/test_encodings.py has encoded payloads
 NODES = 4
 BYTES = 64_000_000
 
@@ -38,7 +39,7 @@ class Counters:
 def test_every_process_carries_its_share(tmp_path, cpu_servers):
     x, y = shares(NODES, cpu_servers)
     assert abs(NODES * x + cpu_servers * y - 1) < 1e-12
-    with Cluster(tmp_path, NODES, 1, cpu_servers) as cluster:
+    with Cluster(tmp_path, NODES, 1, cpu_servers, agent_flags=RAW, summation_flags=RAW) as cluster:
         ranks = cluster.start_ranks("volume.py", {"bytes": BYTES, "rounds": 1, "tensors": 4, "warm_up": True, "hold": True})
         ranks.wait_at("warm")
         counters = Counters(cluster)
@@ -61,7 +62,7 @@ def test_every_process_carries_its_share(tmp_path, cpu_servers):
 
 
 def test_reported_traffic_is_what_the_kernel_counts(tmp_path):
-    with Cluster(tmp_path, 2, 1, 1, scheduler_flags=["--lease=1s"]) as cluster:
+    with Cluster(tmp_path, 2, 1, 1, scheduler_flags=["--lease=1s"], agent_flags=RAW, summation_flags=RAW) as cluster:
         ranks = cluster.start_ranks("volume.py", {"bytes": BYTES, "rounds": 1, "tensors": 1, "hold": True})
         ranks.wait_at("done")
         kernel = traffic(cluster.servers[0].pid, {cluster.servers[0].ports["data"]})
@@ -77,7 +78,7 @@ def test_reported_traffic_is_what_the_kernel_counts(tmp_path):
 
 def test_a_push_copies_no_more_than_it_must(tmp_path):
     """Ordinary arrays are copied once in and once out; tensors of addend.empty() with a view of the result are not copied."""
-    with Cluster(tmp_path, 2, 1, 0) as cluster:
+    with Cluster(tmp_path, 2, 1, 0, agent_flags=RAW) as cluster:
         ordinary = cluster.run_ranks("volume.py", {"bytes": BYTES, "rounds": 1, "tensors": 1})
         in_place = cluster.run_ranks("volume.py", {"bytes": BYTES, "rounds": 1, "tensors": 1, "in_place": True})
     for outcome in ordinary:
@@ -87,7 +88,7 @@ def test_a_push_copies_no_more_than_it_must(tmp_path):
 
 
 def test_agents_copy_nothing_in_user_space(tmp_path):
-    with Cluster(tmp_path, 2, 1, 1, scheduler_flags=["--lease=1s"]) as cluster:
+    with Cluster(tmp_path, 2, 1, 1, scheduler_flags=["--lease=1s"], agent_flags=RAW, summation_flags=RAW) as cluster:
         ranks = cluster.start_ranks("volume.py", {"bytes": BYTES, "rounds": 2, "tensors": 1, "hold": True})
         ranks.wait_at("done")
         eventually(lambda: all(n["traffic"]["network_bytes_sent"] > BYTES for n in cluster.addendctl("nodes")),

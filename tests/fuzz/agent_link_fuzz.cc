@@ -102,7 +102,10 @@ class Run final : private ServerEvents {
     return RoomForResult(link, header);
   }
   void OnStamp(const ServerLink* link, const FrameHeader&, Bytes) override { Expect(link); }
-  void OnResult(const ServerLink* link, const FrameHeader&, Bytes) override { Expect(link); }
+  absl::Status OnResult(const ServerLink* link, const FrameHeader&, const EncodedBytes&) override {
+    Expect(link);
+    return absl::OkStatus();
+  }
   void OnSendAgain(const ServerLink* link, const FrameHeader&) override { Expect(link); }
   void OnMoved(const ServerLink* link, const FrameHeader&) override { Expect(link); }
   void OnRecovered(const ServerLink* link, const FrameHeader&) override { Expect(link); }

@@ -5,7 +5,7 @@ import numpy as np
 
 from tests.support import reference
 
-_KINDS = {"random": reference.random_values, "special": reference.special_values}
+_KINDS = {"random": reference.random_values, "special": reference.special_values, "mixed": reference.mixed_values}
 
 
 def name_of(dtype, op, size, kind="random", round=1):

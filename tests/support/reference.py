@@ -3,6 +3,7 @@
 Within a node by ascending local rank, then over the nodes, ascending; starting from the first contribution, not from zero. float16 and
 bfloat16 are added in float32 and rounded once in the node and once in the result. Average divides the accumulator by the number of ranks;
 integers wrap, and divide towards zero. Every NaN of a result is the canonical NaN. bfloat16 values are uint16 arrays of their bits.
+With a lossy type on the wire a node's contribution is rounded to it, and then the result.
 """
 import hashlib
 
@@ -66,14 +67,35 @@ def divide(values, divisor):
     return quotient + ((rest != 0) & (values < 0)).astype(values.dtype)  # NumPy rounds down, Addend towards zero
 
 
-def push_pull(op, dtype, contributions):
+def round_to(wire, values):
+    """float32 values rounded to the nearest of the type `wire`: "bf16", "fp16" or "int8"."""
+    if wire in ("bf16", "fp16"):
+        dtype = {"bf16": "bfloat16", "fp16": "float16"}[wire]
+        return widen(dtype, narrow(dtype, values))
+    assert wire == "int8"
+    blocks = np.zeros(-(-values.size // 64) * 64, np.float32)
+    blocks[:values.size] = values
+    blocks = blocks.reshape(-1, 64)
+    largest = np.abs(blocks).max(axis=1).astype(np.float64)
+    finite = np.isfinite(largest)
+    exponents = np.floor(np.log2(np.where(finite & (largest > 0), largest, 1)))
+    # 7 bits for the largest, but the unit is a normal float32.
+    units = 2.0 ** np.maximum(np.where(largest > 0, exponents - 6, -126), -126)
+    multiples = np.clip(np.rint(blocks / units[:, None]), -127, 127)
+    rounded = (multiples * units[:, None]).astype(np.float32) + np.float32(0)  # no -0
+    return np.where(finite[:, None], rounded, blocks).reshape(-1)[:values.size]
+
+
+def push_pull(op, dtype, contributions, wire=None):
     """The result for contributions[node][local_rank]."""
+    def on_the_wire(values):
+        return values if wire is None else round_to(wire, values)
     with np.errstate(all="ignore"):
-        nodes = [narrow(dtype, fold(op, dtype, ranks)) if len(ranks) > 1 else ranks[0] for ranks in contributions]
+        nodes = [on_the_wire(narrow(dtype, fold(op, dtype, ranks)) if len(ranks) > 1 else ranks[0]) for ranks in contributions]
         total = fold(op, dtype, nodes)
         if op == "Average":
             total = divide(total, sum(len(ranks) for ranks in contributions))
-        return narrow(dtype, total)
+        return on_the_wire(narrow(dtype, total))
 
 
 def random_values(dtype, size, seed):
@@ -103,6 +125,29 @@ def special_values(dtype, size, seed):
     random = np.random.Generator(np.random.PCG64([*seed, 1]))
     chosen = random.random(size) < 0.5
     values.view(_BITS[dtype])[chosen] = random.choice(np.array(specials, _BITS[dtype]), size)[chosen]
+    return values
+
+
+def mixed_values(dtype, size, seed):
+    """Blocks of 64 values of the kinds that encodings know: zeros, few values, and values of fewer bits; among them special values.
+    Most blocks are the same kind on all nodes, as those of gradients are.
+    """
+    values = special_values(dtype, size, seed)
+    bits = values.view(_BITS[dtype])
+    width = 8 * bits.itemsize
+    kinds = np.random.Generator(np.random.PCG64(seed[:3])).integers(0, 6, -(-size // 64))
+    own = np.random.Generator(np.random.PCG64([*seed, 2]))
+    kinds = np.where(own.random(kinds.size) < 0.1, own.integers(0, 6, kinds.size), kinds)
+    kinds = np.repeat(kinds, 64)[:size]
+    sparse = own.random(size) < 0.9
+    small = own.integers(-100, 100, size)
+    bits[kinds == 0] = 0
+    bits[kinds == 1] &= np.array(~((1 << width // 2) - 1) % (1 << width), bits.dtype)  # the upper half
+    bits[kinds == 2] &= np.array(~0xFF % (1 << width), bits.dtype)
+    bits[(kinds == 3) & sparse] = 0
+    if dtype == "bfloat16":
+        return values
+    values[kinds == 4] = small.astype(storage(dtype))[kinds == 4]
     return values
 
 

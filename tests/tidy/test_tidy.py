@@ -22,14 +22,15 @@ MAY_INCLUDE = {
     "lib/wire": {"lib/base"},
     "lib/plan": {"lib/base"},
     "lib/reduce": {"lib/base"},
+    "lib/encoding": {"lib/base", "lib/memory", "lib/reduce", "lib/trace", "lib/wire"},
     "lib/intranode": {"lib/base"},
-    "lib/transport": {"lib/base", "lib/telemetry", "lib/trace", "lib/shard", "lib/memory", "lib/wire"},
-    "lib/summation": {"lib/auth", "lib/base", "lib/telemetry", "lib/trace", "lib/shard", "lib/memory", "lib/wire", "lib/reduce", "lib/transport", "proto"},
+    "lib/transport": {"lib/base", "lib/encoding", "lib/telemetry", "lib/trace", "lib/shard", "lib/memory", "lib/wire"},
+    "lib/summation": {"lib/auth", "lib/base", "lib/encoding", "lib/telemetry", "lib/trace", "lib/shard", "lib/memory", "lib/wire", "lib/reduce", "lib/transport", "proto"},
     "lib/status": {"lib/base", "proto"},
     "lib/rpc": {"lib/base", "lib/options", "lib/telemetry", "proto"},
     "lib/member": {"lib/auth", "lib/base", "lib/options", "lib/rpc", "proto"},
     # What a summation server is, in a process of its own and inside the agent.
-    "lib/server": {"lib/auth", "lib/base", "lib/options", "lib/rpc", "lib/telemetry", "lib/trace", "lib/transport", "lib/summation", "lib/member", "proto"},
+    "lib/server": {"lib/auth", "lib/base", "lib/encoding", "lib/options", "lib/rpc", "lib/telemetry", "lib/trace", "lib/transport", "lib/summation", "lib/member", "proto"},
     "lib/client": {"lib/base"},  # and no package: see below
 }
 MAY_INCLUDE["services/scheduler"] = set(MAY_INCLUDE) - {"lib/client"} | {"proto"}
