@@ -236,8 +236,9 @@ def main():
     if options.reduce == "addend":
         addend.torch.shutdown()  # (3)
     # Gloo's threads may still hold the tensor of the last sum. PyTorch 2.6 aborts a process that
-    # ends before they let go, and DistributedDataParallel keeps them alive: one more round first.
+    # ends before they let go, and DistributedDataParallel keeps them alive: they are given time.
     dist.barrier()
+    time.sleep(0.5)
     dist.destroy_process_group()
 
 

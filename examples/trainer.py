@@ -11,6 +11,7 @@ line that matters is marked: both libraries use the process group that they find
 import argparse
 import sys
 import tempfile
+import time
 
 import torch
 import torch.distributed as dist
@@ -96,6 +97,7 @@ def main():
         for step, loss in enumerate(losses, 1):
             print("step %d: loss %.4f" % (step, loss), flush=True)
     dist.barrier()
+    time.sleep(0.5)  # see the end of train_char_transformer.py
     dist.destroy_process_group()
 
 
