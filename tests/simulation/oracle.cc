@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "lib/reduce/block_codec.h"
+#include "lib/reduce/rounding.h"
 
 namespace addend::simulation {
 namespace {
@@ -61,7 +62,22 @@ auto WithType(DType dtype, Body body) {
   }
 }
 
+void Round(const TensorSetting& setting, uint64_t round, uint32_t whose,
+           std::vector<std::byte>* bytes) {
+  if (!setting.wire.lossy()) return;
+  auto* elements = reinterpret_cast<float*>(bytes->data());
+  const uint64_t key = RoundingKey(setting.name, round, whose);
+  RoundToWire(setting.wire, key, /*first=*/0, setting.elements, elements, elements);
+}
+
 }  // namespace
+
+uint64_t JobPlan::RoundOf(size_t tensor, uint64_t step) const {
+  for (uint64_t first = step; first > 0; --first) {
+    if (DeclaresAnewBefore(first, tensor)) return step - first + 1;
+  }
+  return step;
+}
 
 std::vector<std::byte> Oracle::Contribution(const JobPlan& job, const GenerationId& generation,
                                             size_t tensor, uint64_t round, uint32_t rank) const {
@@ -93,7 +109,8 @@ std::vector<std::byte> Oracle::Contribution(const JobPlan& job, const Generation
   return bytes;
 }
 
-// Ranks of a node in their order, then nodes in theirs.
+// Ranks of a node in their order, then nodes in theirs. What a node sends is rounded to a lossy
+// type, and the sum once more.
 std::vector<std::byte> Oracle::Reference(const JobPlan& job, const GenerationId& generation,
                                          size_t tensor, uint64_t round,
                                          const std::set<uint32_t>& without) const {
@@ -122,9 +139,12 @@ std::vector<std::byte> Oracle::Reference(const JobPlan& job, const GenerationId&
         if (!setting.TakesPart(rank)) continue;
         add(&local, Contribution(job, generation, tensor, round, rank));
       }
-      if (!local.empty()) add(&sum, local);
+      if (local.empty()) continue;
+      Round(setting, job.RoundOf(tensor, round), node, &local);
+      add(&sum, local);
     }
   });
+  if (!sum.empty()) Round(setting, job.RoundOf(tensor, round), kRoundingOfResult, &sum);
   return sum;
 }
 

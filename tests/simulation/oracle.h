@@ -13,6 +13,7 @@
 
 #include "lib/base/bytes.h"
 #include "lib/base/types.h"
+#include "lib/base/wire_format.h"
 #include "lib/client/error.h"
 #include "proto/addend/v1/scheduler.pb.h"
 #include "tests/simulation/world.h"
@@ -31,6 +32,7 @@ struct TensorSetting {
   bool asynchronous() const { return op == ReduceOp::kAccumulate; }
   uint32_t root = 0;                     // the rank whose contribution is broadcast
   std::set<uint32_t> participants = {};  // empty: all ranks
+  WireFormat wire = {};
   bool TakesPart(uint32_t rank) const {
     return participants.empty() || participants.contains(rank);
   }
@@ -53,6 +55,13 @@ struct JobPlan {
   uint64_t redeclared_every = 0;  // so many steps a tensor is given up and declared anew; 0: never
   std::vector<TensorSetting> tensors;
   uint32_t ranks() const { return nodes * local_size; }
+  // Before these steps a tensor is declared anew, the tensors in turn.
+  bool DeclaresAnewBefore(uint64_t step, size_t tensor) const {
+    return redeclared_every != 0 && step != 0 && step % redeclared_every == 0 &&
+           step / redeclared_every % tensors.size() == tensor;
+  }
+  // The number that the step's round has in the tensor's present declaration.
+  uint64_t RoundOf(size_t tensor, uint64_t step) const;
 };
 
 class Oracle {

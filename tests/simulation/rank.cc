@@ -30,6 +30,7 @@ client::Declaration DeclarationOf(const JobPlan& job, const TensorSetting& setti
       .shape = {static_cast<int64_t>(setting.elements)},
       .dtype = setting.dtype,
       .op = setting.op,
+      .wire = setting.wire,
   };
   if (setting.participants.empty()) return declaration;
   declaration.participants = Participants::Of(setting.participants, job.ranks()).value();
@@ -239,8 +240,9 @@ void Rank::Advance() {
 // another tensor of the same name. False: the next step cannot be pushed yet.
 bool Rank::DeclareAnew() {
   const uint64_t step = pushed_ + 1;
-  if (job_->redeclared_every == 0 || step % job_->redeclared_every != 0) return true;
+  if (job_->redeclared_every == 0) return true;
   const size_t index = step / job_->redeclared_every % job_->tensors.size();
+  if (!job_->DeclaresAnewBefore(step, index)) return true;
   const TensorSetting& setting = job_->tensors[index];
   if (setting.asynchronous() || declared_at_ == step || !setting.TakesPart(rank())) return true;
   if (declaring_ != nullptr) {

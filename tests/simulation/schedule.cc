@@ -200,6 +200,14 @@ Schedule Draw(uint64_t seed, bool power_loss) {
   }
   plan.encodings = static_cast<Cluster::Plan::Encodings>(random.Below(3));
   for (JobPlan& job : plan.jobs) job.zero_blocks = random.OneIn(2);
+  const bool lossy = random.OneIn(2);
+  for (JobPlan& job : plan.jobs) {
+    for (TensorSetting& tensor : job.tensors) {
+      if (!lossy || !MayBeLossy(tensor.dtype, tensor.op)) continue;
+      tensor.wire.dtype = static_cast<WireDType>(random.Below(kWireDTypes));
+      tensor.wire.stochastic = tensor.wire.lossy() && random.OneIn(2);
+    }
+  }
   return schedule;
 }
 
@@ -232,6 +240,7 @@ std::string Describe(const Schedule& schedule) {
     for (const TensorSetting& tensor : job.tensors) {
       text += absl::StrFormat(", %s: %s %s of %d", tensor.name, std::string(Name(tensor.dtype)),
                               std::string(Name(tensor.op)), tensor.elements);
+      if (tensor.wire.lossy()) text += " as " + ToString(tensor.wire);
       if (!tensor.participants.empty()) {
         text += " by ranks " + absl::StrJoin(tensor.participants, " ");
       }
