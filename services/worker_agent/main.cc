@@ -30,6 +30,7 @@
 #include "lib/server/summation_service.h"
 #include "lib/server/trace_service.h"
 #include "lib/telemetry/http_server.h"
+#include "lib/transport/tcp/aes_gcm.h"
 #include "services/worker_agent/agent.h"
 #include "services/worker_agent/agent_service.h"
 #include "services/worker_agent/metrics.h"
@@ -214,7 +215,9 @@ class AgentProcess {
     *joined = true;
     rpc_->SetReady(true);
     if (options_.encrypt_data) {
-      spdlog::info("what this node sends to other machines, and gets from them, is encrypted");
+      spdlog::info(
+          "what this node sends to other machines, and gets from them, is encrypted (by {})",
+          tcp::FastestAesLibrary().name);
     }
     spdlog::info("node {} of job {} listens for {} trainer{} on {} ({})", options_.node_rank,
                  options_.job, options_.local_size, options_.local_size == 1 ? "" : "s",

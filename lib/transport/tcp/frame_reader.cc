@@ -111,9 +111,8 @@ absl::StatusOr<size_t> FrameReader::ReceiveSealed(const iovec* vectors, int coun
     const iovec sealed{room.data(), room.size()};
     ADDEND_ASSIGN_OR_RETURN(const size_t got, Receive(&sealed, 1, progress));
     opener_->Got(got);
-    ADDEND_RETURN_IF_ERROR(opener_->Open());
   }
-  const size_t taken = opener_->Take(vectors, count);
+  ADDEND_ASSIGN_OR_RETURN(const size_t taken, opener_->Take(vectors, count));
   progress->more = progress->more || !opener_->empty();
   return taken;
 }

@@ -10,7 +10,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <span>
 #include <string_view>
+#include <utility>
 
 #include "lib/base/status_macros.h"
 
@@ -20,146 +22,172 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "lengths are written in the machine's order");
 
-constexpr size_t kNonceBytes = 12;
 constexpr std::string_view kNextKey = "addend next record key 1";
-// Bytes read and opened at a time.
-constexpr size_t kOpenedBytes = 256 << 10;
-constexpr size_t kAround = kRecordLengthBytes + kRecordTagBytes;
-
-const unsigned char* Raw(const std::byte* bytes) {
-  return reinterpret_cast<const unsigned char*>(bytes);
-}
-unsigned char* Raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
-
-void Expect(int done) { ADDEND_CHECK(done == 1, "AES-256-GCM is not available"); }
+// Bytes of the stream read at a time.
+constexpr size_t kReadBytes = 256 << 10;
+constexpr size_t kAround = kRecordLengthBytes + kAesTagBytes;
 
 RecordKey NextKey(const RecordKey& key) {
   RecordKey next;
   unsigned int bytes = 0;
   const auto* const label = reinterpret_cast<const unsigned char*>(kNextKey.data());
-  const auto* const made = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), label,
-                                kNextKey.size(), Raw(next.data()), &bytes);
-  Expect(made != nullptr && bytes == next.size() ? 1 : 0);
+  const auto* const made =
+      HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), label, kNextKey.size(),
+           reinterpret_cast<unsigned char*>(next.data()), &bytes);
+  ADDEND_CHECK(made != nullptr && bytes == next.size(), "HMAC-SHA256 is not available");
   return next;
 }
 
 }  // namespace
 
-RecordCipher::RecordCipher(const RecordKey& key, bool seals, uint64_t records_per_key)
-    : key_(key), records_per_key_(records_per_key), context_(EVP_CIPHER_CTX_new()), seals_(seals) {
-  UseKey();
+// Bytes of vectors, in their order.
+class Places {
+ public:
+  Places(const iovec* vectors, int count) : vectors_(vectors, static_cast<size_t>(count)) {
+    for (const iovec& vector : vectors_) left_ += vector.iov_len;
+  }
+  size_t left() const { return left_; }
+  // The next bytes that lie together, at most `most`; not empty if any are left.
+  MutableBytes Next(size_t most) {
+    while (vectors_.front().iov_len == used_) {
+      vectors_ = vectors_.subspan(1);
+      used_ = 0;
+    }
+    const iovec& vector = vectors_.front();
+    const size_t bytes = std::min(most, vector.iov_len - used_);
+    const MutableBytes next(static_cast<std::byte*>(vector.iov_base) + used_, bytes);
+    used_ += bytes;
+    left_ -= bytes;
+    return next;
+  }
+
+ private:
+  std::span<const iovec> vectors_;
+  size_t used_ = 0;  // of the first vector
+  size_t left_ = 0;
+};
+
+RecordCipher::RecordCipher(const RecordKey& key, uint64_t records_per_key,
+                           std::unique_ptr<AesGcm> cipher)
+    : key_(key), records_per_key_(records_per_key), cipher_(std::move(cipher)) {
+  cipher_->UseKey(key_);
 }
 
 RecordCipher::~RecordCipher() { OPENSSL_cleanse(key_.data(), key_.size()); }
-
-void RecordCipher::UseKey() {
-  Expect(EVP_CipherInit_ex(context_.get(), EVP_aes_256_gcm(), nullptr, Raw(key_.data()), nullptr,
-                           seals_ ? 1 : 0));
-}
 
 // The record's number is the nonce, so a nonce is never used twice with a key.
 void RecordCipher::Begin(Bytes length) {
   if (number_ == records_per_key_) {
     key_ = NextKey(key_);
     number_ = 0;
-    UseKey();
+    cipher_->UseKey(key_);
   }
-  std::array<unsigned char, kNonceBytes> nonce{};
+  AesGcm::Nonce nonce{};
   std::memcpy(nonce.data(), &number_, sizeof(number_));
   ++number_;
-  Expect(EVP_CipherInit_ex(context_.get(), nullptr, nullptr, nullptr, nonce.data(), seals_));
-  int done = 0;
-  Expect(EVP_CipherUpdate(context_.get(), nullptr, &done, Raw(length.data()),
-                          static_cast<int>(length.size())));
+  cipher_->Begin(nonce, length);
 }
 
-void RecordCipher::Seal(Bytes length, Bytes plain, std::byte* out, std::byte* tag) {
-  Begin(length);
-  int done = 0;
-  Expect(EVP_CipherUpdate(context_.get(), Raw(out), &done, Raw(plain.data()),
-                          static_cast<int>(plain.size())));
-  Expect(EVP_CipherFinal_ex(context_.get(), Raw(out) + done, &done));
-  Expect(EVP_CIPHER_CTX_ctrl(context_.get(), EVP_CTRL_GCM_GET_TAG, kRecordTagBytes, tag));
+size_t Sealer::SealedBytes(size_t plain) {
+  return plain + (plain + kRecordBytes - 1) / kRecordBytes * kAround;
 }
 
-bool RecordCipher::Open(Bytes length, Bytes sealed, std::byte* out, const std::byte* tag) {
-  Begin(length);
-  int done = 0;
-  Expect(EVP_CipherUpdate(context_.get(), Raw(out), &done, Raw(sealed.data()),
-                          static_cast<int>(sealed.size())));
-  std::array<std::byte, kRecordTagBytes> wanted;
-  std::copy_n(tag, wanted.size(), wanted.begin());
-  Expect(EVP_CIPHER_CTX_ctrl(context_.get(), EVP_CTRL_GCM_SET_TAG, kRecordTagBytes, wanted.data()));
-  return EVP_CipherFinal_ex(context_.get(), Raw(out) + done, &done) == 1;
-}
-
-void Sealer::Seal(const iovec* vectors, int count, std::vector<std::byte>* out) {
-  for (int i = 0; i < count; ++i) {
-    Bytes rest(static_cast<const std::byte*>(vectors[i].iov_base), vectors[i].iov_len);
-    while (!rest.empty()) {
-      const size_t part = std::min(rest.size(), plain_.size() - plain_got_);
-      std::copy_n(rest.begin(), part, plain_.begin() + static_cast<std::ptrdiff_t>(plain_got_));
-      plain_got_ += part;
-      rest = rest.subspan(part);
-      if (plain_got_ == plain_.size()) SealPlain(out);
+std::byte* Sealer::Seal(const iovec* vectors, int count, std::byte* out) {
+  Places plain(vectors, count);
+  while (plain.left() > 0) {
+    size_t rest = std::min(plain.left(), kRecordBytes);
+    const auto length = static_cast<uint32_t>(rest);
+    std::memcpy(out, &length, kRecordLengthBytes);
+    cipher_.Begin(Bytes(out, kRecordLengthBytes));
+    out += kRecordLengthBytes;
+    while (rest > 0) {
+      const Bytes part = plain.Next(rest);
+      cipher_.Update(part, out);
+      out += part.size();
+      rest -= part.size();
     }
+    cipher_.WriteTag(out);
+    out += kAesTagBytes;
   }
-  if (plain_got_ > 0) SealPlain(out);
+  return out;
 }
 
-void Sealer::SealPlain(std::vector<std::byte>* out) {
-  const auto length = static_cast<uint32_t>(plain_got_);
-  const size_t begin = out->size();
-  out->resize(begin + kAround + plain_got_);
-  std::byte* const record = out->data() + begin;
-  std::memcpy(record, &length, kRecordLengthBytes);
-  std::byte* const sealed = record + kRecordLengthBytes;
-  cipher_.Seal(Bytes(record, kRecordLengthBytes), Bytes(plain_).first(plain_got_), sealed,
-               sealed + plain_got_);
-  plain_got_ = 0;
+Opener::Opener(const RecordKey& key, uint64_t records_per_key, const AesLibrary& library)
+    : cipher_(key, records_per_key, library.make(/*seals=*/false)),
+      sealed_(kReadBytes),
+      plain_(kRecordBytes) {}
+
+MutableBytes Opener::room() {
+  std::copy(sealed_.begin() + static_cast<std::ptrdiff_t>(at_),
+            sealed_.begin() + static_cast<std::ptrdiff_t>(got_), sealed_.begin());
+  got_ -= at_;
+  at_ = 0;
+  return MutableBytes(sealed_).subspan(got_);
 }
 
-Opener::Opener(const RecordKey& key, uint64_t records_per_key)
-    : cipher_(key, /*seals=*/false, records_per_key), sealed_(kOpenedBytes), plain_(kOpenedBytes) {}
+std::optional<uint32_t> Opener::NextLength() const {
+  if (got_ - at_ < kAround) return std::nullopt;
+  uint32_t length = 0;
+  std::memcpy(&length, sealed_.data() + at_, kRecordLengthBytes);
+  return length;
+}
 
-absl::Status Opener::Open() {
-  if (empty()) plain_got_ = taken_ = 0;
-  size_t at = 0;
-  absl::Status status;
-  while (sealed_got_ - at >= kAround) {
-    uint32_t length = 0;
-    std::memcpy(&length, sealed_.data() + at, kRecordLengthBytes);
-    if (length > kRecordBytes) {
-      status = absl::DataLossError("an encrypted record is too long: it was changed on its way");
-      break;
+bool Opener::empty() const {
+  if (taken_ < plain_got_) return false;
+  const auto length = NextLength();
+  // One that is too long gives Take() something to say.
+  return !length || (*length <= kRecordBytes && got_ - at_ < kAround + *length);
+}
+
+absl::StatusOr<size_t> Opener::Take(const iovec* vectors, int count) {
+  Places places(vectors, count);
+  const size_t wanted = places.left();
+  while (places.left() > 0 && !empty()) {
+    if (taken_ < plain_got_) {
+      TakePlain(&places);
+      continue;
     }
-    if (sealed_got_ - at < kAround + length || plain_.size() - plain_got_ < length) break;
-    const std::byte* const sealed = sealed_.data() + at + kRecordLengthBytes;
-    if (!cipher_.Open(Bytes(sealed_).subspan(at, kRecordLengthBytes), Bytes(sealed, length),
-                      plain_.data() + plain_got_, sealed + length)) {
-      status = absl::DataLossError(
-          "an encrypted record does not open: it was changed on its way, or the peer has another "
-          "key");
-      break;
+    const uint32_t length = *NextLength();
+    if (length <= places.left()) {
+      ADDEND_RETURN_IF_ERROR(Open(length, &places));
+      continue;
     }
-    plain_got_ += length;
-    at += kAround + length;
+    const iovec plain{plain_.data(), plain_.size()};
+    Places behind(&plain, 1);
+    ADDEND_RETURN_IF_ERROR(Open(length, &behind));
+    taken_ = 0;
+    plain_got_ = length;
   }
-  std::copy(sealed_.begin() + static_cast<std::ptrdiff_t>(at),
-            sealed_.begin() + static_cast<std::ptrdiff_t>(sealed_got_), sealed_.begin());
-  sealed_got_ -= at;
-  return status;
+  return wanted - places.left();
 }
 
-size_t Opener::Take(const iovec* vectors, int count) {
-  size_t done = 0;
-  for (int i = 0; i < count && !empty(); ++i) {
-    const size_t part = std::min(vectors[i].iov_len, plain_got_ - taken_);
-    std::memcpy(vectors[i].iov_base, plain_.data() + taken_, part);
-    taken_ += part;
-    done += part;
+void Opener::TakePlain(Places* places) {
+  const MutableBytes to = places->Next(plain_got_ - taken_);
+  std::memcpy(to.data(), plain_.data() + taken_, to.size());
+  taken_ += to.size();
+}
+
+// Decrypts the next record, which is complete, to where its bytes belong.
+absl::Status Opener::Open(uint32_t length, Places* places) {
+  if (length > kRecordBytes) {
+    return absl::DataLossError("an encrypted record is too long: it was changed on its way");
   }
-  return done;
+  const std::byte* sealed = sealed_.data() + at_;
+  cipher_.Begin(Bytes(sealed, kRecordLengthBytes));
+  sealed += kRecordLengthBytes;
+  for (size_t rest = length; rest > 0;) {
+    const MutableBytes part = places->Next(rest);
+    cipher_.Update(Bytes(sealed, part.size()), part.data());
+    sealed += part.size();
+    rest -= part.size();
+  }
+  if (!cipher_.HasTag(sealed)) {
+    return absl::DataLossError(
+        "an encrypted record does not open: it was changed on its way, or the peer has another "
+        "key");
+  }
+  at_ += kAround + length;
+  return absl::OkStatus();
 }
 
 }  // namespace addend::tcp

@@ -34,7 +34,7 @@ namespace {
 constexpr uint32_t kForReading = EPOLLIN | EPOLLRDHUP | EPOLLET;
 constexpr size_t kReasonBytesMax = 4096;
 // Bytes encrypted before any of them is written.
-constexpr size_t kSealedAtOnce = 128 << 10;
+constexpr size_t kSealedAtOnce = 512 << 10;
 
 // The `detail` of a GOAWAY: the status code in the low byte, the exit code above it.
 uint32_t GoawayDetail(const absl::Status& why) {
@@ -122,6 +122,7 @@ absl::Status TcpLink::Encrypt(const LinkKeys& keys) {
       sealed_.insert(sealed_.end(), begin, begin + part.iov_len);
       bytes += part.iov_len;
     }
+    sealed_end_ = sealed_.size();
     outgoing_.Sent(bytes, &completed_);
   }
   sealer_ = std::make_unique<Sealer>(keys.send);
@@ -131,17 +132,17 @@ absl::Status TcpLink::Encrypt(const LinkKeys& keys) {
 
 // Returns the next encrypted bytes. Encrypts more when all former bytes have left.
 int TcpLink::GatherSealed(iovec* vectors) {
-  if (sealed_sent_ == sealed_.size()) {
-    sealed_.clear();
+  if (sealed_sent_ == sealed_end_) {
     sealed_sent_ = 0;
     iovec plain[FrameWriter::kVectors];
     int count = outgoing_.Gather(plain);
     const size_t bytes = Clip(plain, &count, kSealedAtOnce);
-    sealer_->Seal(plain, count, &sealed_);
+    sealed_.resize(std::max(sealed_.size(), Sealer::SealedBytes(bytes)));
+    sealed_end_ = static_cast<size_t>(sealer_->Seal(plain, count, sealed_.data()) - sealed_.data());
     const size_t frames = outgoing_.Sent(bytes, &completed_);
     shared_->stats.frames_sent.fetch_add(frames, std::memory_order_relaxed);
   }
-  vectors[0] = {sealed_.data() + sealed_sent_, sealed_.size() - sealed_sent_};
+  vectors[0] = {sealed_.data() + sealed_sent_, sealed_end_ - sealed_sent_};
   return 1;
 }
 

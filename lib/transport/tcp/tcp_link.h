@@ -64,7 +64,7 @@ class TcpLink final : public Link, private FdHandler, private FrameTaker {
   FairTurns::Waiter::Work Read(size_t most);
   FairTurns::Waiter::Work Write(size_t most);
   size_t Flush(size_t most);
-  bool NothingToSend() const { return outgoing_.empty() && sealed_sent_ == sealed_.size(); }
+  bool NothingToSend() const { return outgoing_.empty() && sealed_sent_ == sealed_end_; }
   int GatherSealed(iovec* vectors);
   absl::StatusOr<MutableBytes> Place(const FrameHeader& header) override;
   absl::Status Take(const FrameHeader& header, MutableBytes payload) override;
@@ -84,8 +84,9 @@ class TcpLink final : public Link, private FdHandler, private FrameTaker {
   FrameWriter outgoing_;
   FrameReader incoming_;
   std::unique_ptr<Sealer> sealer_;  // null: the link sends plain text
-  std::vector<std::byte> sealed_;   // encrypted bytes to write; frames are copied here
+  std::vector<std::byte> sealed_;   // encrypted bytes to write, from sealed_sent_ to sealed_end_
   size_t sealed_sent_ = 0;
+  size_t sealed_end_ = 0;
   std::vector<Done> completed_;  // of frames written to the kernel or copied
   Reader reader_{this};
   Writer writer_{this};

@@ -8,6 +8,8 @@
 #include <random>
 #include <string>
 
+#include "lib/base/status_macros.h"
+
 namespace addend::tcp {
 namespace {
 
@@ -26,8 +28,8 @@ std::vector<std::byte> Random(size_t bytes, uint32_t seed) {
 
 std::vector<std::byte> Sealed(Sealer* sealer, const std::vector<std::byte>& plain) {
   const iovec vector{const_cast<std::byte*>(plain.data()), plain.size()};
-  std::vector<std::byte> sealed;
-  sealer->Seal(&vector, 1, &sealed);
+  std::vector<std::byte> sealed(Sealer::SealedBytes(plain.size()));
+  EXPECT_EQ(sealer->Seal(&vector, 1, sealed.data()), sealed.data() + sealed.size());
   return sealed;
 }
 
@@ -37,13 +39,13 @@ absl::Status OpenAll(Opener* opener, const std::vector<std::byte>& stream, size_
   std::vector<std::byte> room(part / 2 + 1);
   const iovec vector{room.data(), room.size()};
   for (size_t at = 0; at < stream.size();) {
-    const size_t fed = std::min({part, stream.size() - at, opener->room().size()});
-    std::copy_n(stream.begin() + static_cast<std::ptrdiff_t>(at), fed, opener->room().begin());
+    const MutableBytes free = opener->room();
+    const size_t fed = std::min({part, stream.size() - at, free.size()});
+    std::copy_n(stream.begin() + static_cast<std::ptrdiff_t>(at), fed, free.begin());
     opener->Got(fed);
     at += fed;
-    if (absl::Status status = opener->Open(); !status.ok()) return status;
     while (!opener->empty()) {
-      const size_t taken = opener->Take(&vector, 1);
+      ADDEND_ASSIGN_OR_RETURN(const size_t taken, opener->Take(&vector, 1));
       plain->insert(plain->end(), room.begin(), room.begin() + static_cast<std::ptrdiff_t>(taken));
     }
   }
@@ -66,12 +68,75 @@ TEST(RecordsTest, SeveralPiecesAreOneStream) {
   auto* const bytes = const_cast<std::byte*>(plain.data());
   const iovec pieces[] = {{bytes, 10}, {bytes + 10, 0}, {bytes + 10, 990}};
   Sealer sealer(Key(1));
-  std::vector<std::byte> sealed;
-  sealer.Seal(pieces, 3, &sealed);
+  std::vector<std::byte> sealed(Sealer::SealedBytes(plain.size()));
+  sealer.Seal(pieces, 3, sealed.data());
   Opener opener(Key(1));
   std::vector<std::byte> opened;
   ASSERT_TRUE(OpenAll(&opener, sealed, sealed.size(), &opened).ok());
   EXPECT_EQ(opened, plain);
+}
+
+// A record lies across payloads and the header behind them.
+TEST(RecordsTest, BytesAreOpenedToSeveralPlaces) {
+  const auto plain = Random(2 * kRecordBytes + 50, 7);
+  Sealer sealer(Key(1));
+  Opener opener(Key(1));
+  const auto sealed = Sealed(&sealer, plain);
+  std::copy(sealed.begin(), sealed.end(), opener.room().begin());
+  opener.Got(sealed.size());
+  std::vector<std::byte> opened(plain.size());
+  size_t at = 0;
+  for (const size_t first : {size_t{10}, kRecordBytes - 5, size_t{5000}}) {
+    const size_t second = std::min<size_t>(96, opened.size() - at - first);
+    const iovec places[] = {{opened.data() + at, first},
+                            {opened.data() + at + first, 0},
+                            {opened.data() + at + first, second}};
+    const auto taken = opener.Take(places, 3);
+    ASSERT_TRUE(taken.ok()) << taken.status();
+    ASSERT_EQ(*taken, first + second);
+    at += *taken;
+  }
+  const iovec rest{opened.data() + at, opened.size() - at};
+  ASSERT_EQ(*opener.Take(&rest, 1), rest.iov_len);
+  EXPECT_EQ(opened, plain);
+  EXPECT_TRUE(opener.empty());
+}
+
+TEST(RecordsTest, ARecordIsTakenOnlyWhenAllOfItHasCome) {
+  Sealer sealer(Key(1));
+  Opener opener(Key(1));
+  const auto sealed = Sealed(&sealer, Random(100, 8));
+  std::copy(sealed.begin(), sealed.end() - 1, opener.room().begin());
+  opener.Got(sealed.size() - 1);
+  std::vector<std::byte> room(100);
+  const iovec place{room.data(), room.size()};
+  EXPECT_TRUE(opener.empty());
+  EXPECT_EQ(*opener.Take(&place, 1), 0U);
+  opener.room()[0] = sealed.back();
+  opener.Got(1);
+  EXPECT_EQ(*opener.Take(&place, 1), 100U);
+}
+
+// Each library opens what the other has sealed, so two ends may choose differently.
+TEST(RecordsTest, AllLibrariesMakeTheSameRecords) {
+  const auto plain = Random(100'000, 9);
+  std::vector<std::byte> first;
+  for (const AesLibrary& seals : AesLibraries()) {
+    Sealer sealer(Key(3), /*records_per_key=*/2, seals);
+    const auto sealed = Sealed(&sealer, plain);
+    if (first.empty()) first = sealed;
+    EXPECT_EQ(sealed, first) << seals.name;
+    for (const AesLibrary& opens : AesLibraries()) {
+      Opener opener(Key(3), /*records_per_key=*/2, opens);
+      std::vector<std::byte> opened;
+      ASSERT_TRUE(OpenAll(&opener, sealed, 5000, &opened).ok()) << seals.name << opens.name;
+      EXPECT_EQ(opened, plain);
+      auto changed = sealed;
+      changed[sealed.size() / 2] ^= std::byte{1};
+      Opener strict(Key(3), /*records_per_key=*/2, opens);
+      EXPECT_TRUE(absl::IsDataLoss(OpenAll(&strict, changed, 5000, &opened))) << opens.name;
+    }
+  }
 }
 
 TEST(RecordsTest, NoPlainTextIsVisible) {
