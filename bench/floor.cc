@@ -1,7 +1,5 @@
 #include "bench/floor.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,7 +10,6 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -20,7 +17,7 @@
 #include "bench/process_cpu.h"
 #include "bench/reduce.h"
 #include "bench/report.h"
-#include "lib/base/fd.h"
+#include "bench/tcp_pair.h"
 #include "lib/base/status_macros.h"
 
 namespace addend {
@@ -35,28 +32,9 @@ absl::Status Failed(const char* what) {
   return absl::InternalError(absl::StrFormat("%s: %s", what, std::strerror(errno)));
 }
 
-// Returns both ends of a TCP connection over 127.0.0.1.
-absl::StatusOr<std::pair<UniqueFd, UniqueFd>> Connect() {
-  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  UniqueFd one(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  if (::bind(listener.get(), generic, size) != 0 || ::listen(listener.get(), 1) != 0 ||
-      ::getsockname(listener.get(), generic, &size) != 0 ||
-      ::connect(one.get(), generic, size) != 0) {
-    return Failed("cannot connect over 127.0.0.1");
-  }
-  UniqueFd other(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (!other.valid()) return Failed("cannot accept a connection over 127.0.0.1");
-  return std::pair(std::move(one), std::move(other));
-}
-
 // Sends `from_bytes` of memory repeatedly, and receives into `to_bytes` of memory.
 absl::StatusOr<double> WireSecondsPerByte(size_t from_bytes, size_t to_bytes) {
-  ADDEND_ASSIGN_OR_RETURN(const auto ends, Connect());
+  ADDEND_ASSIGN_OR_RETURN(const auto ends, ConnectTcpPair());
   std::vector<char> from(from_bytes, 1), to(to_bytes, 1);
   std::vector<double> seconds;
   for (int repeat = 0; repeat < kRepeats; ++repeat) {

@@ -4,6 +4,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
 #include "bench/floor.h"
+#include "bench/hops.h"
 #include "bench/local.h"
 #include "bench/options.h"
 #include "bench/push_pull.h"
@@ -24,12 +25,13 @@ constexpr char kSummary[] =
     "  addend-bench local --nodes=N           a whole cluster on this machine, in one command\n"
     "  addend-bench reduce                    the summation kernels against the memory's "
     "bandwidth\n"
-    "  addend-bench floor --nodes=N           what a byte costs on the wire, and in a sum";
+    "  addend-bench floor --nodes=N           what a byte costs on the wire, and in a sum\n"
+    "  addend-bench hops                      what it takes to wake another thread";
 
 absl::Status Run(const std::vector<std::string>& words) {
   if (words.size() != 1) {
     return absl::InvalidArgumentError(
-        "give one command: push-pull, train, local, reduce or floor; --help explains them");
+        "give one command: push-pull, train, local, reduce, floor or hops; --help explains them");
   }
   ADDEND_ASSIGN_OR_RETURN(const BenchOptions options, ReadBenchOptions());
   if (words[0] == "push-pull") return RunPushPull(options);
@@ -37,8 +39,9 @@ absl::Status Run(const std::vector<std::string>& words) {
   if (words[0] == "train") return RunTraining(options);
   if (words[0] == "reduce") return RunReduce(options);
   if (words[0] == "floor") return RunFloor(options);
+  if (words[0] == "hops") return RunHops(options);
   return absl::InvalidArgumentError(absl::StrFormat(
-      "unknown command '%s'; it is push-pull, train, local, reduce or floor", words[0]));
+      "unknown command '%s'; it is push-pull, train, local, reduce, floor or hops", words[0]));
 }
 
 }  // namespace
