@@ -13,8 +13,7 @@ constexpr int kFlushMs = 1000;
 
 }  // namespace
 
-Context::Context(std::unique_ptr<AgentSocket> socket, const Place& place,
-                 double staging_bytes_per_s)
+Context::Context(std::unique_ptr<AgentSocket> socket, const Place& place, const Settings& settings)
     : socket_(std::move(socket)),
       place_(place),
       device_rounds_(
@@ -24,14 +23,19 @@ Context::Context(std::unique_ptr<AgentSocket> socket, const Place& place,
           },
           [this](const Error& error) { operations_.Fail(error); }),
       operations_(
-          socket_->path(), CopyAtRate(staging_bytes_per_s),
+          socket_->path(), CopyAtRate(settings.staging_bytes_per_s),
           [this](const ipc::Encoded& message) { socket_->Send(message); }, &device_rounds_),
       reader_(
           socket_->path(), place.num_nodes,
           [this](Packet* packet, AgentSocket::Event* event) {
-            return socket_->Receive(-1, packet, event);
+            return socket_->TryReceive(packet, event);
           },
-          &operations_, &device_rounds_) {}
+          &operations_, &device_rounds_),
+      reading_({.deliver = [this] { return reader_.Deliver(); },
+                .await = [this](int timeout_ms) { socket_->Await(timeout_ms); }},
+               settings.most_spin) {
+  operations_.DeliverBy(&reading_);
+}
 
 Context::~Context() { Shutdown(); }
 
@@ -40,8 +44,8 @@ Error Context::Open(const Settings& settings, std::shared_ptr<Context>* context)
   Place place;
   const Error error = JoinJob(settings, &socket, &place);
   if (!error.ok()) return error;
-  context->reset(new Context(std::move(socket), place, settings.staging_bytes_per_s));
-  (*context)->reader_.Start();
+  context->reset(new Context(std::move(socket), place, settings));
+  (*context)->reading_.Start();
   return {};
 }
 
@@ -52,6 +56,7 @@ Error Context::PushFromDevice(const std::shared_ptr<Tensor>& tensor, const Devic
                      "tensor \"%s\" of %s cannot be pushed from a GPU: push it from host memory",
                      tensor->name.c_str(), tensor->participants.Text().c_str());
   }
+  reading_.KeepToThread();  // a GPU's work goes on while nobody waits
   void* const here = tensor->contribution->data();
   if (tensor->bytes == 0) {  // an empty tensor needs no work on the GPU
     return operations_.Push(tensor, memory.in == nullptr ? nullptr : here, nullptr, priority,
@@ -78,7 +83,7 @@ Error Context::WaitOnStream(const std::shared_ptr<Operation>& operation, double 
 void Context::Shutdown() {
   if (!operations_.Close()) return;
   socket_->Wake();
-  reader_.Join();
+  reading_.Join();
   device_rounds_.Detach();
   socket_->Send(ipc::ShutdownMessage().Encode());
   socket_->Flush(kFlushMs);

@@ -1,15 +1,16 @@
 // The client of a job, made of parts that know each other in one direction only:
 //
-//   Context -> AgentReader -> Operations -> DeviceRounds
+//   Context -> Reading, AgentReader -> Operations -> DeviceRounds
 //
-// Operations has the declared tensors and their push-pulls; the reader's thread delivers the
-// agent's messages to Operations and DeviceRounds. The parts know the socket, and DeviceRounds the
-// way of a GPU's failure to Operations, only as functions that the Context gives them.
+// Operations has the declared tensors and their push-pulls; the reader delivers the agent's
+// messages to Operations and DeviceRounds, on the thread that Reading chooses: Operations offers it
+// those of its callers. The parts know the socket, and DeviceRounds the way of a GPU's failure to
+// Operations, only as functions that the Context gives them.
 //
 // Owned by the table of objects and by the calls under way; owns the socket and the parts. Every
-// method may be called from any thread but the reader.
+// method may be called from any thread.
 //
-// The context ends with Shutdown (once), which joins the reader before the parts end that the
+// The context ends with Shutdown (once), which ends the reading before the parts end that the
 // reader uses. In a child of fork() no method is called, not even the destructor (see objects.h).
 #pragma once
 
@@ -21,6 +22,7 @@
 #include "lib/client/handshake.h"
 #include "lib/client/operations.h"
 #include "lib/client/reader.h"
+#include "lib/client/reading.h"
 #include "lib/client/settings.h"
 #include "lib/client/socket.h"
 #include "lib/client/tensor.h"
@@ -49,13 +51,14 @@ class Context {
   void Shutdown();
 
  private:
-  Context(std::unique_ptr<AgentSocket> socket, const Place& place, double staging_bytes_per_s);
+  Context(std::unique_ptr<AgentSocket> socket, const Place& place, const Settings& settings);
 
   const std::unique_ptr<AgentSocket> socket_;
   const Place place_;
   DeviceRounds device_rounds_;
   Operations operations_;
   AgentReader reader_;
+  Reading reading_;
 };
 
 }  // namespace addend::client

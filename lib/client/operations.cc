@@ -14,18 +14,6 @@ namespace {
 // A longer timeout is as good as no limit, and would overflow the clock's arithmetic.
 constexpr double kLongestWaitS = 1e8;
 
-// Returns false if the time limit passes first.
-template <typename Ready>
-bool WaitFor(std::condition_variable& condition, std::unique_lock<std::mutex>& lock,
-             double timeout_s, Ready ready) {
-  if (timeout_s < 0 || timeout_s > kLongestWaitS) {
-    condition.wait(lock, ready);
-    return true;
-  }
-  if (timeout_s == 0) return ready();  // a poll makes no system call
-  return condition.wait_for(lock, std::chrono::duration<double>(timeout_s), ready);
-}
-
 std::string ToText(const std::vector<int64_t>& shape) {
   std::string text = "[";
   for (const int64_t dimension : shape) {
@@ -49,6 +37,39 @@ Operations::Operations(std::string agent, CopyFn copy, SendFn send, DeviceRounds
       copy_(std::move(copy)),
       send_(std::move(send)),
       device_rounds_(device_rounds) {}
+
+template <typename Ready>
+bool Operations::WaitFor(std::condition_variable* condition, Lock* lock, double timeout_s,
+                         Ready ready) {
+  if (ready()) return true;
+  std::optional<SteadyTime> deadline;
+  if (timeout_s >= 0 && timeout_s <= kLongestWaitS) {
+    deadline = std::chrono::steady_clock::now() +
+               std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(timeout_s));
+  }
+  if (reading_ != nullptr) {
+    lock->unlock();
+    reading_->While(
+        [&] {
+          const Lock inner(mu_);
+          return ready();
+        },
+        deadline);
+    lock->lock();
+    if (waiting_ > 0) reading_->HandOver();
+    if (ready()) return true;
+  }
+  if (timeout_s == 0) return false;
+  ++waiting_;
+  bool in_time = true;
+  if (deadline) {
+    in_time = condition->wait_until(*lock, *deadline, ready);
+  } else {
+    condition->wait(*lock, ready);
+  }
+  --waiting_;
+  return in_time;
+}
 
 Error Operations::Usable(const Lock&) const {
   if (shut_) return MakeError(ADDEND_ERROR_STATE, "addend_shutdown was called");
@@ -102,7 +123,7 @@ Error Operations::StartDeclaration(Declaration declaration, std::shared_ptr<Tens
 
 Error Operations::AwaitDeclaration(const std::shared_ptr<Tensor>& tensor) {
   Lock lock(mu_);
-  declared_.wait(lock, [&] { return tensor->declared || shut_ || !failure_.ok(); });
+  WaitFor(&declared_, &lock, -1, [&] { return tensor->declared || shut_ || !failure_.ok(); });
   Error error = Usable(lock);
   return error.ok() ? tensor->refusal : error;
 }
@@ -204,7 +225,7 @@ Error Operations::Wait(const std::shared_ptr<Operation>& operation, double timeo
   if (!operation->done.load(std::memory_order_acquire)) {
     Lock lock(mu_);
     const auto done = [&] { return operation->done.load(std::memory_order_acquire); };
-    if (!WaitFor(operation->changed, lock, timeout_s, done)) {
+    if (!WaitFor(&operation->changed, &lock, timeout_s, done)) {
       return MakeError(ADDEND_ERROR_TIMEOUT,
                        "tensor \"%s\" is still under way after %g s; the operation goes on",
                        operation->tensor->name.c_str(), timeout_s);
@@ -242,7 +263,7 @@ Error Operations::NextDone(double timeout_s, uint64_t* tag) {
   const auto ready = [&] {
     return !done_tags_.empty() || ((shut_ || !failure_.ok()) && copying_ == 0);
   };
-  if (!WaitFor(tag_done_, lock, timeout_s, ready)) {
+  if (!WaitFor(&tag_done_, &lock, timeout_s, ready)) {
     return MakeError(ADDEND_ERROR_TIMEOUT, "no push-pull has ended within %g s", timeout_s);
   }
   if (done_tags_.empty()) return Usable(lock);

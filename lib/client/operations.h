@@ -30,6 +30,7 @@
 #include "lib/client/device_rounds.h"
 #include "lib/client/error.h"
 #include "lib/client/messages.h"
+#include "lib/client/reading.h"
 #include "lib/client/tensor.h"
 
 namespace addend::client {
@@ -43,7 +44,11 @@ class Operations {
   // threads at a time.
   Operations(std::string agent, CopyFn copy, SendFn send, DeviceRounds* device_rounds);
 
-  // ---- the caller's threads: any thread but the reader's ----
+  // Waiting calls deliver the agent's messages by it. Before the first call; outlives this. Without
+  // it they only wait.
+  void DeliverBy(Reading* reading) { reading_ = reading; }
+
+  // ---- the caller's threads ----
   // Blocks until the agent answers. Declaring a name again returns the same tensor, or
   // ADDEND_ERROR_MISMATCH if the declaration differs.
   Error Declare(Declaration declaration, std::shared_ptr<Tensor>* tensor);
@@ -67,7 +72,7 @@ class Operations {
   // Returns ADDEND_ERROR_TIMEOUT after timeout_s (< 0: no limit).
   Error NextDone(double timeout_s, uint64_t* tag);
 
-  // ---- the reader's thread ----
+  // ---- whoever delivers the agent's messages ----
   // The tensor whose declaration awaits this answer, once. Null: no declaration does. The reader
   // sets the segments, then calls EndDeclaration.
   std::shared_ptr<Tensor> TakeDeclared(uint64_t request);
@@ -88,7 +93,7 @@ class Operations {
   void Fail(const Error& error);
   addend_statistics statistics() const;
 
-  // ---- the end; any thread but the reader's ----
+  // ---- the end; a caller's thread ----
   // No call begins from now on; operations under way continue. False: closed before.
   bool Close();
   // After Close and the end of the reader: ends the remaining operations, and forgets the tensors.
@@ -99,6 +104,9 @@ class Operations {
 
   // Methods with a Lock parameter require mu_ to be held, and may release it temporarily.
   Error Usable(const Lock& lock) const;
+  // Waits until `ready`, which is called with mu_ held. False: the time limit passes first.
+  template <typename Ready>
+  bool WaitFor(std::condition_variable* condition, Lock* lock, double timeout_s, Ready ready);
   void StartPush(const std::shared_ptr<Operation>& operation);
   void StartDevicePush(const Lock& lock, const std::shared_ptr<Operation>& operation);
   std::shared_ptr<Operation> UnderWay(const Lock& lock, uint32_t number, uint64_t round) const;
@@ -113,6 +121,7 @@ class Operations {
   const CopyFn copy_;
   const SendFn send_;
   DeviceRounds* const device_rounds_;  // has a mutex of its own
+  Reading* reading_ = nullptr;
 
   std::atomic<uint64_t> copied_in_bytes_{0};
   std::atomic<uint64_t> copied_out_bytes_{0};
@@ -129,6 +138,7 @@ class Operations {
   size_t copying_ = 0;  // operations that end with their error after the copy
   Error failure_;       // the job's
   bool shut_ = false;   // Close was called
+  size_t waiting_ = 0;  // calls that wait while another thread delivers
   std::condition_variable declared_;
   std::condition_variable tag_done_;
 };

@@ -2,9 +2,6 @@
 // end the job.
 #include "lib/client/reader.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <utility>
 
 #include "lib/client/messages.h"
@@ -39,39 +36,22 @@ AgentReader::AgentReader(std::string agent, int32_t nodes, ReceiveFn receive,
       device_rounds_(device_rounds),
       nodes_present_(nodes) {}
 
-void AgentReader::Start() {
-  // The caller's threads handle signals: Python's handlers and a debugger rely on it.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { Read(); });
-  pthread_setname_np(thread_.native_handle(), "addend-reader");
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-}
-
-void AgentReader::Join() {
-  if (thread_.joinable()) thread_.join();
-}
-
-void AgentReader::Read() {
-  for (;;) {
-    Packet packet;
-    AgentSocket::Event event;
-    Error error = receive_(&packet, &event);
-    if (error.ok() && event == AgentSocket::Event::kWoken) return;
-    if (error.ok() && event == AgentSocket::Event::kClosed) {
-      error = MakeError(ADDEND_ERROR_PEER_LOST,
-                        "the agent at %s closed the connection without a reason: it died or was "
-                        "killed; its log says more",
-                        agent_.c_str());
-    }
-    if (error.ok()) error = OnPacket(packet);
-    if (!error.ok()) {
-      operations_->Fail(error);
-      return;
-    }
+Reading::Step AgentReader::Deliver() {
+  Packet packet;
+  AgentSocket::Event event;
+  Error error = receive_(&packet, &event);
+  if (error.ok() && event == AgentSocket::Event::kTimeout) return Reading::Step::kNothing;
+  if (error.ok() && event == AgentSocket::Event::kWoken) return Reading::Step::kOver;
+  if (error.ok() && event == AgentSocket::Event::kClosed) {
+    error = MakeError(ADDEND_ERROR_PEER_LOST,
+                      "the agent at %s closed the connection without a reason: it died or was "
+                      "killed; its log says more",
+                      agent_.c_str());
   }
+  if (error.ok()) error = OnPacket(packet);
+  if (error.ok()) return Reading::Step::kDelivered;
+  operations_->Fail(error);
+  return Reading::Step::kOver;
 }
 
 Error AgentReader::OnPacket(const Packet& packet) {

@@ -1,10 +1,10 @@
-// The reader of a client: the only thread that receives the agent's messages after the handshake.
-// It decides the meaning of each: which tensor is declared, which round has ended and how, which
-// work on the GPU is next, and that the job has failed.
+// The reader of a client receives the agent's messages after the handshake, and decides the meaning
+// of each: which tensor is declared, which round has ended and how, which work on the GPU is next,
+// and that the job has failed.
 //
-// Owned by the Context. The reader has no mutex: its thread changes tensors and rounds by calls of
-// Operations and DeviceRounds. Only the counts of nodes are its own, and it sets the segments of a
-// tensor before the declaration ends.
+// Owned by the Context; called by one thread at a time (reading.h says by which). The reader has no
+// mutex: it changes tensors and rounds by calls of Operations and DeviceRounds. Only the counts of
+// nodes are its own, and it sets the segments of a tensor before the declaration ends.
 #pragma once
 
 #include <atomic>
@@ -12,35 +12,30 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "lib/client/device_rounds.h"
 #include "lib/client/error.h"
 #include "lib/client/handshake.h"
 #include "lib/client/operations.h"
+#include "lib/client/reading.h"
 #include "lib/client/socket.h"
 
 namespace addend::client {
 
 class AgentReader {
  public:
-  // Waits for the next packet without a limit: AgentSocket::Receive. The reader's thread.
+  // Receives the next packet: AgentSocket::TryReceive.
   using ReceiveFn = std::function<Error(Packet*, AgentSocket::Event*)>;
 
   // `agent`: its socket's path, for messages. `nodes`: in the job at its start. `operations` and
-  // `device_rounds` outlive the thread.
+  // `device_rounds` outlive the reader.
   AgentReader(std::string agent, int32_t nodes, ReceiveFn receive, Operations* operations,
               DeviceRounds* device_rounds);
 
-  // Starts the thread, which runs Read. Once.
-  void Start();
-  // Waits for the thread's end, if it was started: `receive` has to return kWoken. Any other
-  // thread; needed before the destructor.
-  void Join();
-  // Delivers messages until `receive` returns kWoken, or until the job fails: by an error of
-  // `receive`, a closed connection, the agent's report, or a message that cannot be. The failure
-  // goes to Operations::Fail.
-  void Read();
+  // Delivers the next message. kOver when `receive` says kWoken, and once the job has failed: by an
+  // error of `receive`, a closed connection, the agent's report, or a message that cannot be. The
+  // failure goes to Operations::Fail.
+  Reading::Step Deliver();
 
   // Any thread.
   int32_t nodes_present() const { return nodes_present_; }
@@ -60,8 +55,7 @@ class AgentReader {
   const ReceiveFn receive_;
   Operations* const operations_;
   DeviceRounds* const device_rounds_;
-  std::thread thread_;
-  ProgressPrinter progress_{ProgressPrinter::When::kRunning};  // used by the thread
+  ProgressPrinter progress_{ProgressPrinter::When::kRunning};  // used by Deliver()
   std::atomic<int32_t> nodes_present_;
   std::atomic<int32_t> nodes_waiting_{0};
 };

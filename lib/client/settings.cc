@@ -10,6 +10,7 @@
 #include <cstring>
 #include <limits>
 
+#include "lib/base/usable_cpus.h"
 #include "lib/client/ipc.h"
 
 namespace addend::client {
@@ -89,6 +90,16 @@ Error LoadStaging(Settings* settings) {
   return {};
 }
 
+Error LoadSpin(std::chrono::nanoseconds* most) {
+  // A single processor's time is better spent on work, above all where a container's limit counts
+  // it.
+  if (UsableCpus() < 2) *most = std::chrono::nanoseconds::zero();
+  int32_t micros = -1;
+  const Error error = LoadInteger(0, false, "ADDEND_SPIN_US", -1, &micros);
+  if (error.ok() && micros >= 0) *most = std::chrono::microseconds(micros);
+  return error;
+}
+
 Error LoadTexts(const addend_options& options, Settings* settings) {
   const char* socket = options.socket;
   if (socket == nullptr || *socket == '\0') socket = Environment("ADDEND_SOCKET");
@@ -144,6 +155,7 @@ Error LoadSettings(const addend_options* given, Settings* settings) {
   }
   Error error = LoadTexts(options, settings);
   if (error.ok()) error = LoadStaging(settings);
+  if (error.ok()) error = LoadSpin(&settings->most_spin);
   if (error.ok()) error = LoadTimeout(options.connect_timeout_s, &settings->connect_timeout_s);
   if (error.ok()) {
     error = LoadInteger(options.rank, options.rank >= 0, "RANK", 0, &settings->rank);

@@ -2,6 +2,7 @@
 // Pure except for reading the environment; any thread.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -19,6 +20,8 @@ struct Settings {
   int32_t local_size = 1;
   double connect_timeout_s = 60;
   double staging_bytes_per_s = 0;  // limits the rate of copies; 0: no limit
+  // For how long a waiting call looks for its result before it sleeps, at most (reading.h).
+  std::chrono::nanoseconds most_spin = std::chrono::microseconds(200);
 };
 
 // ADDEND_ERROR_INVALID names the option or the variable, its value and the allowed values.

@@ -187,7 +187,8 @@ Error AgentSocket::Parse(const char* data, size_t bytes, Packet* packet) const {
   return {};
 }
 
-Error AgentSocket::ReceiveNow(Packet* packet, Event* event, bool* nothing) {
+// kTimeout: no packet is there.
+Error AgentSocket::ReceiveNow(Packet* packet, Event* event) {
   iovec part = {buffer_.data(), buffer_.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
   msghdr header = {};
@@ -213,36 +214,44 @@ Error AgentSocket::ReceiveNow(Packet* packet, Event* event, bool* nothing) {
   }
   // ECONNRESET comes once, before the messages that the agent sent before closing.
   if (received < 0 && (errno == EINTR || errno == ECONNRESET)) {
-    return ReceiveNow(packet, event, nothing);
+    return ReceiveNow(packet, event);
   }
-  *nothing = received < 0 && errno == EAGAIN;
-  if (*nothing) return {};
+  if (received < 0 && errno == EAGAIN) {
+    *event = Event::kTimeout;
+    return {};
+  }
   *event = received <= 0 ? Event::kClosed : Event::kPacket;
   if (*event == Event::kClosed) return {};
   return Parse(buffer_.data(), static_cast<size_t>(received), packet);
 }
 
+Error AgentSocket::TryReceive(Packet* packet, Event* event) {
+  if (!woken_.load()) return ReceiveNow(packet, event);
+  *event = Event::kWoken;
+  return {};
+}
+
+void AgentSocket::Await(int timeout_ms) { WaitForSocket(timeout_ms); }
+
+// False after timeout_ms without a reason to look.
+bool AgentSocket::WaitForSocket(int timeout_ms) {
+  pollfd polled[2] = {{fd_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+  if (HasQueued()) polled[0].events |= POLLOUT;
+  const int ready = ::poll(polled, 2, timeout_ms);
+  // The end stays visible to all who wait.
+  if (ready > 0 && (polled[1].revents & POLLIN) != 0 && !woken_.load()) {
+    uint64_t count;
+    [[maybe_unused]] const ssize_t ignored = ::read(wake_.get(), &count, sizeof(count));
+    if (woken_.load()) Poke();  // it came in between
+  }
+  if (ready > 0 && (polled[0].revents & POLLOUT) != 0) SendQueued();
+  return ready != 0;
+}
+
 Error AgentSocket::Receive(int timeout_ms, Packet* packet, Event* event) {
   for (;;) {
-    if (woken_.load()) {
-      *event = Event::kWoken;
-      return {};
-    }
-    bool nothing = false;
-    Error error = ReceiveNow(packet, event, &nothing);
-    if (!error.ok() || !nothing) return error;
-    pollfd polled[2] = {{fd_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
-    if (HasQueued()) polled[0].events |= POLLOUT;
-    const int ready = ::poll(polled, 2, timeout_ms);
-    if (ready == 0) {
-      *event = Event::kTimeout;
-      return {};
-    }
-    if (ready > 0 && (polled[1].revents & POLLIN) != 0) {
-      uint64_t count;
-      [[maybe_unused]] const ssize_t ignored = ::read(wake_.get(), &count, sizeof(count));
-    }
-    if (ready > 0 && (polled[0].revents & POLLOUT) != 0) SendQueued();
+    const Error error = TryReceive(packet, event);
+    if (!error.ok() || *event != Event::kTimeout || !WaitForSocket(timeout_ms)) return error;
   }
 }
 

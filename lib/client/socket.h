@@ -49,7 +49,12 @@ class AgentSocket {
   // One thread at a time. kClosed: the agent has closed the socket, and all its messages have been
   // received. An error means a message that violates the protocol.
   Error Receive(int timeout_ms, Packet* packet, Event* event);
-  // Ends a waiting Receive, and every later one, with kWoken. Any thread.
+  // The two halves of Receive(). TryReceive does not wait: kTimeout when no packet is there. One
+  // thread at a time. Await returns when there may be one, or after timeout_ms; several threads at
+  // a time.
+  Error TryReceive(Packet* packet, Event* event);
+  void Await(int timeout_ms);
+  // Ends a waiting Receive or Await, and every later one, with kWoken. Any thread.
   void Wake();
   // Tries for at most `timeout_ms` to send the queued messages. Not during a Receive.
   void Flush(int timeout_ms);
@@ -58,7 +63,8 @@ class AgentSocket {
 
  private:
   explicit AgentSocket(std::string path) : path_(std::move(path)) {}
-  Error ReceiveNow(Packet* packet, Event* event, bool* nothing);
+  Error ReceiveNow(Packet* packet, Event* event);
+  bool WaitForSocket(int timeout_ms);
   Error Parse(const char* data, size_t bytes, Packet* packet) const;
   void SendQueued();
   bool HasQueued();

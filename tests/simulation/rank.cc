@@ -62,7 +62,7 @@ struct Rank::Client {
       socket->inbox.pop_front();
       *event = AgentSocket::Event::kPacket;
     } else {
-      *event = socket->hung_up ? AgentSocket::Event::kClosed : AgentSocket::Event::kWoken;
+      *event = socket->hung_up ? AgentSocket::Event::kClosed : AgentSocket::Event::kTimeout;
     }
     return {};
   }
@@ -147,7 +147,8 @@ void Rank::OnReadable() {
     }
   }
   if (client_ == nullptr) return;
-  client_->reader.Read();
+  while (client_->reader.Deliver() == client::Reading::Step::kDelivered) {
+  }
   Advance();
 }
 

@@ -21,7 +21,8 @@ class ReaderTest : public ClientPartsTest {
   // Reads these packets. After the last of them the reader is woken.
   void Read(std::vector<Packet> packets) {
     for (Packet& packet : packets) received_.push_back(std::move(packet));
-    reader_.Read();
+    while (reader_.Deliver() == Reading::Step::kDelivered) {
+    }
   }
   template <typename Typed>
   void Read(const Typed& message, std::vector<GuardedFd> fds = {}) {
@@ -51,7 +52,8 @@ class ReaderTest : public ClientPartsTest {
   bool closed_ = false;  // the connection, after the packets
   AgentReader reader_{"/agent", /*nodes=*/3,
                       [this](Packet* packet, AgentSocket::Event* event) {
-                        *event = closed_ ? AgentSocket::Event::kClosed : AgentSocket::Event::kWoken;
+                        *event =
+                            closed_ ? AgentSocket::Event::kClosed : AgentSocket::Event::kTimeout;
                         if (received_.empty()) return broken_;
                         *packet = std::move(received_.front());
                         received_.pop_front();
@@ -203,24 +205,11 @@ TEST_F(ReaderTest, SegmentOfTheGroupNeedsItsDescriptorUnlessTheTensorIsUndeclare
   EXPECT_EQ(Failure().code, ADDEND_ERROR_RESOURCES);
 }
 
-TEST_F(ReaderTest, ThreadTakesNoSignalsAndEndsWhenItIsWoken) {
-  sigset_t blocked;
-  sigemptyset(&blocked);
-  AgentReader reader(
-      "/agent", 1,
-      [&](Packet*, AgentSocket::Event* event) {
-        pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
-        *event = AgentSocket::Event::kWoken;
-        return Error{};
-      },
-      &operations_, &device_rounds_);
-  reader.Join();  // has no effect before Start
-  reader.Start();
-  reader.Join();
-  EXPECT_EQ(sigismember(&blocked, SIGINT), 1);
-  sigset_t here;
-  pthread_sigmask(SIG_SETMASK, nullptr, &here);
-  EXPECT_EQ(sigismember(&here, SIGINT), 0);
+TEST_F(ReaderTest, SaysWhetherThereWasAMessage) {
+  EXPECT_EQ(reader_.Deliver(), Reading::Step::kNothing);
+  closed_ = true;
+  EXPECT_EQ(reader_.Deliver(), Reading::Step::kOver);
+  EXPECT_EQ(Failure().code, ADDEND_ERROR_PEER_LOST);
 }
 
 }  // namespace

@@ -1,0 +1,110 @@
+// Who receives the agent's messages. A caller that waits for a result receives them itself: its
+// result then wakes one thread, and not first a reader that wakes the caller. While nobody waits
+// the reader's thread receives.
+//
+// A caller looks for messages for a while before it sleeps, since waking a thread on another
+// processor takes longer than a small tensor's way through the agents. Between two looks it yields
+// its processor, so whoever has work there goes first. How long it looks follows from how long the
+// last waits took (SpinBudget), and is bounded.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+namespace addend::client {
+
+using SteadyTime = std::chrono::steady_clock::time_point;
+using Nanoseconds = std::chrono::nanoseconds;
+
+// For how long a caller looks before it sleeps. For one thread at a time.
+class SpinBudget {
+ public:
+  // Less is worse than nothing: the caller would have burnt it, and be woken all the same.
+  static constexpr Nanoseconds kLeast = std::chrono::microseconds(50);
+  // A yield that takes longer gave the processor to somebody with work: it is not idle.
+  static constexpr Nanoseconds kLongYield = std::chrono::microseconds(100);
+  // And this is a time slice's worth of work.
+  static constexpr Nanoseconds kTimeSlice = std::chrono::milliseconds(1);
+  static constexpr int kMisses = 3;
+  static constexpr int kRest = 64;
+
+  // Zero: never.
+  explicit SpinBudget(Nanoseconds most) : most_(most), next_(most) {}
+  Nanoseconds next() const { return next_; }
+  // A wait that took `waited`, of which the longest yield took `longest_yield`. One that `most`
+  // would have covered on an idle processor makes the next budget twice as long as it was. After
+  // kMisses others, or a time slice that was given away, there is none for kRest waits.
+  void OnWait(Nanoseconds waited, Nanoseconds longest_yield);
+
+ private:
+  const Nanoseconds most_;
+  Nanoseconds next_;
+  int misses_ = 0;
+  int rest_ = 0;
+};
+
+class Reading {
+ public:
+  enum class Step {
+    kDelivered,
+    kNothing,  // no message is there
+    kOver,     // none will come any more
+  };
+  struct Ways {
+    // Delivers a message that has come, if one has. Called by one thread at a time.
+    std::function<Step()> deliver;
+    // Waits until a message may have come, for at most so many milliseconds (below 0: no limit).
+    // Called by several threads at a time.
+    std::function<void(int)> await;
+  };
+
+  // `most_spin`: see SpinBudget.
+  Reading(Ways ways, Nanoseconds most_spin) : ways_(std::move(ways)), spin_(most_spin) {}
+
+  // Starts the thread. Once.
+  void Start();
+  // Waits for the thread's end, and until no caller delivers: `deliver` has to say kOver by now,
+  // and `await` to return. Needed before the destructor if the thread was started.
+  void Join();
+
+  // ---- callers; any other thread ----
+  // Delivers messages until `done`, or until the deadline. Returns at once where another thread
+  // delivers, or all is over. `done` is called between messages, without any lock.
+  void While(const std::function<bool()>& done, std::optional<SteadyTime> deadline);
+  // The thread goes on at once: somebody waits without delivering.
+  void HandOver();
+  // From now on the thread alone delivers: messages need it even while nobody waits.
+  void KeepToThread() { only_thread_.store(true, std::memory_order_relaxed); }
+  // What callers have spent looking for messages.
+  Nanoseconds spun() const { return Nanoseconds(spun_ns_.load(std::memory_order_relaxed)); }
+
+ private:
+  void Main();
+  bool DeliverAll();
+  void DeliverUntil(const std::function<bool()>& done, SteadyTime began,
+                    std::optional<SteadyTime> deadline);
+  void Nap();
+  void Await(std::optional<SteadyTime> deadline) const;
+
+  const Ways ways_;
+  std::thread thread_;
+  std::mutex turn_;  // held by whoever delivers
+  SpinBudget spin_;  // guarded by turn_
+  std::atomic<bool> over_{false};
+  std::atomic<bool> only_thread_{false};
+  std::atomic<uint64_t> led_{0};    // times that a caller has begun to deliver
+  std::atomic<bool> leads_{false};  // a caller delivers
+  std::atomic<int64_t> spun_ns_{0};
+
+  std::mutex nap_mu_;
+  std::condition_variable nap_ends_;
+  bool needed_ = false;  // guarded by nap_mu_
+};
+
+}  // namespace addend::client
