@@ -1,13 +1,13 @@
 #include "services/summation/options.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
 #include "lib/auth/job_proof.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/units.h"
+#include "lib/base/usable_cpus.h"
 #include "lib/memory/container_limit.h"
 
 ABSL_FLAG(addend::HostPort, listen, (addend::HostPort{"", 7170}),
@@ -64,7 +64,8 @@ absl::StatusOr<SummationOptions> ReadSummationOptions() {
     return absl::InvalidArgumentError(
         absl::StrFormat("--shards=%d is more than %d", options.shards, kMaxShards));
   }
-  if (options.shards == 0) options.shards = std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
+  if (options.shards == 0)
+    options.shards = static_cast<uint32_t>(std::clamp(UsableCpus(), 1.0, 4.0));
   options.memory_limit_bytes = absl::GetFlag(FLAGS_memory_limit).bytes;
   if (options.memory_limit_bytes == 0)
     options.memory_limit_bytes = ReadMemory().usable_bytes() / 4 * 3;

@@ -77,6 +77,8 @@ class Agent final : private TrainerEvents {
   // As AgentReport.
   void FillTrace(JobId job, uint64_t rounds, v1::TraceChunk* chunk);
   void FillBeat(v1::HeartbeatRequest* beat);
+  // Outlives everything that lives on it.
+  EventLoop* loop() const { return loop_.get(); }
   std::shared_ptr<const ResultSlots> result_slots() const { return result_slots_; }
 
  private:

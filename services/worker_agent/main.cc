@@ -12,6 +12,7 @@
 #include "lib/base/failure.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/usable_cpus.h"
 #include "lib/member/member.h"
 #include "lib/member/protocols.h"
 #include "lib/options/log_options.h"
@@ -34,6 +35,7 @@
 #include "services/worker_agent/agent.h"
 #include "services/worker_agent/agent_service.h"
 #include "services/worker_agent/metrics.h"
+#include "services/worker_agent/one_loop.h"
 #include "services/worker_agent/options.h"
 
 namespace addend {
@@ -182,6 +184,10 @@ class AgentProcess {
                            .rdma_devices = rdma_.devices,
                            .rdma_options = options_.machine.transport.rdma,
                            .external_slots = nullptr};
+    if (UsableCpus() < 2) {
+      one_loop_ = std::make_unique<OneLoopMachine>(ThisMachine(), agent_->loop());
+      engine.machine = one_loop_.get();
+    }
     engine.external_slots = [slots = agent_->result_slots()](JobId, Generation generation,
                                                              const std::string& name) {
       return slots->Find(generation, name);
@@ -286,6 +292,7 @@ class AgentProcess {
   std::shared_ptr<InprocNetwork> network_;
   // The engine goes first: it may still hold contributions in the agent's memory.
   std::unique_ptr<Agent> agent_;
+  std::unique_ptr<OneLoopMachine> one_loop_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RpcServer> rpc_;
 };
