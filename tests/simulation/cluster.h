@@ -177,6 +177,8 @@ class Rank {
   void OnReadable();
   void OnJoinMessage(const client::Packet& packet);
   void Joined();
+  void DeclareOdd();
+  void CheckOdd();
   void Advance();
   void PushStep();
   bool DeclareAnew();

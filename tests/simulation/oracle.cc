@@ -301,6 +301,9 @@ void Oracle::OnFailure(const JobPlan& job, uint32_t rank, const client::Error& e
   const bool of_a_peer = error.code == ADDEND_ERROR_PEER_LOST ||
                          error.code == ADDEND_ERROR_STALLED ||
                          error.code == ADDEND_ERROR_UNREACHABLE;
+  // With a rank that ends after a refusal the job fails: the refusal may have driven it away.
+  const bool of_odds = job.odd_rank && error.code == ADDEND_ERROR_MISMATCH;
+  if (of_odds && (!lost_[&job].empty() || !excused_all_.empty())) return;
   // Without its root a broadcast fails.
   const bool without_root =
       std::any_of(job.tensors.begin(), job.tensors.end(), [&](const TensorSetting& tensor) {
@@ -314,6 +317,15 @@ void Oracle::OnFailure(const JobPlan& job, uint32_t rank, const client::Error& e
   if (of_loss && (excused || !excused_all_.empty())) return;
   world_->Violate(absl::StrFormat("job %s fails on rank %d without a cause: %s (%d)", job.name,
                                   rank, error.text, static_cast<int>(error.code)));
+}
+
+void Oracle::OnOdd(const JobPlan& job, uint32_t rank, const client::Error& refusal) {
+  if (refusal.code == ADDEND_ERROR_MISMATCH) return;
+  // The others agree, without a rank that may be lost.
+  if (refusal.ok() && MayBeLost(job, *job.odd_rank)) return;
+  world_->Violate(absl::StrFormat(
+      "job %s, rank %d: a tensor that another rank has declared otherwise ends with: %s", job.name,
+      rank, refusal.ok() ? "a result" : refusal.text));
 }
 
 // VERDICT of spec/node_loss.pml.

@@ -53,6 +53,8 @@ struct JobPlan {
   bool encrypts = false;
   bool zero_blocks = false;       // a part of each contribution is zeros, in whole blocks
   uint64_t redeclared_every = 0;  // so many steps a tensor is given up and declared anew; 0: never
+  // This rank declares a tensor of the name "odd" with another shape than the others do.
+  std::optional<uint32_t> odd_rank;
   std::vector<TensorSetting> tensors;
   uint32_t ranks() const { return nodes * local_size; }
   // Before these steps a tensor is declared anew, the tensors in turn.
@@ -85,6 +87,8 @@ class Oracle {
   void OnLeave(const JobPlan& job, uint32_t rank);
   // A rank's job has failed.
   void OnFailure(const JobPlan& job, uint32_t rank, const client::Error& error);
+  // The tensor "odd" has ended so.
+  void OnOdd(const JobPlan& job, uint32_t rank, const client::Error& refusal);
   // Of a tensor in which a rank takes no part.
   static constexpr uint64_t kNoRounds = std::numeric_limits<uint64_t>::max();
   // A rank's generation has failed, after so many rounds of each tensor. The owners have decided on

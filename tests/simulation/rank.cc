@@ -78,6 +78,9 @@ struct Rank::Client {
   Operations operations;
   AgentReader reader;
   std::vector<std::shared_ptr<client::Tensor>> tensors;  // the last says whether to stop
+  std::shared_ptr<client::Tensor> odd;                   // until its declaration is answered
+  std::shared_ptr<client::Operation> odd_round;          // until it has ended
+  std::vector<std::byte> odd_in;
 };
 
 struct Rank::Step {
@@ -205,12 +208,40 @@ void Rank::Joined() {
     }
     client_->tensors.push_back(std::move(tensor));
   }
+  DeclareOdd();
+}
+
+void Rank::DeclareOdd() {
+  if (!job_->odd_rank) return;
+  const TensorSetting odd{.name = "odd", .elements = rank() == *job_->odd_rank ? 2u : 1u};
+  const Error error =
+      client_->operations.StartDeclaration(DeclarationOf(*job_, odd), &client_->odd);
+  if (!error.ok()) Fail(error);
+}
+
+// The refusal of a declaration about which the ranks do not agree is nobody's failure. It comes as
+// the declaration's answer, or as the end of the first round.
+void Rank::CheckOdd() {
+  if (client_->odd != nullptr && client_->odd->declared) {
+    const std::shared_ptr<client::Tensor> odd = std::exchange(client_->odd, nullptr);
+    Error error = odd->refusal;
+    if (error.ok()) {
+      client_->odd_in.resize(odd->bytes);
+      error = client_->operations.Push(odd, client_->odd_in.data(), nullptr, /*priority=*/0,
+                                       &client_->odd_round);
+    }
+    if (!error.ok()) cluster_->oracle()->OnOdd(*job_, rank(), error);
+  }
+  if (client_->odd_round == nullptr || !client_->odd_round->done) return;
+  const auto round = std::exchange(client_->odd_round, nullptr);
+  cluster_->oracle()->OnOdd(*job_, rank(), round->error);
 }
 
 // Goes on as far as the arrived messages allow.
 void Rank::Advance() {
   if (client_ == nullptr) return;
   if (const Error failure = client_->Failure(); !failure.ok()) return Fail(failure);
+  CheckOdd();
   if (state_ == State::kDeclaring) {
     for (const auto& tensor : client_->tensors) {
       if (tensor == nullptr) continue;

@@ -208,6 +208,9 @@ Schedule Draw(uint64_t seed, bool power_loss) {
       tensor.wire.stochastic = tensor.wire.lossy() && random.OneIn(2);
     }
   }
+  for (JobPlan& job : plan.jobs) {
+    if (job.ranks() > 1 && random.OneIn(4)) job.odd_rank = random.Below(job.ranks());
+  }
   return schedule;
 }
 
@@ -234,6 +237,7 @@ std::string Describe(const Schedule& schedule) {
                         job.name, job.nodes, job.local_size, job.partition_bytes, job.pipelined,
                         job.shrink ? ", shrinks" : "", job.encrypts ? ", encrypts" : "",
                         job.zero_blocks ? ", zero blocks" : "");
+    if (job.odd_rank) text += absl::StrFormat(", rank %d is at odds", *job.odd_rank);
     if (job.redeclared_every != 0) {
       text += absl::StrFormat(", a tensor declared anew every %d steps", job.redeclared_every);
     }
