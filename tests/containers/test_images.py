@@ -17,7 +17,7 @@ SERVICES = ("scheduler", "summation", "agent")
 PORTS = {"scheduler": {7070, 7080, 7081}, "summation": {7170, 7171, 7180, 7181}, "agent": {7270, 7271, 7280, 7281}}
 WRITABLE = {"scheduler": {"var/lib/addend"}, "summation": set(), "agent": {"run/addend"}}
 # Their present sizes, and a third more; CI must notice a library that adds half of Debian.
-LARGEST_MB = {"scheduler": 42, "summation": 43, "agent": 44, "tools": 340}
+LARGEST_MB = {"scheduler": 42, "summation": 56, "agent": 57, "tools": 340}  # libIPSec_MB has 13
 
 
 def commit(what):
