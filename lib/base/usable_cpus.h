@@ -6,16 +6,16 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <cmath>
-#include <fstream>
-#include <string>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 
 namespace addend {
 
 // Of a cgroup's cpu.max, "QUOTA PERIOD": the processors' worth of time that it grants; 0: no limit.
-inline double CpusOfQuota(const std::string& quota, double period) {
-  if (quota.empty() || quota == "max" || period <= 0) return 0;
-  return std::strtod(quota.c_str(), nullptr) / period;
+inline double CpusOfQuota(const char* quota, double period) {
+  if (std::strcmp(quota, "max") == 0 || period <= 0) return 0;
+  return std::strtod(quota, nullptr) / period;
 }
 
 // Its affinity and the limit of its container, which is at the root of a container's cgroups. At
@@ -25,12 +25,15 @@ inline double UsableCpus() {
   CPU_ZERO(&set);
   const bool known = ::sched_getaffinity(0, sizeof(set), &set) == 0;
   double cpus = known ? CPU_COUNT(&set) : 1;
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period = 0;
-  if (file >> quota >> period) {
-    const double granted = CpusOfQuota(quota, period);
-    if (granted > 0) cpus = std::min(cpus, granted);
+  // Not by std::ifstream, which needs a newer glibc than libaddend.so may ask for.
+  if (std::FILE* const file = std::fopen("/sys/fs/cgroup/cpu.max", "re"); file != nullptr) {
+    char quota[32] = "";
+    double period = 0;
+    if (std::fscanf(file, "%31s %lf", quota, &period) == 2) {
+      const double granted = CpusOfQuota(quota, period);
+      if (granted > 0) cpus = std::min(cpus, granted);
+    }
+    std::fclose(file);
   }
   return std::max(cpus, 1.0);
 }
