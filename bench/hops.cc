@@ -41,7 +41,7 @@ namespace addend {
 namespace {
 
 constexpr int kTurns = 2000;
-constexpr int kRepeats = 5;
+constexpr int kMeasurements = 5;
 constexpr size_t kMessageBytes = 64;
 constexpr size_t kFrameBytes = 4096 + 96;
 
@@ -209,7 +209,7 @@ void PinThisThread(std::optional<int> cpu) {
 // The median of a few measurements, in microseconds.
 double HopUs(Way* way, const Pins& pins) {
   std::vector<double> measured;
-  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+  for (int repeat = 0; repeat < kMeasurements; ++repeat) {
     std::thread other([&] {
       PinThisThread(pins.cpu[1]);
       for (int turn = 0; turn < kTurns; ++turn) {

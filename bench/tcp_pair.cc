@@ -12,7 +12,7 @@
 namespace addend {
 namespace {
 
-absl::Status Failed(const char* what) {
+absl::Status CannotPair(const char* what) {
   return absl::InternalError(absl::StrFormat("%s: %s", what, std::strerror(errno)));
 }
 
@@ -29,10 +29,10 @@ absl::StatusOr<std::pair<UniqueFd, UniqueFd>> ConnectTcpPair() {
   if (::bind(listener.get(), generic, size) != 0 || ::listen(listener.get(), 1) != 0 ||
       ::getsockname(listener.get(), generic, &size) != 0 ||
       ::connect(one.get(), generic, size) != 0) {
-    return Failed("cannot connect over 127.0.0.1");
+    return CannotPair("cannot connect over 127.0.0.1");
   }
   UniqueFd other(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (!other.valid()) return Failed("cannot accept a connection over 127.0.0.1");
+  if (!other.valid()) return CannotPair("cannot accept a connection over 127.0.0.1");
   return std::pair(std::move(one), std::move(other));
 }
 

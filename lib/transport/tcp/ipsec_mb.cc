@@ -10,8 +10,8 @@
 namespace addend::tcp {
 namespace {
 
-uint8_t* Octets(std::byte* bytes) { return reinterpret_cast<uint8_t*>(bytes); }
-const uint8_t* Octets(const std::byte* bytes) { return reinterpret_cast<const uint8_t*>(bytes); }
+uint8_t* ImbBytes(std::byte* bytes) { return reinterpret_cast<uint8_t*>(bytes); }
+const uint8_t* ImbBytes(const std::byte* bytes) { return reinterpret_cast<const uint8_t*>(bytes); }
 
 // Null: it cannot be used. Lives as long as the process.
 IMB_MGR* Manager() {
@@ -37,30 +37,32 @@ class IpsecMbAesGcm final : public AesGcm {
     OPENSSL_cleanse(&message_, sizeof(message_));
   }
 
-  void UseKey(const Key& key) override { IMB_AES256_GCM_PRE(manager_, Octets(key.data()), &key_); }
+  void UseKey(const Key& key) override {
+    IMB_AES256_GCM_PRE(manager_, ImbBytes(key.data()), &key_);
+  }
 
   void Begin(const Nonce& nonce, Bytes authenticated) override {
-    IMB_AES256_GCM_INIT(manager_, &key_, &message_, Octets(nonce.data()),
-                        Octets(authenticated.data()), authenticated.size());
+    IMB_AES256_GCM_INIT(manager_, &key_, &message_, ImbBytes(nonce.data()),
+                        ImbBytes(authenticated.data()), authenticated.size());
   }
 
   void Update(Bytes in, std::byte* out) override {
     if (seals_) {
-      IMB_AES256_GCM_ENC_UPDATE(manager_, &key_, &message_, Octets(out), Octets(in.data()),
+      IMB_AES256_GCM_ENC_UPDATE(manager_, &key_, &message_, ImbBytes(out), ImbBytes(in.data()),
                                 in.size());
     } else {
-      IMB_AES256_GCM_DEC_UPDATE(manager_, &key_, &message_, Octets(out), Octets(in.data()),
+      IMB_AES256_GCM_DEC_UPDATE(manager_, &key_, &message_, ImbBytes(out), ImbBytes(in.data()),
                                 in.size());
     }
   }
 
   void WriteTag(std::byte* tag) override {
-    IMB_AES256_GCM_ENC_FINALIZE(manager_, &key_, &message_, Octets(tag), kAesTagBytes);
+    IMB_AES256_GCM_ENC_FINALIZE(manager_, &key_, &message_, ImbBytes(tag), kAesTagBytes);
   }
 
   bool HasTag(const std::byte* tag) override {
     std::array<std::byte, kAesTagBytes> right;
-    IMB_AES256_GCM_DEC_FINALIZE(manager_, &key_, &message_, Octets(right.data()), right.size());
+    IMB_AES256_GCM_DEC_FINALIZE(manager_, &key_, &message_, ImbBytes(right.data()), right.size());
     return CRYPTO_memcmp(right.data(), tag, right.size()) == 0;
   }
 
