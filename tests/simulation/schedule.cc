@@ -57,7 +57,7 @@ void DrawParticipants(Random* random, const JobPlan& job, TensorSetting* tensor)
 
 const char* NameOf(Fault::Kind kind) { return kNames[static_cast<int>(kind)]; }
 
-Schedule Draw(uint64_t seed, bool power_loss) {
+Schedule Draw(uint64_t seed, const Allowed& allowed) {
   Random random(seed * 2 + 1);
   Schedule schedule;
   schedule.seed = seed;
@@ -132,7 +132,7 @@ Schedule Draw(uint64_t seed, bool power_loss) {
            Fault::Kind::kKillRank},
           8);
   }
-  if (!power_loss) weigh({Fault::Kind::kPowerLoss}, 0);
+  if (!allowed.power_loss) weigh({Fault::Kind::kPowerLoss}, 0);
   const uint64_t sum = std::accumulate(std::begin(weights), std::end(weights), uint64_t{0});
   const uint64_t faults = sum == 0 ? 0 : random.Below(240);
   const absl::Duration between = random.Scale(absl::Milliseconds(1), absl::Seconds(2));
@@ -209,7 +209,8 @@ Schedule Draw(uint64_t seed, bool power_loss) {
     }
   }
   for (JobPlan& job : plan.jobs) {
-    if (job.ranks() > 1 && random.OneIn(4)) job.odd_rank = random.Below(job.ranks());
+    if (allowed.odds && job.ranks() > 1 && random.OneIn(4))
+      job.odd_rank = random.Below(job.ranks());
   }
   return schedule;
 }

@@ -59,8 +59,12 @@ struct Schedule {
 
 // For messages: "kill a server".
 const char* NameOf(Fault::Kind kind);
-// `power_loss`: the store may lose its last writes once.
-Schedule Draw(uint64_t seed, bool power_loss = false);
+// What only happens if it is asked for.
+struct Allowed {
+  bool power_loss = false;  // the store may lose its last writes once
+  bool odds = false;        // a rank may declare a tensor otherwise than the others
+};
+Schedule Draw(uint64_t seed, const Allowed& allowed = {});
 std::string Describe(const Schedule& schedule);
 
 }  // namespace addend::simulation
