@@ -59,7 +59,7 @@ struct Schedule {
 
 // For messages: "kill a server".
 const char* NameOf(Fault::Kind kind);
-// What only happens if it is asked for.
+// Events that have to be asked for.
 struct Allowed {
   bool power_loss = false;  // the store may lose its last writes once
   bool odds = false;        // a rank may declare a tensor otherwise than the others
