@@ -18,14 +18,38 @@
 #include "absl/strings/str_format.h"
 #include "lib/base/clock.h"
 #include "lib/base/fd.h"
+#include "lib/base/mutex.h"
 #include "lib/base/status_macros.h"
-#include "lib/shard/completion.h"
 #include "lib/trace/clock.h"
 
 namespace addend {
 namespace {
 
 constexpr int kEventsPerTurn = 64;
+
+struct Completion {
+  Mutex mu;
+  CondVar cv;
+  bool done ABSL_GUARDED_BY(mu) = false;
+};
+
+// Signals when it is destroyed, also with a task that never ran, so that no thread waits for a
+// stopped loop.
+class CompletionSignal {
+ public:
+  explicit CompletionSignal(std::shared_ptr<Completion> completion)
+      : completion_(std::move(completion)) {}
+  ~CompletionSignal() {
+    MutexLock lock(&completion_->mu);
+    completion_->done = true;
+    completion_->cv.NotifyAll();
+  }
+  CompletionSignal(const CompletionSignal&) = delete;
+  CompletionSignal& operator=(const CompletionSignal&) = delete;
+
+ private:
+  const std::shared_ptr<Completion> completion_;
+};
 
 uint64_t Pack(int fd, uint32_t serial) {
   return uint64_t{serial} << 32 | static_cast<uint32_t>(fd);
@@ -40,7 +64,6 @@ class ThreadLoop final : public EventLoop {
     thread_ = std::thread([this] { Main(); });
   }
 
-  void Run(Task task) override;
   void Stop() override;
   bool InLoop() const override { return std::this_thread::get_id() == thread_id_.load(); }
 
@@ -87,12 +110,6 @@ ThreadLoop::ThreadLoop(std::string name, UniqueFd epoll, int wake, std::shared_p
       name_(std::move(name)),
       epoll_(std::move(epoll)),
       wake_(wake) {}
-
-void ThreadLoop::Run(Task task) {
-  ADDEND_CHECK(!InLoop(), "Run() would wait for itself");
-  // After Stop() the task is destroyed at once, and signals.
-  RunThrough(mailbox().get(), std::move(task));
-}
 
 void ThreadLoop::Stop() {
   ADDEND_CHECK(!InLoop(), "a loop cannot join itself");
@@ -207,6 +224,20 @@ void ThreadLoop::Main() {
 }
 
 }  // namespace
+
+void EventLoop::Run(Task task) {
+  ADDEND_CHECK(!InLoop(), "Run() would wait for itself");
+  // Shared: the waiting thread may return while the loop still holds the mutex.
+  auto completion = std::make_shared<Completion>();
+  // After Stop() the task is destroyed at once, and signals.
+  PostSurely(
+      [task = std::move(task), signal = std::make_unique<CompletionSignal>(completion)]() mutable {
+        task();
+        signal.reset();
+      });
+  MutexLock lock(&completion->mu);
+  while (!completion->done) completion->cv.Wait(&completion->mu);
+}
 
 absl::StatusOr<std::unique_ptr<EventLoop>> EventLoop::Start(const std::string& name,
                                                             size_t mailbox_capacity) {

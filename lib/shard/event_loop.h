@@ -45,7 +45,7 @@ class EventLoop : public TaskLoop {
   Mailbox::Stats stats() const { return mailbox_->stats(); }
   // Runs `task` on the loop and waits until it has run, or the loop has ended. Not from the loop's
   // own thread. A full mailbox accepts it too: a waiting thread has at most a single such task.
-  virtual void Run(Task task) = 0;
+  virtual void Run(Task task);
   // Ends the loop after the current task and joins the thread. Idempotent.
   virtual void Stop() = 0;
   virtual bool InLoop() const = 0;

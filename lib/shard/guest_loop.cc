@@ -2,12 +2,12 @@
 // once the guest has stopped.
 #include "lib/shard/guest_loop.h"
 
+#include <cstdint>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "lib/base/status_macros.h"
-#include "lib/shard/completion.h"
 
 namespace addend {
 namespace {
@@ -27,11 +27,6 @@ class GuestLoop final : public EventLoop {
     stay_->guest = this;  // the host has no task of the guest's yet
   }
   ~GuestLoop() override { Stop(); }
-
-  void Run(Task task) override {
-    ADDEND_CHECK(!InLoop(), "Run() would wait for itself");
-    RunThrough(mailbox().get(), std::move(task));
-  }
 
   void Stop() override {
     ADDEND_CHECK(!InLoop(), "a loop cannot end its host's wait");
