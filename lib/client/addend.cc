@@ -159,12 +159,8 @@ int32_t addend_nodes_waiting(const addend_context* c) {
 
 addend_code addend_declare(addend_context* context, const char* name, const int64_t* shape,
                            int32_t dims, addend_dtype dtype, addend_op op, addend_tensor** tensor) {
-  return With(context, Kind::kContext, [&](Object& object) -> Error {
-    if (tensor == nullptr) return NullArgument("tensor");
-    Declaration declaration;
-    Error error = CheckDeclaration(name, shape, dims, dtype, op, &declaration);
-    return error.ok() ? Declare(std::move(declaration), &object, tensor) : error;
-  });
+  return addend_declare_wire(context, name, shape, dims, dtype, op, /*wire=*/nullptr,
+                             /*participants=*/nullptr, /*count=*/0, tensor);
 }
 
 addend_code addend_declare_among(addend_context* context, const char* name, const int64_t* shape,
