@@ -72,7 +72,7 @@ class Operations {
   // Returns ADDEND_ERROR_TIMEOUT after timeout_s (< 0: no limit).
   Error NextDone(double timeout_s, uint64_t* tag);
 
-  // ---- whoever delivers the agent's messages ----
+  // ---- the thread that delivers the agent's messages ----
   // The tensor whose declaration awaits this answer, once. Null: no declaration does. The reader
   // sets the segments, then calls EndDeclaration.
   std::shared_ptr<Tensor> TakeDeclared(uint64_t request);

@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A message that nobody waits for may lie so long after the last caller has gone.
+// A message for which no caller waits may lie so long after the last caller has gone.
 constexpr std::chrono::milliseconds kNap{2};
 // While a caller delivers.
 constexpr std::chrono::milliseconds kLongestNap{64};

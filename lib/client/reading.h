@@ -1,11 +1,11 @@
-// Who receives the agent's messages. A caller that waits for a result receives them itself: its
-// result then wakes one thread, and not first a reader that wakes the caller. While nobody waits
-// the reader's thread receives.
+// The choice of the thread that receives the agent's messages. A caller that waits for a result
+// receives them itself: its result then wakes the caller's thread, and not first a reader that
+// wakes the caller. While no caller waits the reader's thread receives.
 //
 // A caller looks for messages for a while before it sleeps, since waking a thread on another
 // processor takes longer than a small tensor's way through the agents. Between two looks it yields
-// its processor, so whoever has work there goes first. How long it looks follows from how long the
-// last waits took (SpinBudget), and is bounded.
+// its processor, so other threads with work there go first. How long it looks follows from how long
+// the last waits took (SpinBudget), and is bounded.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ class SpinBudget {
  public:
   // Less is worse than nothing: the caller would have burnt it, and be woken all the same.
   static constexpr Nanoseconds kLeast = std::chrono::microseconds(50);
-  // A yield that takes longer gave the processor to somebody with work: it is not idle.
+  // A yield that takes longer gave the processor to a thread with work: it is not idle.
   static constexpr Nanoseconds kLongYield = std::chrono::microseconds(100);
   // And this is a time slice's worth of work.
   static constexpr Nanoseconds kTimeSlice = std::chrono::milliseconds(1);
@@ -37,9 +37,9 @@ class SpinBudget {
   // Zero: never.
   explicit SpinBudget(Nanoseconds most) : most_(most), next_(most) {}
   Nanoseconds next() const { return next_; }
-  // A wait that took `waited`, of which the longest yield took `longest_yield`. One that `most`
-  // would have covered on an idle processor makes the next budget twice as long as it was. After
-  // kMisses others, or a time slice that was given away, there is none for kRest waits.
+  // A wait that took `waited`, of which the longest yield took `longest_yield`. If `most` would
+  // have covered it on an idle processor, the next budget is twice as long as the wait. After
+  // kMisses other waits, or a time slice that was given away, it is zero for kRest waits.
   void OnWait(Nanoseconds waited, Nanoseconds longest_yield);
 
  private:
@@ -77,11 +77,11 @@ class Reading {
   // Delivers messages until `done`, or until the deadline. Returns at once where another thread
   // delivers, or all is over. `done` is called between messages, without any lock.
   void While(const std::function<bool()>& done, std::optional<SteadyTime> deadline);
-  // The thread goes on at once: somebody waits without delivering.
+  // The thread goes on at once, because a caller waits without delivering.
   void HandOver();
-  // From now on the thread alone delivers: messages need it even while nobody waits.
+  // From now on the thread alone delivers: messages need it even while no caller waits.
   void KeepToThread() { only_thread_.store(true, std::memory_order_relaxed); }
-  // What callers have spent looking for messages.
+  // The time that callers have spent looking for messages.
   Nanoseconds spun() const { return Nanoseconds(spun_ns_.load(std::memory_order_relaxed)); }
 
  private:
@@ -94,7 +94,7 @@ class Reading {
 
   const Ways ways_;
   std::thread thread_;
-  std::mutex turn_;  // held by whoever delivers
+  std::mutex turn_;  // held by the thread that delivers
   SpinBudget spin_;  // guarded by turn_
   std::atomic<bool> over_{false};
   std::atomic<bool> only_thread_{false};

@@ -20,7 +20,8 @@ ABSL_FLAG(addend::OptionalHostPort, health_listen,
           (addend::OptionalHostPort{addend::HostPort{"", 7181}}),
           "address of grpc.health.v1 in plain text, for probes, host:port; 'off' disables it");
 ABSL_FLAG(uint32_t, shards, 0,
-          "number of summing threads, each with its own partitions; default: the CPUs, at most 4");
+          "number of summing threads, each with its own partitions; default: as many as it has "
+          "processors, at most 4");
 ABSL_FLAG(addend::ByteSize, memory_limit, {},
           "memory for accumulators and early contributions of all jobs; default: three quarters of "
           "the machine's or container's memory");

@@ -221,9 +221,8 @@ class AgentProcess {
     *joined = true;
     rpc_->SetReady(true);
     if (options_.encrypt_data) {
-      spdlog::info(
-          "what this node sends to other machines, and gets from them, is encrypted (by {})",
-          tcp::FastestAesLibrary().name);
+      spdlog::info("links of this node to other machines are encrypted (by {})",
+                   tcp::FastestAesLibrary().name);
     }
     spdlog::info("node {} of job {} listens for {} trainer{} on {} ({})", options_.node_rank,
                  options_.job, options_.local_size, options_.local_size == 1 ? "" : "s",

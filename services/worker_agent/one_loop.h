@@ -1,5 +1,5 @@
-// Where cores are few, the colocated server lives on the agent's thread: what they tell each other
-// then wakes nobody, and a push-pull of a small tensor is two hops shorter.
+// On a single processor the colocated server lives on the agent's thread: their messages to each
+// other then wake no thread.
 #pragma once
 
 #include <memory>

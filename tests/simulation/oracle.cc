@@ -118,6 +118,7 @@ std::vector<std::byte> Oracle::Reference(const JobPlan& job, const GenerationId&
   if (setting.op == ReduceOp::kBroadcast) {
     return Contribution(job, generation, tensor, round, setting.root);
   }
+  const uint64_t declared_round = job.RoundOf(tensor, round);
   std::vector<std::byte> sum;
   WithType(setting.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -140,11 +141,11 @@ std::vector<std::byte> Oracle::Reference(const JobPlan& job, const GenerationId&
         add(&local, Contribution(job, generation, tensor, round, rank));
       }
       if (local.empty()) continue;
-      Round(setting, job.RoundOf(tensor, round), node, &local);
+      Round(setting, declared_round, node, &local);
       add(&sum, local);
     }
   });
-  if (!sum.empty()) Round(setting, job.RoundOf(tensor, round), kRoundingOfResult, &sum);
+  if (!sum.empty()) Round(setting, declared_round, kRoundingOfResult, &sum);
   return sum;
 }
 

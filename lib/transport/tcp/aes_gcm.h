@@ -1,7 +1,7 @@
 // AES-256-GCM, a message in as many pieces as its bytes lie in. Two libraries have it: OpenSSL, and
 // Intel's IPsec-MB where it was there when Addend was built. On a processor with vector AES the
-// second is more than twice as fast as OpenSSL 3.0, and OpenSSL 3.2 is as fast; so a process
-// measures once, and uses the faster.
+// second is more than twice as fast as OpenSSL 3.0 (docs/performance.md); newer releases may
+// differ, so a process measures once, and uses the faster.
 #pragma once
 
 #include <array>
@@ -33,9 +33,9 @@ class AesGcm {
   // Encrypts or decrypts the next bytes of the message. `out` has room for as many, and may be
   // where `in` is.
   virtual void Update(Bytes in, std::byte* out) = 0;
-  // End the message: write its tag of kAesTagBytes (whoever seals), or return whether this is its
-  // tag, without which nothing of the message may be used (whoever opens).
+  // Ends a sealed message: writes its tag of kAesTagBytes.
   virtual void WriteTag(std::byte* tag) = 0;
+  // Ends an opened message. False: this is not its tag, and no byte of the message may be used.
   virtual bool HasTag(const std::byte* tag) = 0;
 };
 

@@ -79,8 +79,8 @@ class Opener {
   MutableBytes room();
   void Got(size_t bytes) { got_ += bytes; }
   // Decrypts as many bytes of complete records as fit into `vectors`, and returns their number.
-  // Bytes of `vectors` behind them may have been written, with anything. 0: more of the stream is
-  // needed. DATA_LOSS: a record was changed on its way, or the peer has another key.
+  // Bytes of `vectors` behind them may have been overwritten with any values. 0: more of the stream
+  // is needed. DATA_LOSS: a record was changed on its way, or the peer has another key.
   absl::StatusOr<size_t> Take(const iovec* vectors, int count);
   // Take() has nothing to give before more of the stream has come.
   bool empty() const;
