@@ -35,13 +35,6 @@ StopSignal::StopSignal() {
   ADDEND_CHECK(signals_.valid() && wakeup_.valid(), "a starting process has free descriptors");
 }
 
-StopSignal::~StopSignal() { RestoreMask(); }
-
-void StopSignal::RestoreMask() {
-  if (blocked_) pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
-  blocked_ = false;
-}
-
 std::optional<int> StopSignal::Wait(absl::Duration timeout) {
   if (taken_.has_value()) return taken_;
   const absl::Time deadline = SteadyNow() + timeout;
@@ -63,7 +56,7 @@ std::optional<int> StopSignal::Wait(absl::Duration timeout) {
 bool StopSignal::TakeSignal() {
   signalfd_siginfo info{};
   if (::read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return false;
-  RestoreMask();
+  pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
   taken_ = static_cast<int>(info.ssi_signo);
   return true;
 }

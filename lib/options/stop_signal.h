@@ -14,15 +14,15 @@ namespace addend {
 
 // Created in main() before the first thread starts: it blocks SIGINT and SIGTERM in the calling
 // thread, and threads inherit the mask. After a signal has been taken the signals have their usual
-// effect again, so that a second Ctrl-C ends a process whose shutdown hangs. Destroyed by the
-// thread that created it.
+// effect again, so that a second Ctrl-C ends a process whose shutdown hangs. Until then they stay
+// blocked, beyond the object's life too: a process that ends by itself, as a drained server does,
+// still ends with its own status if it is asked to end meanwhile.
 //
 // A SIGTERM that the parent process has made ignored stays ignored: a batch system sends it to all
 // processes of a job, of which some are still needed.
 class StopSignal {
  public:
   StopSignal();
-  ~StopSignal();
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 
@@ -42,11 +42,9 @@ class StopSignal {
   std::optional<absl::Status> stop_requested() const;
 
  private:
-  void RestoreMask();
   bool TakeSignal();
 
   sigset_t old_mask_;
-  bool blocked_ = true;
   std::optional<int> taken_;
   UniqueFd signals_;
   UniqueFd wakeup_;

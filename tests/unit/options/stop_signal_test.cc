@@ -11,7 +11,17 @@
 namespace addend {
 namespace {
 
-TEST(StopSignalTest, TakesASignalAndRemembersIt) {
+// Keeps the mask of signals from one test to the next.
+class StopSignalTest : public ::testing::Test {
+ protected:
+  StopSignalTest() { pthread_sigmask(SIG_SETMASK, nullptr, &mask_); }
+  ~StopSignalTest() override { pthread_sigmask(SIG_SETMASK, &mask_, nullptr); }
+
+ private:
+  sigset_t mask_;
+};
+
+TEST_F(StopSignalTest, TakesASignalAndRemembersIt) {
   StopSignal stop;
   ::kill(::getpid(), SIGTERM);
   EXPECT_EQ(stop.Wait(absl::InfiniteDuration()), SIGTERM);
@@ -19,7 +29,7 @@ TEST(StopSignalTest, TakesASignalAndRemembersIt) {
   EXPECT_TRUE(stop.WaitUntilStopped().ok());
 }
 
-TEST(StopSignalTest, SignalThatTheParentProcessIgnoresStaysIgnored) {
+TEST_F(StopSignalTest, SignalThatTheParentProcessIgnoresStaysIgnored) {
   ::signal(SIGTERM, SIG_IGN);
   {
     StopSignal stop;
@@ -31,13 +41,13 @@ TEST(StopSignalTest, SignalThatTheParentProcessIgnoresStaysIgnored) {
   ::signal(SIGTERM, SIG_DFL);
 }
 
-TEST(StopSignalTest, WaitsNoLongerThanAsked) {
+TEST_F(StopSignalTest, WaitsNoLongerThanAsked) {
   StopSignal stop;
   EXPECT_EQ(stop.Wait(absl::Milliseconds(20)), std::nullopt);
   EXPECT_EQ(stop.Wait(absl::ZeroDuration()), std::nullopt);
 }
 
-TEST(StopSignalTest, AnotherThreadCanEndTheWaiting) {
+TEST_F(StopSignalTest, AnotherThreadCanEndTheWaiting) {
   StopSignal stop;
   std::thread other([&stop] {
     stop.RequestStop(absl::UnavailableError("first"));
@@ -48,7 +58,7 @@ TEST(StopSignalTest, AnotherThreadCanEndTheWaiting) {
   EXPECT_EQ(stop.Wait(absl::InfiniteDuration()), std::nullopt);
 }
 
-TEST(StopSignalTest, AWantedEndIsWaitedForAlsoAfterAComponentHasGivenUp) {
+TEST_F(StopSignalTest, AWantedEndIsWaitedForAlsoAfterAComponentHasGivenUp) {
   StopSignal stop;
   stop.RequestStop(absl::UnavailableError("first"));
   std::thread other([] {
@@ -60,7 +70,7 @@ TEST(StopSignalTest, AWantedEndIsWaitedForAlsoAfterAComponentHasGivenUp) {
   other.join();
 }
 
-TEST(StopSignalTest, ThreadsInheritTheBlockedSignals) {
+TEST_F(StopSignalTest, ThreadsInheritTheBlockedSignals) {
   StopSignal stop;
   bool blocked = false;
   std::thread([&blocked] {
@@ -71,7 +81,7 @@ TEST(StopSignalTest, ThreadsInheritTheBlockedSignals) {
   EXPECT_TRUE(blocked);
 }
 
-TEST(StopSignalTest, ASecondSignalHasItsUsualEffect) {
+TEST_F(StopSignalTest, ASecondSignalHasItsUsualEffect) {
   EXPECT_EXIT(
       {
         StopSignal stop;
@@ -81,6 +91,21 @@ TEST(StopSignalTest, ASecondSignalHasItsUsualEffect) {
         ::pause();
       },
       ::testing::KilledBySignal(SIGINT), "");
+}
+
+TEST_F(StopSignalTest, ASignalDoesNotChangeTheStatusOfAProcessThatEndsByItself) {
+  EXPECT_EXIT(
+      {
+        {
+          StopSignal stop;
+          stop.RequestStop(absl::OkStatus());
+          stop.WaitUntilStopped().IgnoreError();
+          ::kill(::getpid(), SIGTERM);
+        }
+        ::kill(::getpid(), SIGTERM);
+        ::_exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
