@@ -26,6 +26,7 @@ SERVICES = {"scheduler": ["Scheduler"], "summation": ["Summation"], "agent": ["A
 AT = {"Scheduler": "scheduler", "Summation": "server", "Agent": "agent", "Trace": "any", "Diagnostics": "any"}
 DEADLINE_S = 2
 REQUESTS_OF_A_METHOD = 40
+RENEWED = 0.2
 OPEN_STREAMS = 40
 CALLERS = 4
 REACH_S = 60
@@ -186,6 +187,9 @@ class Attacker:
         some = self.made.setdefault(method.full_name, [])
         if len(some) < REQUESTS_OF_A_METHOD:
             some.append(self.values.message(kind()).SerializeToString())
+        elif self.rng.random() < RENEWED:  # the first ones may all have a field that the service refuses
+            self.rng.shuffle(some)
+            some[-1] = self.values.message(kind()).SerializeToString()
         fields, last = method.input_type.fields_by_name, kind()
         if "member" in fields and self.members and self.rng.random() < 0.8:
             member, generation = self.rng.choice(self.members)
