@@ -57,6 +57,7 @@ absl::Status RoundRunner::OnPush(const Shared& tensor, Trainer* trainer,
 void RoundRunner::TryStart(const Shared& tensor) {
   TensorRounds& rounds = tensor->rounds;
   if (!tensor->planned() || rounds.running() || !rounds.AllPushed() || !state_->running()) return;
+  if (!tensor->error.ok()) return;  // its plan came late
   // An error here would leave the other nodes waiting: it ends the job.
   if (absl::Status status = tensor->PrepareContribution(); !status.ok()) {
     return state_->Fail(WithKind(status, FailureKind::kMismatch));
@@ -270,7 +271,10 @@ void RoundRunner::NotePause() {
   context_.reports->BeatSoon();
 }
 
+// A tensor that was refused in the middle of a round may still get the round's result, since the
+// node that declared it otherwise may be lost. Its ranks have been told the refusal.
 void RoundRunner::CompleteOrAsk(const Shared& tensor) {
+  if (!tensor->error.ok()) return;
   NotePause();
   if (!context_.pulse->asking()) return Complete(tensor.get());
   unconfirmed_.push_back(tensor);

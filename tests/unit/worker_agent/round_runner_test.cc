@@ -235,6 +235,25 @@ TEST_F(RoundRunnerTest, FailedTensorAnswersEveryPush) {
   EXPECT_TRUE(generation_.state.running());
 }
 
+// The node that declared the tensor otherwise was lost, and the others' round completes.
+TEST_F(RoundRunnerTest, RefusedTensorTellsNoResult) {
+  Plan();
+  PushAll();
+  ASSERT_TRUE(Result(0, {5, 6}).ok());
+  generation_.rounds.FailTensor(tensor_.get(), absl::FailedPreconditionError("it differs"));
+  ASSERT_TRUE(Result(1, {7, 8}).ok());
+  EXPECT_THAT(trainer(0).types(), ElementsAre(ipc::Type::kResult));
+  EXPECT_EQ(trainer(0).Last<ipc::ResultMessage>().reason, "it differs");
+}
+
+TEST_F(RoundRunnerTest, RefusedTensorBeginsNoRoundWhenItsPlanComes) {
+  tensor_ = generation_.Declare(Floats("t", 4));
+  PushAll();
+  generation_.rounds.FailTensor(tensor_.get(), absl::FailedPreconditionError("it differs"));
+  generation_.Apply(FakeGeneration::PlanOf(6, "t", 2, {2, 2}));
+  EXPECT_FALSE(tensor_->rounds.running());
+}
+
 TEST_F(RoundRunnerTest, AbortedBroadcastFailsTheTensorAlone) {
   Plan(ReduceOp::kBroadcast);
   ASSERT_TRUE(generation_.Push(tensor_, 0, {}).ok());
