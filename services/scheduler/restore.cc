@@ -148,9 +148,15 @@ absl::Status Restorer::Take(const v1::PlanRecord& record) {
     change.restored = change.may_have_been_ordered = true;
     change.awaited.insert(ServerId(move.server()));
   }
-  // The store does not know which of the new owners had answered, and whether the nodes were told.
-  for (int i = 0; i < tensor->plan.versions_size(); ++i) {
-    if (tensor->plan.versions(i) != 0) tensor->recovering.insert(ServerId(tensor->plan.servers(i)));
+  // The store does not know which of the owners had answered, and whether the nodes were told: after
+  // TakeAsPublished() first owners may not have answered either. A plan without a later owner was
+  // published when all had.
+  const auto& versions = tensor->plan.versions();
+  const auto is_later = [](uint64_t version) { return version != 0; };
+  if (std::any_of(versions.begin(), versions.end(), is_later)) {
+    for (const uint32_t server : tensor->plan.servers()) {
+      tensor->recovering.insert(ServerId(server));
+    }
   }
   return absl::OkStatus();
 }

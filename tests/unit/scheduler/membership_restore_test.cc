@@ -248,6 +248,26 @@ TEST_F(RestoreTest, ReservationThatNamesALostServerIsPublishedAfterARestart) {
   ExpectHeld(nodes[0]->plans.at("w"), nodes[0]->job_id);
 }
 
+// The simulator has found it: the nodes were told a plan with an owner that held nothing yet, and
+// what they sent it was lost.
+TEST_F(RestoreTest, NodesWaitForFirstOwnersToo) {
+  FakeServer& first = AddCpuServer();
+  FakeServer& second = AddCpuServer();
+  const auto nodes = AddJob("a", 2);
+  first.answers = second.answers = false;
+  DeclareAll(nodes, {Tensor("w", {5000000})});
+  first.silent = true;
+  Restart();
+  Pass(absl::Seconds(12));  // the first server's lease ends
+  EXPECT_FALSE(nodes[0]->plans.contains("w")) << "the second has not answered";
+  Restart();
+  EXPECT_FALSE(nodes[0]->plans.contains("w")) << "the second has not answered";
+  second.answers = true;
+  Restart();
+  ASSERT_TRUE(nodes[0]->plans.contains("w"));
+  ExpectHeld(nodes[0]->plans.at("w"), nodes[0]->job_id);
+}
+
 // The simulator has found it: the server that had refused stayed an owner, and held nothing.
 TEST_F(RestoreTest, RefusedReservationIsPlannedAnewWhenAnotherServerIsLost) {
   FakeServer& first = AddCpuServer();
