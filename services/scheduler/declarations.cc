@@ -8,6 +8,7 @@
 #include "lib/base/failure.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
+#include "services/scheduler/job_servers.h"
 #include "services/scheduler/updates.h"
 
 namespace addend {
@@ -177,6 +178,14 @@ void Declarations::GoOnWithout() {
   }
   std::sort(ready_.begin(), ready_.end());
   ready_.erase(std::unique(ready_.begin(), ready_.end()), ready_.end());
+}
+
+void Declarations::GoOnWithServers() {
+  std::optional<absl::Time>& due = job_.current.servers_due;
+  if (!due || (scope_.changes.now() < *due && EligibleServers(job_, scope_.fleet).empty())) return;
+  due.reset();
+  GoOnWithout();
+  Plan();
 }
 
 void Declarations::Plan() { placement_.PlanAll(ready_); }

@@ -28,6 +28,9 @@ class Declarations {
   void RefuseClash(const Standstill::Clash& clash);
   // A node is gone: tensors that waited only for that node go on, or end.
   void GoOnWithout();
+  // Tensors that waited for servers to come back are planned, once a server is there or has had its
+  // time.
+  void GoOnWithServers();
   // Plans the tensors that have become ready, together.
   void Plan();
 

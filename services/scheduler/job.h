@@ -132,6 +132,9 @@ struct JobGeneration {
   std::set<ServerId> told_servers;  // those that all nodes have been told of
   Change change;
   std::optional<PlanReason> rebalance;  // a change is due, for this reason
+  // The job has come back to a scheduler without records, to which its servers may still come. Until
+  // then no tensor is refused because there is none.
+  std::optional<absl::Time> servers_due;
   Pace pace;
   RatioMeter ratios;
   JobDepartures departures;

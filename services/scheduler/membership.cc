@@ -86,6 +86,7 @@ Outcome<absl::Status> Membership::Report(absl::Time now, const Request& request,
 Decision Membership::Finish(Changes* changes) {
   for (auto& [id, job] : jobs_) {
     Lifecycle(ScopeOf(job, *changes)).TellIfAllDecided();
+    Declarations(ScopeOf(job, *changes)).GoOnWithServers();
     Handover handover(ScopeOf(job, *changes));
     handover.Advance();
     handover.Plan();

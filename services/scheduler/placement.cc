@@ -70,6 +70,11 @@ void Placement::PlanAlone(DeclaredTensor* tensor) {
   PlannerJob view;
   auto plan = PlanAmong(Candidates::kHeard, *tensor, &view);
   if (!plan.ok()) plan = PlanAmong(Candidates::kAll, *tensor, &view);
+  if (view.servers.empty() && job_.current.servers_due) {
+    return scope_.changes.Say(
+        absl::StrFormat("job '%s': tensor '%s' waits for a summation server to come back",
+                        job_.name, tensor->descriptor.name()));
+  }
   if (view.servers.empty()) {
     return Refuse(tensor, FailureKind::kResources,
                   absl::StrFormat("tensor '%s' cannot be summed because there is no summation "

@@ -338,6 +338,7 @@ void Reunion::GoOn(const ForgottenJob& told, const State& state) {
                                     "scheduler",
                                     rank.value(), job.name));
   }
+  job.current.servers_due = state.changes.now() + kLeases * state.leases.length();
   Replacement(scope).RecoverAll();
   Declarations declarations(scope);
   declarations.GoOnWithout();

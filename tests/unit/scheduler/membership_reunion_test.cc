@@ -11,6 +11,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 class ReunionTest : public ClusterTest {
  protected:
@@ -99,6 +100,30 @@ TEST_F(ReunionTest, AServerThatDoesNotComeBackIsReplaced) {
   RestartWithoutStore();
   AllComeBack(absl::Seconds(11));
   ExpectRecovered("w", version);
+}
+
+// Of one that owned nothing, no node has told the scheduler.
+TEST_F(ReunionTest, ATensorWaitsForTheFirstServerThatComesBack) {
+  AddCpuServer();
+  FakeNode* const node = AddJob("a", 1)[0];
+  RestartWithoutStore();
+  ASSERT_TRUE(ComeBack(node).ok());
+  Declare(*node, {Tensor("w", {1000})});
+  EXPECT_THAT(node->errors, IsEmpty());
+  EXPECT_THAT(Reasons(), HasSubstr("tensor 'w' waits for a summation server to come back"));
+  AllComeBack();
+  EXPECT_TRUE(node->plans.contains("w"));
+}
+
+TEST_F(ReunionTest, ATensorIsRefusedWhenNoServerHasComeBackInTime) {
+  FakeNode* const node = AddJob("a", 1, /*colocated=*/false)[0];
+  RestartWithoutStore();
+  ASSERT_TRUE(ComeBack(node).ok());
+  Declare(*node, {Tensor("w", {1000})});
+  EXPECT_THAT(node->errors, IsEmpty());
+  Pass(absl::Seconds(11));
+  ASSERT_TRUE(node->errors.contains("w"));
+  EXPECT_THAT(node->errors.at("w").message(), HasSubstr("there is no summation server"));
 }
 
 TEST_F(ReunionTest, ALostNodeStaysLost) {
