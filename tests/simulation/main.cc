@@ -22,7 +22,6 @@ ABSL_FLAG(bool, trace, false, "print every event as it happens");
 ABSL_FLAG(bool, plan, false, "print the plan of every seed");
 ABSL_FLAG(bool, hash, false, "print a hash of every seed's events");
 ABSL_FLAG(bool, power_loss, false, "the store may lose its last writes, against its promise");
-ABSL_FLAG(bool, odds, false, "a rank may declare a tensor otherwise than the others");
 ABSL_FLAG(bool, minimise, true, "look for the fewest faults that lead to the first violation");
 
 namespace addend::simulation {
@@ -56,8 +55,7 @@ int Main() {
       break;
     }
     const uint64_t seed = absl::GetFlag(FLAGS_start) + i * absl::GetFlag(FLAGS_stride);
-    const Schedule schedule = Draw(
-        seed, {.power_loss = absl::GetFlag(FLAGS_power_loss), .odds = absl::GetFlag(FLAGS_odds)});
+    const Schedule schedule = Draw(seed, {.power_loss = absl::GetFlag(FLAGS_power_loss)});
     if (absl::GetFlag(FLAGS_plan) || trace) std::puts(Describe(schedule).c_str());
     Watchdog(seed);
     const Outcome outcome = Play(schedule, trace);

@@ -311,6 +311,7 @@ void Oracle::OnFailure(const JobPlan& job, uint32_t rank, const client::Error& e
         return tensor.op == ReduceOp::kBroadcast && MayBeLost(job, tensor.root);
       });
   const bool excused = job.shrink ? MayBeLost(job, rank) || without_root : !lost_[&job].empty();
+  if (job.shrink) MayLose(job, rank / job.local_size);  // it leaves, and the others go on
   const bool refused = error.text.find(" of the memory limit of ") != std::string::npos;
   if (refused && short_of_memory_) return;
   // With nodes their servers are lost, and perhaps all that had room.
@@ -322,8 +323,12 @@ void Oracle::OnFailure(const JobPlan& job, uint32_t rank, const client::Error& e
 
 void Oracle::OnOdd(const JobPlan& job, uint32_t rank, const client::Error& refusal) {
   if (refusal.code == ADDEND_ERROR_MISMATCH) return;
-  // The others agree, without a rank that may be lost.
-  if (refusal.ok() && MayBeLost(job, *job.odd_rank)) return;
+  // Those that are left agree, without a rank that may be lost, or it is left alone.
+  bool alone = rank == *job.odd_rank;
+  for (uint32_t other = 0; other < job.ranks(); ++other) {
+    alone = alone && (other == rank || MayBeLost(job, other));
+  }
+  if (refusal.ok() && (alone || MayBeLost(job, *job.odd_rank))) return;
   world_->Violate(absl::StrFormat(
       "job %s, rank %d: a tensor that another rank has declared otherwise ends with: %s", job.name,
       rank, refusal.ok() ? "a result" : refusal.text));

@@ -209,8 +209,7 @@ Schedule Draw(uint64_t seed, const Allowed& allowed) {
     }
   }
   for (JobPlan& job : plan.jobs) {
-    if (allowed.odds && job.ranks() > 1 && random.OneIn(4))
-      job.odd_rank = random.Below(job.ranks());
+    if (job.ranks() > 1 && random.OneIn(4)) job.odd_rank = random.Below(job.ranks());
   }
   return schedule;
 }

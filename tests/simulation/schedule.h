@@ -62,7 +62,6 @@ const char* NameOf(Fault::Kind kind);
 // Events that have to be asked for.
 struct Allowed {
   bool power_loss = false;  // the store may lose its last writes once
-  bool odds = false;        // a rank may declare a tensor otherwise than the others
 };
 Schedule Draw(uint64_t seed, const Allowed& allowed = {});
 std::string Describe(const Schedule& schedule);
