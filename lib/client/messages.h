@@ -233,6 +233,7 @@ struct PushMessage {
   bool empty = false;         // this rank contributes nothing
   bool on_device = false;     // the data is on the GPU as soon as a stream gets there
   uint64_t copied_in_ns = 0;  // from the caller's call until the segment held the data
+  uint32_t spun_us = 0;       // that callers have looked for results, since the push before
 
   Encoded Encode() const {
     Encoded encoded = EncodedAs(Type::kPush);
@@ -242,13 +243,14 @@ struct PushMessage {
     encoded.fixed.flags =
         static_cast<uint16_t>((empty ? kFlagEmpty : 0) | (on_device ? kFlagDevice : 0));
     encoded.fixed.request = copied_in_ns;
+    encoded.fixed.code = spun_us;
     return encoded;
   }
   static PushMessage Decode(const Encoded& encoded) {
     const Message& m = encoded.fixed;
     return {
-        m.tensor, m.round, m.priority, (m.flags & kFlagEmpty) != 0, (m.flags & kFlagDevice) != 0,
-        m.request};
+        m.tensor,  m.round, m.priority, (m.flags & kFlagEmpty) != 0, (m.flags & kFlagDevice) != 0,
+        m.request, m.code};
   }
 };
 

@@ -204,9 +204,18 @@ void Operations::StartPush(const std::shared_ptr<Operation>& operation) {
                                  .round = operation->round,
                                  .priority = operation->priority,
                                  .empty = operation->empty,
-                                 .copied_in_ns = static_cast<uint64_t>(copied_in.count())};
+                                 .copied_in_ns = static_cast<uint64_t>(copied_in.count()),
+                                 .spun_us = SpunSince(lock)};
   // Under the lock, so that the result cannot arrive before the round is recorded.
   send_(message.Encode());
+}
+
+// In microseconds, since the last call.
+uint32_t Operations::SpunSince(const Lock&) {
+  if (reading_ == nullptr) return 0;
+  const auto spun = std::chrono::duration_cast<std::chrono::microseconds>(reading_->spun());
+  const std::chrono::microseconds untold = spun - std::exchange(told_spun_, spun);
+  return static_cast<uint32_t>(untold.count());
 }
 
 void Operations::StartDevicePush(const Lock&, const std::shared_ptr<Operation>& operation) {

@@ -108,6 +108,7 @@ class Operations {
   template <typename Ready>
   bool WaitFor(std::condition_variable* condition, Lock* lock, double timeout_s, Ready ready);
   void StartPush(const std::shared_ptr<Operation>& operation);
+  uint32_t SpunSince(const Lock& lock);
   void StartDevicePush(const Lock& lock, const std::shared_ptr<Operation>& operation);
   std::shared_ptr<Operation> UnderWay(const Lock& lock, uint32_t number, uint64_t round) const;
   void CopyOut(Lock& lock, Operation* operation);
@@ -122,6 +123,7 @@ class Operations {
   const SendFn send_;
   DeviceRounds* const device_rounds_;  // has a mutex of its own
   Reading* reading_ = nullptr;
+  std::chrono::microseconds told_spun_{0};  // of reading_->spun(), to the agent; guarded by mu_
 
   std::atomic<uint64_t> copied_in_bytes_{0};
   std::atomic<uint64_t> copied_out_bytes_{0};

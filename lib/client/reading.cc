@@ -130,7 +130,10 @@ void Reading::DeliverUntil(const std::function<bool()>& done, SteadyTime began,
       return;
     }
     const SteadyTime looked = Clock::now();
-    if (deadline && looked >= *deadline) return;  // says nothing of how long a wait takes
+    if (deadline && looked >= *deadline) {  // says nothing of how long a wait takes
+      if (!slept) spun_ns_.fetch_add((looked - began).count());
+      return;
+    }
     if (slept || looked >= sleeps) {
       if (!std::exchange(slept, true)) spun_ns_.fetch_add((looked - began).count());
       Await(deadline);

@@ -29,6 +29,7 @@ struct AgentCounters {
   uint64_t result_wire_bytes = 0;
   uint64_t rdma_fallbacks = 0;
   uint64_t stream_bytes = 0;  // pushed so far: the place of the next tensor in the convoy's stream
+  uint64_t spun_us = 0;       // that trainers have looked for results before they slept
   std::map<std::string, uint64_t> failures;  // of generations, by cause
   std::vector<uint64_t> nonfinite;           // partitions, by local rank
   uint64_t nonfinite_results = 0;

@@ -224,6 +224,7 @@ AgentNumbers AgentReport::Numbers(const NodeGeneration& generation) const {
   numbers.failures = counters.failures;
   numbers.nonfinite = counters.nonfinite;
   numbers.nonfinite_results = counters.nonfinite_results;
+  numbers.spun_s = static_cast<double>(counters.spun_us) * 1e-6;
   return numbers;
 }
 

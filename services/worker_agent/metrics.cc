@@ -198,6 +198,11 @@ std::vector<MetricFamily> AgentMetrics::FamiliesOf(const v1::GetAgentResponse& a
       "addend_nonfinite_results_total",
       "Results of partitions with an infinity or a NaN; more than all ranks pushed: sums overflow.",
       MetricType::Counter, node, Number(numbers.nonfinite_results)));
+  families.push_back(Labelled(
+      "addend_trainer_spin_seconds_total",
+      "Processor time that the node's trainers have spent looking for results before they slept "
+      "(ADDEND_SPIN_US). They give way to any other work.",
+      MetricType::Counter, node, numbers.spun_s));
   families.push_back(Labelled("addend_agent_plan_version",
                               "Version of the plan that the agent follows.", MetricType::Gauge, job,
                               Number(agent.plan_version())));

@@ -43,6 +43,7 @@ absl::Status RoundRunner::OnPush(const Shared& tensor, Trainer* trainer,
     return absl::OkStatus();
   }
   const auto rank = static_cast<uint32_t>(trainer->local_rank);
+  context_.counters->spun_us += push.spun_us;
   ADDEND_RETURN_IF_ERROR(tensor->rounds.OnPush(rank, Round(push.round), push.empty));
   if (tensor->open.since == absl::InfiniteFuture()) tensor->open.since = context_.loop->Now();
   const int64_t now = context_.loop->TraceTime();

@@ -143,13 +143,14 @@ TEST(MessagesTest, UndeclareAttachAndAttachedNameATensor) {
 }
 
 TEST(MessagesTest, PushHasTheTimeOfCopyingInAsItsRequest) {
-  const PushMessage message{4, 11, -3, true, false, 1234};
+  const PushMessage message{4, 11, -3, true, false, 1234, 56};
   Message fixed;
   fixed.tensor = 4;
   fixed.round = 11;
   fixed.priority = -3;
   fixed.flags = kFlagEmpty;
   fixed.request = 1234;
+  fixed.code = 56;
   ExpectFixed(message.Encode(), fixed, Type::kPush);
   const PushMessage copy = Copy(message);
   EXPECT_EQ(copy.tensor, 4u);
@@ -158,6 +159,7 @@ TEST(MessagesTest, PushHasTheTimeOfCopyingInAsItsRequest) {
   EXPECT_TRUE(copy.empty);
   EXPECT_FALSE(copy.on_device);
   EXPECT_EQ(copy.copied_in_ns, 1234u);
+  EXPECT_EQ(copy.spun_us, 56u);
   const PushMessage on_device = Copy(PushMessage{.tensor = 4, .round = 1, .on_device = true});
   EXPECT_TRUE(on_device.on_device);
   EXPECT_FALSE(on_device.empty);

@@ -180,6 +180,20 @@ TEST_F(OperationsTest, TagsComeInTheOrderOfTheEnds) {
 }
 
 // A copy that goes on until the test lets it end.
+TEST_F(OperationsTest, APushTellsHowLongCallersHaveSpunSinceTheLast) {
+  const auto tensor = DeclareTensor();
+  Reading reading({.deliver = [] { return Reading::Step::kNothing; }, .await = [](int) {}},
+                  std::chrono::milliseconds(1));
+  operations_.DeliverBy(&reading);
+  reading.While([] { return false; },
+                std::chrono::steady_clock::now() + std::chrono::milliseconds(1));
+  for (const bool first : {true, false}) {
+    Push(tensor, nullptr, nullptr);
+    EXPECT_EQ(Sent<ipc::PushMessage>().back().spun_us > 0, first);
+    ASSERT_TRUE(operations_.EndRound(kNumber, first ? 1 : 2, {}).ok());
+  }
+}
+
 class SlowCopyTest : public OperationsTest {
  protected:
   SlowCopyTest()

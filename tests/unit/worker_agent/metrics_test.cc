@@ -141,6 +141,11 @@ TEST_F(AgentMetricsTest, MemoryLimitIsAbsentWithoutOne) {
   ExpectLine("addend_agent_memory_limit_bytes 4096");
 }
 
+TEST_F(AgentMetricsTest, TrainersThatSpinAreSeen) {
+  numbers_.spun_s = 0.25;
+  ExpectLine("addend_trainer_spin_seconds_total{job_name=\"j\",node=\"3\"} 0.25");
+}
+
 TEST_F(AgentMetricsTest, NonfiniteContributionsHaveTheirRankInTheJob) {
   numbers_.nonfinite = {41, 42};
   numbers_.nonfinite_results = 43;

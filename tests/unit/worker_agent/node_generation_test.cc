@@ -376,6 +376,7 @@ TEST_F(AgentReportTest, NumbersAreThoseOfTheCounters) {
   node_.counters.failures = {{"stalled", 2}};
   node_.counters.nonfinite = {17, 19};
   node_.counters.nonfinite_results = 23;
+  node_.counters.spun_us = 29'000'000;
   const AgentNumbers numbers = report_.Numbers(*generation_);
   EXPECT_EQ(numbers.partitions_out, 5u);
   EXPECT_EQ(numbers.partitions_resent, 2u);
@@ -384,6 +385,7 @@ TEST_F(AgentReportTest, NumbersAreThoseOfTheCounters) {
   EXPECT_EQ(numbers.failures, node_.counters.failures);
   EXPECT_EQ(numbers.nonfinite, node_.counters.nonfinite);
   EXPECT_EQ(numbers.nonfinite_results, 23u);
+  EXPECT_EQ(numbers.spun_s, 29.0);
   EXPECT_EQ(numbers.queued, 0u);
 }
 
