@@ -148,9 +148,9 @@ absl::Status Restorer::Take(const v1::PlanRecord& record) {
     change.restored = change.may_have_been_ordered = true;
     change.awaited.insert(ServerId(move.server()));
   }
-  // The store does not know which of the owners had answered, and whether the nodes were told: after
-  // TakeAsPublished() first owners may not have answered either. A plan without a later owner was
-  // published when all had.
+  // The store does not know which of the owners had answered, and whether the nodes were told:
+  // after TakeAsPublished() first owners may not have answered either. A plan without a later owner
+  // was published when all had.
   const auto& versions = tensor->plan.versions();
   const auto is_later = [](uint64_t version) { return version != 0; };
   if (std::any_of(versions.begin(), versions.end(), is_later)) {
