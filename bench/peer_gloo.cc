@@ -1,7 +1,5 @@
 // A rank of Gloo's all-reduces, for bench/peers:
-//   addend-peer-gloo RANK SIZE FOLDER ring
-// ring-chunked
-// halving-doubling SIZES ITERATIONS WARM-UP
+//   addend-peer-gloo ring|ring-chunked|halving-doubling RANK SIZE FOLDER SIZES ITERATIONS WARM-UP
 // FOLDER is empty and shared by the ranks.
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
@@ -59,11 +57,11 @@ void Ring(const Context& context, float* values, size_t elements) {
 
 int main(int argc, char** argv) {
   if (argc != 8) return std::fprintf(stderr, "addend-peer-gloo: wrong arguments\n"), 64;
-  const int rank = std::atoi(argv[1]), size = std::atoi(argv[2]);
-  const std::string algorithm = argv[4];
+  const int rank = std::atoi(argv[2]), size = std::atoi(argv[3]);
+  const std::string algorithm = argv[1];
   gloo::transport::tcp::attr address;
   address.hostname = "127.0.0.1";
-  gloo::rendezvous::FileStore store(argv[3]);
+  gloo::rendezvous::FileStore store(argv[4]);
   const auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
   auto device = gloo::transport::tcp::CreateDevice(address);
   context->connectFullMesh(store, device);
