@@ -132,8 +132,8 @@ struct JobGeneration {
   std::set<ServerId> told_servers;  // those that all nodes have been told of
   Change change;
   std::optional<PlanReason> rebalance;  // a change is due, for this reason
-  // The job has come back to a scheduler without records. Until then its servers may come too, and
-  // no tensor is refused because there is none.
+  // Set when the job comes back to a scheduler without records: until this time its servers may
+  // follow, and no tensor is refused because there is none.
   std::optional<absl::Time> servers_due;
   Pace pace;
   RatioMeter ratios;
