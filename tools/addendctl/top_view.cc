@@ -123,6 +123,9 @@ TopJob JobRow(const Sample* before, const Sample& now, const v1::JobStatus& job,
   }
   row.round_s = rounds.MeanSeconds();
   row.optimal_s = rounds.MeanOptimal();
+  if (row.optimal_s && job.t_opt_s() > 0 && job.t_opt_encoded_s() > 0) {
+    row.optimal_encoded_s = *row.optimal_s * job.t_opt_encoded_s() / job.t_opt_s();
+  }
   row.efficiency = rounds.Efficiency();
   for (const auto& share : job.shares()) {
     const v1::ServerStatus* server = ServerOf(now.status, share.server_id());
@@ -202,12 +205,13 @@ std::string HostCell(const std::string& host) { return host.empty() ? "-" : host
 std::string JobsBlock(const TopView& view) {
   if (view.jobs.empty()) return "No jobs.\n";
   Table table({"JOB", "STATE", "NODES", "CPU SERVERS", "TENSORS", "SIZE", "ROUND", "OPTIMUM",
-               "EFFICIENCY", "PUSHED"});
+               "ENCODED", "EFFICIENCY", "PUSHED"});
   for (const TopJob& job : view.jobs) {
     table.Add({job.name, job.state, absl::StrFormat("%d of %d", job.connected, job.nodes),
                std::to_string(job.cpu_servers), std::to_string(job.tensors),
                FormatSize(static_cast<double>(job.tensor_bytes)), SecondsCell(job.round_s),
-               SecondsCell(job.optimal_s), PercentCell(job.efficiency), RateCell(job.pushed_bps)});
+               SecondsCell(job.optimal_s), SecondsCell(job.optimal_encoded_s),
+               PercentCell(job.efficiency), RateCell(job.pushed_bps)});
   }
   return table.ToString();
 }
@@ -271,6 +275,7 @@ nlohmann::ordered_json RowsJson(const TopView& view) {
                             {"tensor_bytes", job.tensor_bytes},
                             {"round_s", NumberOrNull(job.round_s)},
                             {"optimal_s", NumberOrNull(job.optimal_s)},
+                            {"optimal_encoded_s", NumberOrNull(job.optimal_encoded_s)},
                             {"efficiency", NumberOrNull(job.efficiency)},
                             {"pushed_bps", NumberOrNull(job.pushed_bps)}});
   }

@@ -25,8 +25,10 @@ struct TopJob {
   uint32_t cpu_servers = 0;  // the CPU servers that sum for it
   uint32_t tensors = 0;
   uint64_t tensor_bytes = 0;
-  std::optional<double> round_s = {};     // mean of the nodes' last rounds
-  std::optional<double> optimal_s = {};   // the shortest time possible for the same rounds
+  std::optional<double> round_s = {};    // mean of the nodes' last rounds
+  std::optional<double> optimal_s = {};  // the shortest time possible for the same rounds
+  // The same for the bytes that payloads take on the wire; nullopt until these are measured.
+  std::optional<double> optimal_encoded_s = {};
   std::optional<double> efficiency = {};  // 0 to 1: optimal_s / round_s
   std::optional<double> pushed_bps = {};  // bytes that its nodes push to be summed
 };

@@ -95,6 +95,14 @@ TEST(TopViewTest, RoundTimesAreMeansOfTheNodesLastRounds) {
   EXPECT_DOUBLE_EQ(job.efficiency.value(), 0.75);
 }
 
+TEST(TopViewTest, TheOptimumOfEncodedBytesIsInProportion) {
+  Sample sample = Example(10, 0);
+  EXPECT_FALSE(MakeTopView(nullptr, sample).jobs[0].optimal_encoded_s.has_value());
+  sample.status.mutable_jobs(0)->set_t_opt_s(3);
+  sample.status.mutable_jobs(0)->set_t_opt_encoded_s(2);
+  EXPECT_DOUBLE_EQ(MakeTopView(nullptr, sample).jobs[0].optimal_encoded_s.value(), 0.1);
+}
+
 TEST(TopViewTest, AJobWithoutRoundsHasNoEfficiency) {
   Sample sample = Example(10, 0);
   for (auto& node : *sample.status.mutable_jobs(0)->mutable_nodes()) node.clear_rounds();
@@ -164,6 +172,7 @@ TEST(TopJsonTest, IsOneLineWithNullForUnknownValues) {
   EXPECT_TRUE(json["away_s"].is_null());
   EXPECT_TRUE(json["servers"][0]["in_bps"].is_null());
   EXPECT_EQ(json["jobs"][0]["efficiency"], 0.75);
+  EXPECT_TRUE(json["jobs"][0]["optimal_encoded_s"].is_null());
   const auto away =
       nlohmann::json::parse(TopJson({.scheduler = "", .away = "no", .away_s = 4}, nullptr));
   EXPECT_EQ(away["away_s"], 4.0);
