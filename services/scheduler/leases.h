@@ -44,7 +44,8 @@ class Leases {
   // The member of a stream that broke; the stream is forgotten. Empty: an unknown stream.
   std::optional<Watcher> Broke(WatchId watch);
 
-  // Prolongs all leases if this process, or its machine, did not run: nobody could keep a lease.
+  // Prolongs all leases if this process, or its machine, did not run: nobody could keep a lease. So
+  // too the time that servers have to follow their jobs.
   // Returns for how long, 0 if it ran.
   absl::Duration ForgiveGap(absl::Time now, Fleet* fleet, Jobs* jobs);
 

@@ -45,6 +45,10 @@ class Reunion {
   // come again. Another error refuses it for good.
   absl::Status Admit(const v1::RegisterNodeRequest& request, const State& state);
   absl::Status Admit(const v1::RegisterServerRequest& request, const State& state);
+  // Nobody could come for so long, because this process did not run.
+  void Prolong(absl::Duration gap) {
+    if (deadline_) *deadline_ += gap;
+  }
   // Goes on without the members that have not come, once they have had their time.
   void Tick(const State& state);
 

@@ -298,27 +298,34 @@ void Oracle::OnLeave(const JobPlan& job, uint32_t rank) {
 }
 
 void Oracle::OnFailure(const JobPlan& job, uint32_t rank, const client::Error& error) {
-  if (may_fail_.contains(&job)) return;
+  const bool may = MayFail(job, rank, error);
+  if (job.shrink) MayLose(job, rank / job.local_size);  // it leaves, and the others go on
+  if (may) return;
+  world_->Violate(absl::StrFormat("job %s fails on rank %d without a cause: %s (%d)", job.name,
+                                  rank, error.text, static_cast<int>(error.code)));
+}
+
+bool Oracle::MayFail(const JobPlan& job, uint32_t rank, const client::Error& error) const {
+  if (may_fail_.contains(&job)) return true;
+  const auto lost = lost_.find(&job);
+  const bool any_lost = lost != lost_.end() && !lost->second.empty();
   const bool of_a_peer = error.code == ADDEND_ERROR_PEER_LOST ||
                          error.code == ADDEND_ERROR_STALLED ||
                          error.code == ADDEND_ERROR_UNREACHABLE;
   // With a rank that ends after a refusal the job fails: the refusal may have driven it away.
   const bool of_odds = job.odd_rank && error.code == ADDEND_ERROR_MISMATCH;
-  if (of_odds && (!lost_[&job].empty() || !excused_all_.empty())) return;
+  if (of_odds && (any_lost || !excused_all_.empty())) return true;
   // Without its root a broadcast fails.
   const bool without_root =
       std::any_of(job.tensors.begin(), job.tensors.end(), [&](const TensorSetting& tensor) {
         return tensor.op == ReduceOp::kBroadcast && MayBeLost(job, tensor.root);
       });
-  const bool excused = job.shrink ? MayBeLost(job, rank) || without_root : !lost_[&job].empty();
-  if (job.shrink) MayLose(job, rank / job.local_size);  // it leaves, and the others go on
+  const bool excused = job.shrink ? MayBeLost(job, rank) || without_root : any_lost;
   const bool refused = error.text.find(" of the memory limit of ") != std::string::npos;
-  if (refused && short_of_memory_) return;
+  if (refused && short_of_memory_) return true;
   // With nodes their servers are lost, and perhaps all that had room.
   const bool of_loss = of_a_peer || error.code == ADDEND_ERROR_RESOURCES;
-  if (of_loss && (excused || !excused_all_.empty())) return;
-  world_->Violate(absl::StrFormat("job %s fails on rank %d without a cause: %s (%d)", job.name,
-                                  rank, error.text, static_cast<int>(error.code)));
+  return of_loss && (excused || !excused_all_.empty());
 }
 
 void Oracle::OnOdd(const JobPlan& job, uint32_t rank, const client::Error& refusal) {

@@ -124,6 +124,7 @@ class Oracle {
     std::set<uint32_t> ranks;
   };
   bool MayBeLost(const JobPlan& job, uint32_t rank) const;
+  bool MayFail(const JobPlan& job, uint32_t rank, const client::Error& error) const;
   void Compare(const JobPlan& job, uint32_t rank, Bytes result, const std::string& whose,
                Seen* seen);
   void CheckSum(const JobPlan& job, const GenerationId& generation, size_t tensor, uint64_t round,

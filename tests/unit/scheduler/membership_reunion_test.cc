@@ -89,6 +89,19 @@ TEST_F(ReunionTest, ANodeThatDoesNotComeBackIsLost) {
   EXPECT_THAT(nodes[0]->reason, HasSubstr("node 1 of job 'a' was lost"));
 }
 
+// The simulator has found it: the scheduler went on without members that could not reach it.
+TEST_F(ReunionTest, ASchedulerThatDidNotRunGoesOnWaiting) {
+  const auto nodes = AddJob("a", 2);
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  RestartWithoutStore();
+  EXPECT_TRUE(absl::IsUnavailable(ComeBack(nodes[0])));
+  now_ += absl::Seconds(60);
+  Apply(membership_->Tick(now_).decision);
+  AllComeBack();
+  EXPECT_EQ(nodes[0]->state, v1::READY) << Reasons();
+  ExpectRecovered("w", 0);
+}
+
 TEST_F(ReunionTest, AServerThatDoesNotComeBackIsReplaced) {
   FakeServer& server = AddCpuServer();
   const auto nodes = AddJob("a", 2);
