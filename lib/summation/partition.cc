@@ -45,10 +45,14 @@ void Partition::GoBack() {
   holds_last_ = false;
 }
 
+// A newest round of which only nodes have told, and whose result has not come, is not known any
+// more: no node that is left may hold it.
 void Partition::TakeOver(PlanVersion version, bool handed_over) {
+  const bool lacks_newest = ownership_.AnyLacks() && !holds_last_;
   if (!ownership_.TakeOver(version, handed_over)) return;
   fresh_ = handed_over;
   open_round_.Restart(Round());
+  if (lacks_newest) open_round_.GoBack();
 }
 
 void Partition::Meet(Round round) {

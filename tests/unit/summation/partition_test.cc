@@ -163,6 +163,29 @@ TEST(PartitionTest, RoundIsSummedAgainWhenItsLastHolderIsLost) {
   EXPECT_EQ(sum.sealed, Round(4));
 }
 
+// The simulator has found it: the owner waited for contributions to the round after it.
+TEST(PartitionTest, ARoundThatNobodyHoldsAnyMoreIsForgottenByTheNextRecovery) {
+  Summing sum({.op = ReduceOp::kSum, .elements = 1, .nodes = 2, .version = PlanVersion(3)});
+  EXPECT_FALSE(sum.partition->OnReport(NodeId(0), Round(39)));
+  EXPECT_TRUE(sum.partition->OnReport(NodeId(1), Round(40)));
+  sum.partition->TakeOver(PlanVersion(4), /*handed_over=*/false);
+  EXPECT_FALSE(sum.partition->OnReport(NodeId(0), Round(39)));
+  EXPECT_TRUE(sum.partition->Lose(NodeId(1)).reports_complete);
+  EXPECT_EQ(sum.partition->collector().round(), Round(40));
+  ASSERT_TRUE(sum.Add({5}).ok());
+  EXPECT_EQ(sum.sealed, Round(40));
+}
+
+TEST(PartitionTest, ARoundThatANodeStillHoldsIsNotSummedAgain) {
+  Summing sum({.op = ReduceOp::kSum, .elements = 1, .nodes = 2, .version = PlanVersion(3)});
+  EXPECT_FALSE(sum.partition->OnReport(NodeId(0), Round(39)));
+  EXPECT_TRUE(sum.partition->OnReport(NodeId(1), Round(40)));
+  sum.partition->TakeOver(PlanVersion(4), /*handed_over=*/false);
+  EXPECT_FALSE(sum.partition->OnReport(NodeId(0), Round(39)));
+  EXPECT_TRUE(sum.partition->OnReport(NodeId(1), Round(40)));
+  EXPECT_EQ(sum.partition->collector().round(), Round(41));
+}
+
 TEST(PartitionTest, SentResultsInTheMemoryOfTheAgentAreCounted) {
   std::atomic<uint64_t> reads = 0;
   PartitionMemory memory;
