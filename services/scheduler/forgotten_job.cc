@@ -60,9 +60,13 @@ absl::Status ForgottenJob::Take(const v1::RegisterNodeRequest& request) {
   owners_.reset();
   if (told.generation() > generation_) BeginGeneration(told.generation());
   if (told.generation() < generation_) return absl::OkStatus();
-  // A node that waits for the next generation is told that this one is FORMING.
-  state_ = std::max(state_, told.state());
-  if (told.state() == v1::FAILED) failure_ = told;
+  // A node that waits for the next generation is told that this one is FORMING, and a node that the
+  // others go on without, that it has failed.
+  const auto& lost = told.lost_nodes();
+  const bool is_lost = std::find(lost.begin(), lost.end(), rank.value()) != lost.end();
+  const bool goes_on = told.state() == v1::FAILED && is_lost && job_.Shrinks();
+  state_ = std::max(state_, goes_on ? v1::READY : told.state());
+  if (told.state() == v1::FAILED && !goes_on) failure_ = told;
   told_version_ = std::max(told_version_, told.plan_version());
   lost_.insert(told.lost_nodes().begin(), told.lost_nodes().end());
   memory.idle = told.idle();

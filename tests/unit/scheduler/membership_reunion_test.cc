@@ -152,6 +152,21 @@ TEST_F(ReunionTest, ALostNodeStaysLost) {
   EXPECT_THAT(nodes[0]->updates.back().lost_nodes(), ElementsAre(2));
 }
 
+// The simulator has found it: the node had been told that the generation has failed, for its trainers.
+TEST_F(ReunionTest, AJobGoesOnWithoutALostNodeThatComesBack) {
+  on_node_loss_ = "shrink";
+  const auto nodes = AddJob("a", 3);
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  Fail(*nodes[2], "a rank ended", FailureKind::kPeerLost);
+  ASSERT_EQ(nodes[0]->state, v1::READY);
+  ASSERT_EQ(nodes[2]->state, v1::FAILED);
+  RestartWithoutStore();
+  AllComeBack();
+  EXPECT_EQ(nodes[0]->state, v1::READY) << Reasons();
+  EXPECT_EQ(nodes[2]->state, v1::FAILED);
+  EXPECT_THAT(nodes[0]->updates.back().lost_nodes(), ElementsAre(2));
+}
+
 TEST_F(ReunionTest, ATensorIsRemovedWhenTheLastNodeUndeclaresIt) {
   const auto nodes = AddJob("a", 2);
   DeclareAll(nodes, {Tensor("w", {1000}), Tensor("x", {1000})});
