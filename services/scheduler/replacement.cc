@@ -130,6 +130,7 @@ void Replacement::Recover(ServerId lost, const std::vector<uint64_t>& agreements
     DeclaredTensor& tensor = current.tensors.at(agreement);
     tensor.owned.erase(lost);
     tensor.recovering.erase(lost);
+    scope_.changes.Withdraw(job_.id, TensorId(tensor.plan.tensor_id()));
     scope_.changes.StorePlan(job_.id, agreement);
   }
   for (const auto& [set, whole] : partitions.whole) {
