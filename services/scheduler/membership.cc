@@ -363,9 +363,9 @@ Outcome<absl::Time> Membership::Tick(absl::Time now) {
   return Run(now, [&](Changes* changes) {
     const absl::Duration gap = leases_.ForgiveGap(now, &fleet_, &jobs_);
     if (gap > absl::ZeroDuration()) {
-      reunion_.Prolong(gap);
       changes->Say(absl::StrFormat("the scheduler did not run for %s; leases are prolonged by that",
                                    absl::FormatDuration(absl::Trunc(gap, absl::Milliseconds(1)))));
+      reunion_.Prolong(gap);
     }
     Roster roster(&fleet_, &jobs_, &leases_, changes);
     if (std::exchange(restored_, false)) roster.LoseForgotten();

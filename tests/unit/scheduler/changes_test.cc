@@ -56,8 +56,8 @@ TEST_F(ChangesTest, ReleaseOfAJobReplacesItsReservations) {
   EXPECT_THAT(update.jobs(0).reserve(), IsEmpty());
 }
 
-// The simulator has found it: a server's answer ended one recovery, and made the job leave that
-// server. The nodes were told a plan that named it, and not where it is.
+// The simulator has found it: a server's answer ended a recovery, and made the job leave the
+// server. The nodes were told a plan that named the server, and not where it is.
 TEST_F(ChangesTest, APlanThatTheSameEventReplacesIsNotTold) {
   changes_.Withdraw(job_, TensorId(5));  // nothing is told
   EXPECT_TRUE(changes_.updates().broadcasts.empty());

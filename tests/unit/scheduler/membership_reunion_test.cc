@@ -115,7 +115,7 @@ TEST_F(ReunionTest, AServerThatDoesNotComeBackIsReplaced) {
   ExpectRecovered("w", version);
 }
 
-// Of one that owned nothing, no node has told the scheduler.
+// No node tells the scheduler of a server that owned nothing.
 TEST_F(ReunionTest, ATensorWaitsForTheFirstServerThatComesBack) {
   AddCpuServer();
   FakeNode* const node = AddJob("a", 1)[0];
@@ -152,7 +152,8 @@ TEST_F(ReunionTest, ALostNodeStaysLost) {
   EXPECT_THAT(nodes[0]->updates.back().lost_nodes(), ElementsAre(2));
 }
 
-// The simulator has found it: the node had been told that the generation has failed, for its trainers.
+// The simulator has found it: the node had been told, for its trainers, that the generation has
+// failed.
 TEST_F(ReunionTest, AJobGoesOnWithoutALostNodeThatComesBack) {
   on_node_loss_ = "shrink";
   const auto nodes = AddJob("a", 3);
