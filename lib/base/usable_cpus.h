@@ -72,13 +72,9 @@ inline double CpusOfLine(const std::string& root, const std::string& line, doubl
 
 }  // namespace internal
 
-// Its affinity, and the least limit of the control groups, version 1 or 2, that it is in, from the
-// file systems below `root` ("" for the machine's own). At least 1.
-inline double UsableCpus(const std::string& root = "") {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const bool known = ::sched_getaffinity(0, sizeof(set), &set) == 0;
-  double cpus = known ? CPU_COUNT(&set) : 1;
+// `cpus`, or the least limit of the control groups, version 1 or 2, that this process is in, from
+// the file systems below `root` ("" for the machine's own). At least 1.
+inline double CpusWithinGroups(double cpus, const std::string& root = "") {
   if (std::FILE* const groups = std::fopen((root + "/proc/self/cgroup").c_str(), "re");
       groups != nullptr) {
     char line[4096];
@@ -89,6 +85,14 @@ inline double UsableCpus(const std::string& root = "") {
     std::fclose(groups);
   }
   return std::max(cpus, 1.0);
+}
+
+// The affinity of the calling thread, within its control groups.
+inline double UsableCpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const bool known = ::sched_getaffinity(0, sizeof(set), &set) == 0;
+  return CpusWithinGroups(known ? CPU_COUNT(&set) : 1);
 }
 
 }  // namespace addend
