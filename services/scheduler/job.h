@@ -133,7 +133,7 @@ struct JobGeneration {
   Change change;
   std::optional<PlanReason> rebalance;  // a change is due, for this reason
   // Set when the job comes back to a scheduler without records: until this time its servers may
-  // follow, and no tensor is refused because there is none.
+  // follow, and no tensor is refused for want of a server.
   std::optional<absl::Time> servers_due;
   Pace pace;
   RatioMeter ratios;

@@ -46,6 +46,17 @@ TEST_F(ReplacementTest, NodesAreToldOfNewOwnersWhenTheseHaveAnswered) {
   EXPECT_EQ(Broadcast()->tensors_size(), 1);
 }
 
+TEST_F(ReplacementTest, NodesAreNotToldOfOwnersThatTheSameEventLoses) {
+  AddServer();
+  Lose(lost_);
+  for (const ServerId server : std::set<ServerId>(tensor_->recovering)) {
+    Placement(scope()).TakeAnswer(*fleet_.Find(server), tensor_, /*settled=*/true);
+  }
+  ASSERT_EQ(Broadcast()->tensors_size(), 1);
+  Lose(other_);
+  EXPECT_EQ(Broadcast()->tensors_size(), 0);
+}
+
 TEST_F(ReplacementTest, JobFailsIfNoServerIsLeft) {
   Lose(other_);
   Lose(lost_);
