@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -19,6 +20,27 @@ namespace {
 
 // The partitions that an order reaches in one turn of a shard, while the links of others wait.
 constexpr size_t kPartitionsAtOnce = 64;
+
+uint64_t BytesOf(const TensorSpec& tensor) { return tensor.elements * SizeOf(tensor.dtype); }
+
+TensorSpec WithoutPartitions(TensorSpec tensor) {
+  tensor.partitions.clear();
+  tensor.shards.clear();
+  tensor.versions.clear();
+  tensor.handed_over.clear();
+  return tensor;
+}
+
+bool IsSameTensor(const TensorSpec& a, const TensorSpec& b) {
+  const auto ranks = [](const TensorSpec& tensor) {
+    return tensor.participants == nullptr ? std::nullopt : std::optional(*tensor.participants);
+  };
+  const auto rest = [](const TensorSpec& tensor) {
+    return std::tie(tensor.name, tensor.dtype, tensor.op, tensor.wire, tensor.elements,
+                    tensor.partition_elements);
+  };
+  return rest(a) == rest(b) && ranks(a) == ranks(b);
+}
 
 // Calls `order` with a few of the partitions at a time.
 template <typename Order>
@@ -119,7 +141,7 @@ void Engine::SetJob(const JobSpec& spec) {
 }
 
 absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(
-    const HeldJob& job, const TensorSpec& tensor, HeldTensor* held) {
+    const HeldJob& job, const TensorSpec& tensor, HeldPartitions* held) {
   std::optional<ExternalSlots> external;
   if (options_.external_slots)
     external = options_.external_slots(job.spec.id, job.spec.generation, tensor.name);
@@ -154,7 +176,7 @@ absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(
 
 // Two copies of each value are reserved: the latest value, and a copy on its way to a node.
 absl::StatusOr<std::vector<std::shared_ptr<LatestPartition>>> Engine::MakeLatest(
-    const HeldJob& job, const TensorSpec& tensor, HeldTensor* held) {
+    const HeldJob& job, const TensorSpec& tensor, HeldPartitions* held) {
   const auto payload_of = [&tensor](size_t i) {
     return tensor.ElementsOf(tensor.partitions[i]) * SizeOf(tensor.dtype);
   };
@@ -200,26 +222,13 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
   }
   ADDEND_RETURN_IF_ERROR(CheckTensor(tensor));
   HeldJob& held = it->second;
-  TensorSpec added = tensor;
-  added.partitions.clear();
-  added.shards.clear();
-  added.versions.clear();
-  added.handed_over.clear();
-  // Partitions that this server has held at another shard, and now gets back.
-  std::set<uint32_t> elsewhere;
-  if (const auto found = held.tensors.find(tensor.id); found != held.tensors.end()) {
-    for (size_t i = 0; i < tensor.partitions.size(); ++i) {
-      const auto partition = found->second.find(tensor.partitions[i]);
-      if (partition != found->second.end() && partition->second.shard != tensor.shards[i]) {
-        elsewhere.insert(tensor.partitions[i]);
-      }
-    }
-  }
-  if (!elsewhere.empty()) Drop(job, tensor.id, elsewhere, &held);
+  DropOutdated(job, tensor, &held);
+  const TensorSpec whole = WithoutPartitions(tensor);
+  TensorSpec added = whole;
   const auto known = held.tensors.find(tensor.id);
   for (size_t i = 0; i < tensor.partitions.size(); ++i) {
     const uint32_t index = tensor.partitions[i];
-    if (known == held.tensors.end() || !known->second.contains(index)) {
+    if (known == held.tensors.end() || !known->second.partitions.contains(index)) {
       added.partitions.push_back(index);
       added.shards.push_back(tensor.shards[i]);
       added.versions.push_back(tensor.versions[i]);
@@ -239,7 +248,7 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
         "--partition-bytes",
         tensor.name, added.partitions.size(), held.partitions(), kMaxPartitions));
   }
-  HeldTensor reserved;
+  HeldPartitions reserved;
   if (tensor.op == ReduceOp::kAccumulate) {
     ADDEND_ASSIGN_OR_RETURN(const auto partitions, MakeLatest(held, added, &reserved));
     GiveToShards(job, added, partitions);
@@ -249,9 +258,10 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
   }
   held.owned_bytes.resize(shards_.size());
   for (const auto& [index, one] : reserved) held.owned_bytes[one.shard] += one.payload;
-  held.tensors[tensor.id].merge(reserved);
-  const uint64_t bytes = tensor.elements * SizeOf(tensor.dtype);
-  if (held.tensor_bytes.emplace(tensor.id, bytes).second) held.all_bytes += bytes;
+  const auto [there, is_new] =
+      held.tensors.emplace(tensor.id, HeldTensor{.spec = whole, .partitions = {}});
+  if (is_new) held.all_bytes += BytesOf(whole);
+  there->second.partitions.merge(reserved);
   LimitInFlight(job, held);
   TrimEarly();
   return absl::OkStatus();
@@ -274,10 +284,7 @@ void Engine::HandOver(JobId job, TensorId tensor, const std::set<uint32_t>& part
 void Engine::Release(JobId job, TensorId tensor) {
   MutexLock lock(&mu_);
   const auto it = jobs_.find(job);
-  if (it == jobs_.end() || !it->second.tensors.contains(tensor)) return;
-  std::set<uint32_t> all;
-  for (const auto& [index, partition] : it->second.tensors.at(tensor)) all.insert(index);
-  Drop(job, tensor, all, &it->second);
+  if (it != jobs_.end()) DropAll(job, tensor, &it->second);
 }
 
 void Engine::Release(JobId job, TensorId tensor, const std::set<uint32_t>& partitions) {
@@ -286,33 +293,57 @@ void Engine::Release(JobId job, TensorId tensor, const std::set<uint32_t>& parti
   if (it != jobs_.end()) Drop(job, tensor, partitions, &it->second);
 }
 
+// Drops what must not stay under the number of `wanted`: another tensor, and partitions that this
+// server has held at another shard and now gets back.
+void Engine::DropOutdated(JobId job, const TensorSpec& wanted, HeldJob* held) {
+  const auto found = held->tensors.find(wanted.id);
+  if (found == held->tensors.end()) return;
+  if (!IsSameTensor(found->second.spec, wanted)) return DropAll(job, wanted.id, held);
+  const HeldPartitions& partitions = found->second.partitions;
+  std::set<uint32_t> elsewhere;
+  for (size_t i = 0; i < wanted.partitions.size(); ++i) {
+    const auto partition = partitions.find(wanted.partitions[i]);
+    if (partition != partitions.end() && partition->second.shard != wanted.shards[i]) {
+      elsewhere.insert(wanted.partitions[i]);
+    }
+  }
+  if (!elsewhere.empty()) Drop(job, wanted.id, elsewhere, held);
+}
+
+void Engine::DropAll(JobId job, TensorId tensor, HeldJob* held) {
+  const auto found = held->tensors.find(tensor);
+  if (found == held->tensors.end()) return;
+  std::set<uint32_t> all;
+  for (const auto& [index, partition] : found->second.partitions) all.insert(index);
+  Drop(job, tensor, all, held);
+}
+
 void Engine::Drop(JobId job, TensorId tensor, const std::set<uint32_t>& partitions, HeldJob* held) {
   const auto there = held->tensors.find(tensor);
   if (there == held->tensors.end()) return;
   InPieces(partitions, [&](const std::set<uint32_t>& some) {
     OnShards([&](Shard* shard) { shard->DropPartitions(job, tensor, some); });
   });
+  HeldPartitions& dropped = there->second.partitions;
   for (const uint32_t index : partitions) {
-    const auto partition = there->second.find(index);
-    if (partition == there->second.end()) continue;
+    const auto partition = dropped.find(index);
+    if (partition == dropped.end()) continue;
     held->memory->Release(partition->second.bytes);
     held->owned_bytes[partition->second.shard] -= partition->second.payload;
-    there->second.erase(partition);
+    dropped.erase(partition);
   }
-  if (there->second.empty()) {
+  if (dropped.empty()) {
+    held->all_bytes -= BytesOf(there->second.spec);
     held->tensors.erase(there);
-    held->all_bytes -= held->tensor_bytes[tensor];
-    held->tensor_bytes.erase(tensor);
   }
   LimitInFlight(job, *held);
 }
 
 void Engine::ForgetTensors(HeldJob* job) {
   for (const auto& [id, tensor] : job->tensors) {
-    for (const auto& [index, partition] : tensor) job->memory->Release(partition.bytes);
+    for (const auto& [index, partition] : tensor.partitions) job->memory->Release(partition.bytes);
   }
   job->tensors.clear();
-  job->tensor_bytes.clear();
   job->all_bytes = 0;
   job->owned_bytes.clear();
 }
@@ -354,7 +385,7 @@ void Engine::RetainOnly(const Holdings& wanted) {
       }
       for (const auto& [tensor, held] : job.tensors) {
         const auto kept = keep->second.find(tensor);
-        for (const auto& [index, partition] : held) {
+        for (const auto& [index, partition] : held.partitions) {
           if (kept != keep->second.end() && kept->second.contains(index)) continue;
           partitions[id][tensor].insert(index);
         }
@@ -382,8 +413,8 @@ std::map<JobId, Engine::JobNumbers> Engine::job_numbers() const {
     numbers[id].totals = std::move(of_job);
     const auto held = jobs_.find(id);
     if (held == jobs_.end()) continue;
-    for (const auto& [tensor, partitions] : held->second.tensors) {
-      for (const auto& [index, partition] : partitions) {
+    for (const auto& [number, tensor] : held->second.tensors) {
+      for (const auto& [index, partition] : tensor.partitions) {
         numbers[id].reserved_bytes += partition.bytes;
       }
     }

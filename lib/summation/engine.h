@@ -78,7 +78,8 @@ class Engine {
   void SetJob(const JobSpec& spec);
   // Reserves two accumulators for every named partition that is not held yet. A partition that had
   // another owner before (its version is newer than the version held) first recovers: see
-  // Ownership.
+  // Ownership. If another tensor is held under the number, it is dropped first: a scheduler that
+  // has lost its records does not know for which tensors servers were asked before.
   // RESOURCE_EXHAUSTED (with the numbers) when the memory limit has no room, INVALID_ARGUMENT for a
   // bad spec.
   absl::Status Reserve(JobId job, const TensorSpec& tensor);
@@ -117,17 +118,20 @@ class Engine {
     uint64_t payload = 0;
     uint32_t shard = 0;
   };
-  using HeldTensor = std::map<uint32_t, HeldPartition>;
+  using HeldPartitions = std::map<uint32_t, HeldPartition>;
+  struct HeldTensor {
+    TensorSpec spec;  // without partitions
+    HeldPartitions partitions;
+  };
   struct HeldJob {
     JobSpec spec;
     std::shared_ptr<JobMemory> memory;
     std::map<TensorId, HeldTensor> tensors;
-    std::map<TensorId, uint64_t> tensor_bytes;  // of these, whole
-    uint64_t all_bytes = 0;                     // of these together
-    std::vector<uint64_t> owned_bytes;          // payload on each shard
+    uint64_t all_bytes = 0;             // of the whole tensors, together
+    std::vector<uint64_t> owned_bytes;  // payload on each shard
     uint64_t partitions() const {
       uint64_t sum = 0;
-      for (const auto& [id, tensor] : tensors) sum += tensor.size();
+      for (const auto& [id, tensor] : tensors) sum += tensor.partitions.size();
       return sum;
     }
   };
@@ -136,14 +140,17 @@ class Engine {
   absl::Status CheckTensor(const TensorSpec& tensor) const;
   absl::StatusOr<std::vector<std::shared_ptr<Partition>>> MakePartitions(const HeldJob& job,
                                                                          const TensorSpec& tensor,
-                                                                         HeldTensor* held);
+                                                                         HeldPartitions* held);
   absl::StatusOr<std::vector<std::shared_ptr<LatestPartition>>> MakeLatest(const HeldJob& job,
                                                                            const TensorSpec& tensor,
-                                                                           HeldTensor* held);
+                                                                           HeldPartitions* held);
   void TrimEarly() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   template <typename P>
   void GiveToShards(JobId job, const TensorSpec& tensor,
                     const std::vector<std::shared_ptr<P>>& partitions);
+  void DropOutdated(JobId job, const TensorSpec& wanted, HeldJob* held)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void DropAll(JobId job, TensorId tensor, HeldJob* held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Drop(JobId job, TensorId tensor, const std::set<uint32_t>& partitions, HeldJob* held)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LimitInFlight(JobId id, const HeldJob& job) const;

@@ -161,6 +161,19 @@ TEST_F(EngineTest, PartitionThatReturnsAtAnotherShardIsDroppedAtTheFormerShard) 
   EXPECT_EQ(node->WaitForRecovered(), Round(7));
 }
 
+TEST_F(EngineTest, AnotherTensorUnderTheSameNumberTakesItsPlace) {
+  Start(1);
+  ASSERT_TRUE(Reserve(64, 64).ok()) << "by a scheduler that has lost this record since";
+  const uint64_t reserved = engine_->job_numbers().at(kJob).reserved_bytes;
+  Node* node = Join(0);
+  ASSERT_TRUE(node->WaitForHello());
+  ASSERT_TRUE(Reserve(2, 2).ok());
+  EXPECT_LT(engine_->job_numbers().at(kJob).reserved_bytes, reserved)
+      << "nothing of the former tensor is held";
+  node->Push({1.0f, 2.0f}, 1);
+  EXPECT_EQ(node->WaitForResult(1), (std::vector<float>{1.0f, 2.0f}));
+}
+
 TEST_F(EngineTest, UnusedPartitionIsHandedOverAtOnce) {
   Start(1);
   ASSERT_TRUE(Reserve(1, 64).ok());
