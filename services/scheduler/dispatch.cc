@@ -28,11 +28,17 @@ Decision Dispatch::Make() {
 }
 
 // A server without a watch gets the updates that it missed in the full update of its next watch.
+// Until then it owes an answer to them, so that its answer to an earlier update is not taken for
+// it.
 void Dispatch::SendToServers() {
   for (auto& [id, update] : changes_.updates().servers) {
     Server* const server = fleet_.Find(id);
-    if (server == nullptr || server->lease.watch == 0) continue;
+    if (server == nullptr) continue;
     std::vector<std::pair<JobId, TensorId>> reserved = std::move(changes_.updates().reserved[id]);
+    if (server->lease.watch == 0) {
+      if (!reserved.empty()) server->unanswered[changes_.NextNumber()] = std::move(reserved);
+      continue;
+    }
     if (update.full()) {
       reserved.clear();
       update = FullServerUpdate(*server, jobs_, &reserved);

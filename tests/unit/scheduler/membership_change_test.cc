@@ -96,6 +96,25 @@ TEST_F(ChangeTest, NodesAreToldWhenTheNewOwnerHasAnswered) {
   EXPECT_TRUE(joined.drained);
 }
 
+TEST_F(ChangeTest, LateAnswerOfAnOwnerToBeWithoutAWatchIsNotTakenForTheAnswerToTheMoves) {
+  FakeServer& first = AddCpuServer();
+  FakeServer& second = AddCpuServer();
+  AddCpuServer();  // of three, the others get more when a server is drained
+  Begin();
+  second.answers = false;
+  DeclareAll(nodes_of_, {Tensor("later", {100000})});
+  membership_->WatchBroke(now_, second.watch);
+  ASSERT_TRUE(Drain(first).ok());
+  Answer(&second);
+  EXPECT_TRUE(nodes_of_[0]->plans.contains("later"));
+  EXPECT_EQ(nodes_of_[0]->change, 0u) << "it has not been told of the moves to it";
+  EXPECT_FALSE(WasHandedOver(first));
+  second.answers = true;
+  Watch(&second);
+  ExpectInForce();
+  EXPECT_TRUE(first.drained);
+}
+
 TEST_F(ChangeTest, DrainedServerGivesUpItsPartitionsAndIsTold) {
   FakeServer& first = AddCpuServer();
   AddCpuServer();
