@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -156,9 +157,35 @@ class Story final {
     world_.After(fault.lasts, [process] { process->Continue(); });
   }
   void CutPath(const Fault& fault, const std::string& a, const std::string& b) {
+    if (WasResetOfLate(a, b) && !MayAccuse(a, b)) return;
     Note(fault, a + " and " + b);
+    CutFor(fault.lasts, a, b);
+  }
+  void CutFor(absl::Duration lasts, const std::string& a, const std::string& b) {
     cluster_.network()->Cut(a, b);
-    world_.After(fault.lasts, [this, a, b] { cluster_.network()->Heal(a, b); });
+    world_.After(lasts, [this, a, b] { cluster_.network()->Heal(a, b); });
+  }
+  // On a path that is cut, a connection that was reset comes back a second after it heals at the
+  // latest (a lost SYN). If that is longer than a lease, a node may accuse the other all the time.
+  bool MayReset(const std::string& a, const std::string& b) {
+    return !cluster_.network()->IsCut(a, b) || MayAccuse(a, b);
+  }
+  void ResetPath(const std::string& a, const std::string& b) {
+    resets_[std::minmax(a, b)] = world_.Now();
+    cluster_.network()->Reset(a, b);
+  }
+  bool WasResetOfLate(const std::string& a, const std::string& b) const {
+    const auto reset = resets_.find(std::minmax(a, b));
+    return reset != resets_.end() && world_.Now() - reset->second < lease();
+  }
+  // False: too many nodes may be lost already.
+  bool MayAccuse(const std::string& a, const std::string& b) {
+    std::vector<DataHost> nodes;
+    for (const DataHost& host : DataHosts()) {
+      if (host.job != nullptr && (host.name == a || host.name == b)) nodes.push_back(host);
+    }
+    if (nodes.size() < 2 || nodes[0].job != nodes[1].job) return true;
+    return MayLose(nodes[0].job, nodes[0].node) && MayLose(nodes[1].job, nodes[1].node);
   }
   // In turns of 10 ms or so, as a machine that many others share.
   void SlowDown(const std::shared_ptr<Process>& process, absl::Time until) {
@@ -281,8 +308,9 @@ class Story final {
         const std::string b = hosts[fault.b % hosts.size()].name;
         if (a == b) return;
         if (fault.kind == Fault::Kind::kCutPath) return CutPath(fault, a, b);
+        if (!MayReset(a, b)) return;
         Note(fault, a + " and " + b);
-        return cluster_.network()->Reset(a, b);
+        return ResetPath(a, b);
       }
       case Fault::Kind::kSlowDown: {
         std::shared_ptr<Process> process;
@@ -499,13 +527,14 @@ class Story final {
     return true;
   }
   void ResetInChange(const std::string& a, const std::string& b) {
+    if (!MayReset(a, b)) return;
     NoteInChange(absl::StrFormat("reset: %s and %s", a, b));
-    cluster_.network()->Reset(a, b);
+    ResetPath(a, b);
   }
   void CutInChange(const std::string& a, const std::string& b, absl::Duration lasts) {
+    if (WasResetOfLate(a, b) && !MayAccuse(a, b)) return;
     NoteInChange(absl::StrFormat("cut: %s and %s for %s", a, b, absl::FormatDuration(lasts)));
-    cluster_.network()->Cut(a, b);
-    world_.After(lasts, [this, a, b] { cluster_.network()->Heal(a, b); });
+    CutFor(lasts, a, b);
   }
   std::optional<size_t> IndexOf(const Process& server) {
     for (size_t i = 0; i < cluster_.servers().size(); ++i) {
@@ -584,7 +613,8 @@ class Story final {
   absl::Time last_;  // the end of the last fault
   uint64_t happened_ = 0;
   bool calm_ = false;
-  std::set<Wait> nameless_;  // at the last check
+  std::map<std::pair<std::string, std::string>, absl::Time> resets_;  // of paths; the last
+  std::set<Wait> nameless_;                                           // at the last check
 };
 
 }  // namespace
