@@ -42,6 +42,13 @@ bool IsSameTensor(const TensorSpec& a, const TensorSpec& b) {
   return rest(a) == rest(b) && ranks(a) == ranks(b);
 }
 
+template <typename Map>
+std::set<uint32_t> KeysOf(const Map& map) {
+  std::set<uint32_t> keys;
+  for (const auto& [key, value] : map) keys.insert(keys.end(), key);
+  return keys;
+}
+
 // Calls `order` with a few of the partitions at a time.
 template <typename Order>
 void InPieces(const std::set<uint32_t>& partitions, Order order) {
@@ -284,7 +291,8 @@ void Engine::HandOver(JobId job, TensorId tensor, const std::set<uint32_t>& part
 void Engine::Release(JobId job, TensorId tensor) {
   MutexLock lock(&mu_);
   const auto it = jobs_.find(job);
-  if (it != jobs_.end()) DropAll(job, tensor, &it->second);
+  if (it == jobs_.end() || !it->second.tensors.contains(tensor)) return;
+  Drop(job, tensor, KeysOf(it->second.tensors.at(tensor).partitions), &it->second);
 }
 
 void Engine::Release(JobId job, TensorId tensor, const std::set<uint32_t>& partitions) {
@@ -298,8 +306,10 @@ void Engine::Release(JobId job, TensorId tensor, const std::set<uint32_t>& parti
 void Engine::DropOutdated(JobId job, const TensorSpec& wanted, HeldJob* held) {
   const auto found = held->tensors.find(wanted.id);
   if (found == held->tensors.end()) return;
-  if (!IsSameTensor(found->second.spec, wanted)) return DropAll(job, wanted.id, held);
   const HeldPartitions& partitions = found->second.partitions;
+  if (!IsSameTensor(found->second.spec, wanted)) {
+    return Drop(job, wanted.id, KeysOf(partitions), held);
+  }
   std::set<uint32_t> elsewhere;
   for (size_t i = 0; i < wanted.partitions.size(); ++i) {
     const auto partition = partitions.find(wanted.partitions[i]);
@@ -308,14 +318,6 @@ void Engine::DropOutdated(JobId job, const TensorSpec& wanted, HeldJob* held) {
     }
   }
   if (!elsewhere.empty()) Drop(job, wanted.id, elsewhere, held);
-}
-
-void Engine::DropAll(JobId job, TensorId tensor, HeldJob* held) {
-  const auto found = held->tensors.find(tensor);
-  if (found == held->tensors.end()) return;
-  std::set<uint32_t> all;
-  for (const auto& [index, partition] : found->second.partitions) all.insert(index);
-  Drop(job, tensor, all, held);
 }
 
 void Engine::Drop(JobId job, TensorId tensor, const std::set<uint32_t>& partitions, HeldJob* held) {

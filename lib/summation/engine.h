@@ -150,7 +150,6 @@ class Engine {
                     const std::vector<std::shared_ptr<P>>& partitions);
   void DropOutdated(JobId job, const TensorSpec& wanted, HeldJob* held)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void DropAll(JobId job, TensorId tensor, HeldJob* held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Drop(JobId job, TensorId tensor, const std::set<uint32_t>& partitions, HeldJob* held)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LimitInFlight(JobId id, const HeldJob& job) const;
