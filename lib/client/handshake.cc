@@ -114,6 +114,7 @@ Error JoinJob(const Settings& settings, std::unique_ptr<AgentSocket>* socket, Pl
     } else {
       error = OnPacket(packet, path, &progress, place, &finished);
       if (!error.ok()) return error;
+      if (finished && !packet.fds.empty()) return (*socket)->UseRings(packet.fds[0].get());
     }
   }
   return {};

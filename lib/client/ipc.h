@@ -44,6 +44,11 @@
 //         <----------------------- kFetch       copy `bytes` of it from `offset` on to the segment
 //   kFetched --------------------->             they are there
 //
+// A trainer that says so in kInit (kFlagRing) may get a descriptor with kInitReply: memory with a
+// queue for each direction (ring.h). Messages without dimensions, text and descriptors then may
+// pass through these, in the same order:
+//   kBell <----------------------> kBell        the receiver sleeps: look into the queue
+//
 // Both ends are on one machine, so integers are in its byte order. The agent assigns tensor
 // numbers, which belong to this connection's generation; they are not the scheduler's TensorIds.
 // Segments start with the first element; a result slot starts at a multiple of 4096. The offsets of
@@ -91,6 +96,7 @@ enum class Type : uint16_t {
   kFetch = 22,
   kFetched = 23,
   kDeclareAmong = 24,
+  kBell = 25,
 };
 
 inline constexpr uint16_t kFlagEmpty = 1;    // kPush: this rank contributes nothing
@@ -99,6 +105,7 @@ inline constexpr uint16_t kFlagScatter = 4;  // kGroup: as Group::scatter (piece
 inline constexpr uint16_t kFlagOrdered = 8;  // kGroup: sums are in the order of the members
 // kGroup: a NIC reads this rank's GPU's contributions. kContribute: a NIC reads it in this round.
 inline constexpr uint16_t kFlagDirect = 16;
+inline constexpr uint16_t kFlagRing = 32;  // kInit: the trainer takes part in ring.h
 // Smaller tensors always go through host memory: their copies cost less than the bookkeeping.
 inline constexpr size_t kDirectBytesMin = 1 << 20;
 

@@ -46,9 +46,11 @@ struct InitMessage {
   int32_t local_size = 0;
   std::string job = {};         // empty: the agent's job
   uint16_t version = kVersion;  // of the protocol
+  bool ring = true;             // takes part in ring.h
 
   Encoded Encode() const {
     Encoded encoded = EncodedAs(Type::kInit, job);
+    encoded.fixed.flags = ring ? kFlagRing : 0;
     encoded.fixed.rank = rank;
     encoded.fixed.size = size;
     encoded.fixed.local_rank = local_rank;
@@ -58,7 +60,13 @@ struct InitMessage {
   }
   static InitMessage Decode(const Encoded& encoded) {
     const Message& m = encoded.fixed;
-    return {m.rank, m.size, m.local_rank, m.local_size, std::string(encoded.text), m.version};
+    return {m.rank,
+            m.size,
+            m.local_rank,
+            m.local_size,
+            std::string(encoded.text),
+            m.version,
+            (m.flags & kFlagRing) != 0};
   }
 };
 
@@ -130,6 +138,12 @@ struct FailureMessage {
   static FailureMessage Decode(const Encoded& encoded) {
     return {encoded.fixed.code, std::string(encoded.text)};
   }
+};
+
+// Both ways: the receiver is to look into its queue (ring.h).
+struct BellMessage {
+  Encoded Encode() const { return EncodedAs(Type::kBell); }
+  static BellMessage Decode(const Encoded&) { return {}; }
 };
 
 // Trainer: a clean end.

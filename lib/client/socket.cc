@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 namespace addend::client {
 namespace {
@@ -122,20 +123,47 @@ bool AgentSocket::TrySend(const Outgoing& message) {
   }
 }
 
+Error AgentSocket::UseRings(int fd) {
+  Error error = Segment::Map(fd, sizeof(ipc::RingsMemory), Segment::Access::kReadWrite,
+                             "the queues of messages", &rings_);
+  if (!error.ok()) return error;
+  auto* const memory = reinterpret_cast<ipc::RingsMemory*>(rings_->data());
+  const std::lock_guard<std::mutex> lock(send_mu_);
+  in_.emplace(&memory->to_trainer);
+  out_.emplace(&memory->to_agent);
+  sent_ = received_ = 0;
+  return {};
+}
+
+std::string AgentSocket::BytesOf(const ipc::Message& fixed, const ipc::Encoded& message) {
+  std::string bytes(reinterpret_cast<const char*>(&fixed), sizeof(fixed));
+  bytes.append(reinterpret_cast<const char*>(message.dims.data()),
+               message.dims.size() * sizeof(int64_t));
+  bytes.append(message.text);
+  return bytes;
+}
+
 void AgentSocket::Send(const ipc::Encoded& message, GuardedFd fd) {
   ipc::Message fixed = message.fixed;
   fixed.dims = static_cast<uint32_t>(message.dims.size());
   fixed.text_bytes = static_cast<uint32_t>(message.text.size());
-  Outgoing outgoing;
-  outgoing.bytes.assign(reinterpret_cast<const char*>(&fixed), sizeof(fixed));
-  outgoing.bytes.append(reinterpret_cast<const char*>(message.dims.data()),
-                        message.dims.size() * sizeof(int64_t));
-  outgoing.bytes.append(message.text);
-  outgoing.fd = std::move(fd);
+  const bool fixed_only = fixed.dims == 0 && fixed.text_bytes == 0 && !fd.valid();
   const std::lock_guard<std::mutex> lock(send_mu_);
+  if (fixed_only && out_ && out_->Write(fixed, sent_)) {
+    if (out_->MustRing()) SendBell();
+    return;
+  }
+  ++sent_;
+  Outgoing outgoing{BytesOf(fixed, message), std::move(fd)};
   if (queued_.empty() && TrySend(outgoing)) return;
   queued_.push_back(std::move(outgoing));
   Poke();  // from now on the receiver also waits for room in the socket
+}
+
+// With send_mu_ held.
+void AgentSocket::SendBell() {
+  const ipc::Encoded bell = ipc::BellMessage().Encode();
+  if (!TrySend({BytesOf(bell.fixed, bell), {}})) out_->BellWasNotSent();
 }
 
 void AgentSocket::SendQueued() {
@@ -187,8 +215,55 @@ Error AgentSocket::Parse(const char* data, size_t bytes, Packet* packet) const {
   return {};
 }
 
-// kTimeout: no packet is there.
+// The socket comes first where it has something: a bell that stays there would wake other threads.
+// What it brings is kept until the entries before it are delivered. kTimeout: no packet is there.
 Error AgentSocket::ReceiveNow(Packet* packet, Event* event) {
+  bool empty = false;
+  while (!empty && !closed_ && !held_ && MayRead()) {
+    Error error = Read(packet, event);
+    if (!error.ok()) return error;
+    empty = *event == Event::kTimeout;
+    closed_ = *event == Event::kClosed;
+    if (*event == Event::kPacket && !IsBell(*packet)) held_ = std::move(*packet);
+  }
+  *event = Event::kPacket;
+  if (in_ && in_->Look(received_) != ipc::RingReader::State::kEmpty) return TakeFromRing(packet);
+  if (held_) {
+    *packet = *std::exchange(held_, std::nullopt);
+    ++received_;
+    return {};
+  }
+  *event = closed_ ? Event::kClosed : Event::kTimeout;
+  return {};
+}
+
+// Another message may lie behind a bell, and the next poll will say so; mostly there is nothing.
+bool AgentSocket::IsBell(const Packet& packet) {
+  if (!in_ || packet.message.type != ipc::Type::kBell) return false;
+  in_->OnBell();
+  readable_.store(false, std::memory_order_relaxed);
+  return true;
+}
+
+Error AgentSocket::TakeFromRing(Packet* packet) {
+  if (in_->Look(received_) == ipc::RingReader::State::kBroken) {
+    return MakeError(ADDEND_ERROR_INTERNAL, "the agent at %s has broken the queue of its messages",
+                     path_.c_str());
+  }
+  const ipc::Message message = in_->Take();
+  packet->fds.clear();
+  return Parse(reinterpret_cast<const char*>(&message), sizeof(message), packet);
+}
+
+// A caller that looks again and again without waiting has to find the messages of the socket too.
+bool AgentSocket::MayRead() {
+  constexpr uint32_t kLooks = 16;
+  return !in_ || readable_.load(std::memory_order_relaxed) || in_->AwaitsSocket(received_) ||
+         ++looks_ % kLooks == 0;
+}
+
+// kTimeout: the socket is empty.
+Error AgentSocket::Read(Packet* packet, Event* event) {
   iovec part = {buffer_.data(), buffer_.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
   msghdr header = {};
@@ -214,9 +289,10 @@ Error AgentSocket::ReceiveNow(Packet* packet, Event* event) {
   }
   // ECONNRESET comes once, before the messages that the agent sent before closing.
   if (received < 0 && (errno == EINTR || errno == ECONNRESET)) {
-    return ReceiveNow(packet, event);
+    return Read(packet, event);
   }
   if (received < 0 && errno == EAGAIN) {
+    readable_.store(false, std::memory_order_relaxed);
     *event = Event::kTimeout;
     return {};
   }
@@ -235,9 +311,18 @@ void AgentSocket::Await(int timeout_ms) { WaitForSocket(timeout_ms); }
 
 // False after timeout_ms without a reason to look.
 bool AgentSocket::WaitForSocket(int timeout_ms) {
+  if (!in_) return Poll(timeout_ms);
+  in_->Sleep();
+  const bool looks = !in_->IsEmpty() || Poll(timeout_ms);
+  in_->Woke();
+  return looks;
+}
+
+bool AgentSocket::Poll(int timeout_ms) {
   pollfd polled[2] = {{fd_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
   if (HasQueued()) polled[0].events |= POLLOUT;
   const int ready = ::poll(polled, 2, timeout_ms);
+  if (ready > 0 && polled[0].revents != 0) readable_.store(true, std::memory_order_relaxed);
   // The end stays visible to all who wait.
   if (ready > 0 && (polled[1].revents & POLLIN) != 0 && !woken_.load()) {
     uint64_t count;

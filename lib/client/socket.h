@@ -1,5 +1,6 @@
-// The trainer's end of the Unix socket: whole messages of ipc.h, with the descriptors that belong
-// to them. Never blocks longer than its time limits; not open in a child of fork().
+// The trainer's end of the Unix socket, and of the queues in shared memory beside it (ring.h):
+// whole messages of ipc.h, with the descriptors that belong to them. Never blocks longer than its
+// time limits; not open in a child of fork().
 #pragma once
 
 #include <atomic>
@@ -7,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,8 @@
 #include "lib/client/fork_guard.h"
 #include "lib/client/ipc.h"
 #include "lib/client/messages.h"
+#include "lib/client/ring.h"
+#include "lib/client/segment.h"
 
 namespace addend::client {
 
@@ -38,6 +42,10 @@ class AgentSocket {
   static Error Connect(const std::string& path, double timeout_s,
                        std::unique_ptr<AgentSocket>* socket);
   ~AgentSocket();
+
+  // From now on messages may pass through queues in this memory, which came with kInitReply. Before
+  // another thread uses the socket.
+  Error UseRings(int fd);
 
   // Sends in the order of the calls, and queues messages that the socket does not take at once. Any
   // thread. Send does not report that the agent is gone; the receiver finds out. `fd`: passed on,
@@ -64,7 +72,12 @@ class AgentSocket {
  private:
   explicit AgentSocket(std::string path) : path_(std::move(path)) {}
   Error ReceiveNow(Packet* packet, Event* event);
+  Error TakeFromRing(Packet* packet);
+  bool IsBell(const Packet& packet);
+  bool MayRead();
+  Error Read(Packet* packet, Event* event);
   bool WaitForSocket(int timeout_ms);
+  bool Poll(int timeout_ms);
   Error Parse(const char* data, size_t bytes, Packet* packet) const;
   void SendQueued();
   bool HasQueued();
@@ -72,17 +85,33 @@ class AgentSocket {
     std::string bytes;
     GuardedFd fd;
   };
+  static std::string BytesOf(const ipc::Message& fixed, const ipc::Encoded& message);
   // Returns false if the socket is full.
   bool TrySend(const Outgoing& message);
+  void SendBell();
   void Poke();
 
   const std::string path_;
   GuardedFd fd_;
   GuardedFd wake_;  // an eventfd: written by Wake and by a Send that had to queue
   std::atomic<bool> woken_{false};
-  std::vector<char> buffer_;  // used by the receiving thread
+
+  std::unique_ptr<Segment> rings_;  // null: there are none
+  std::optional<ipc::RingReader> in_;
+  // A poll has found something in the socket. Without that, TryReceive() does not ask the kernel
+  // each time.
+  std::atomic<bool> readable_{true};
+
+  // Used by the receiving thread.
+  std::vector<char> buffer_;
+  uint64_t received_ = 0;       // by the socket, since there are queues
+  uint32_t looks_ = 0;          // at the queue alone
+  std::optional<Packet> held_;  // received, but entries of the queue come before it
+  bool closed_ = false;         // as `held_`: the end of the connection
 
   std::mutex send_mu_;
+  std::optional<ipc::RingWriter> out_;  // guarded by send_mu_
+  uint64_t sent_ = 0;                   // as `received_`; guarded by send_mu_
   std::deque<Outgoing> queued_;  // guarded by send_mu_; at most a push per tensor and declarer
 };
 

@@ -56,6 +56,13 @@ UniqueFd TakeDescriptor(msghdr* header) {
   return first;
 }
 
+bool IsBell(std::span<const std::byte> packet) {
+  ipc::Message message;
+  if (packet.size() != sizeof(message)) return false;
+  std::memcpy(&message, packet.data(), sizeof(message));
+  return message.magic == ipc::kMagic && message.type == ipc::Type::kBell;
+}
+
 }  // namespace
 
 TrainerLink::TrainerLink(EventLoop* loop, UniqueFd fd, TrainerEvents* events,
@@ -78,6 +85,11 @@ void TrainerLink::Write(const ipc::Encoded& message,
   if (version_ != 0) fixed.version = version_;
   const std::string_view text = message.text.substr(0, ipc::kMaxTextBytes);
   fixed.text_bytes = static_cast<uint32_t>(text.size());
+  if (text.empty() && segments.empty() && WriteToRing(fixed)) return;
+  ++sent_;
+  if (fixed.type == ipc::Type::kInitReply && fixed.code == 0 && wants_rings_) {
+    if (auto rings = MakeRings(); rings != nullptr) segments.push_back(std::move(rings));
+  }
   Outgoing outgoing;
   outgoing.bytes.resize(sizeof(fixed) + text.size());
   std::memcpy(outgoing.bytes.data(), &fixed, sizeof(fixed));
@@ -92,6 +104,32 @@ void TrainerLink::Write(const ipc::Encoded& message,
     Close(absl::ResourceExhaustedError(absl::StrFormat(
         "the trainer does not read its socket: %d messages wait for it", outgoing_.size())));
   }
+}
+
+// Null: there is no memory for them, and all messages go by the socket.
+std::shared_ptr<Segment> TrainerLink::MakeRings() {
+  auto made =
+      Segment::Create("queues of a trainer", sizeof(ipc::RingsMemory), Segment::Peer::kMayWrite);
+  if (!made.ok()) {
+    spdlog::warn("pid {} gets no queues: {}", pid_, Message(made.status()));
+    return nullptr;
+  }
+  rings_ = *std::move(made);
+  auto* const memory = reinterpret_cast<ipc::RingsMemory*>(rings_->memory().data());
+  in_.emplace(&memory->to_agent);
+  out_.emplace(&memory->to_trainer);
+  sent_ = received_ = 0;
+  StayAwake();
+  return rings_;
+}
+
+bool TrainerLink::WriteToRing(const ipc::Message& message) {
+  if (!out_ || !out_->Write(message, sent_)) return false;
+  if (!out_->MustRing()) return true;
+  const ipc::Message bell{.version = version_, .type = ipc::Type::kBell};
+  const auto* const bytes = reinterpret_cast<const std::byte*>(&bell);
+  if (!SendOne({{bytes, bytes + sizeof(bell)}, {}})) out_->BellWasNotSent();
+  return true;
 }
 
 bool TrainerLink::SendOne(const Outgoing& message) {
@@ -145,33 +183,104 @@ void TrainerLink::Close(absl::Status why) {
 
 void TrainerLink::OnReady(uint32_t events) {
   if (events & EPOLLOUT) Flush();
+  if (!closing_) Serve();
+}
+
+void TrainerLink::Serve() {
+  if (absl::Status status = ReadSome(); !status.ok()) return Close(std::move(status));
+  StayAwake();
+}
+
+// While messages come, the link looks into its queue in each turn of the loop, and the trainer
+// sends no bells.
+void TrainerLink::StayAwake() {
+  if (!in_ || awake_ || closing_) return;
+  awake_ = true;
+  loop_->Defer([this, alive = std::weak_ptr<bool>(alive_)] {
+    if (!alive.expired()) SleepOrServe();
+  });
+}
+
+void TrainerLink::SleepOrServe() {
+  awake_ = false;
   if (closing_) return;
-  if (absl::Status status = ReadSome(); !status.ok()) Close(std::move(status));
+  if (!IsDue()) {
+    in_->Sleep();
+    asleep_ = true;
+    if (!IsDue()) return;
+  }
+  Serve();
+}
+
+bool TrainerLink::IsDue() const {
+  return held_.has_value() || in_->Look(received_) != ipc::RingReader::State::kEmpty;
 }
 
 absl::Status TrainerLink::ReadSome() {
-  std::byte packet[ipc::kMaxMessageBytes];
-  for (int i = 0; i < kMessagesPerTurn && !closing_; ++i) {
-    iovec part{packet, sizeof(packet)};
-    alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
-    msghdr header{};
-    header.msg_iov = &part;
-    header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof(control);
-    const ssize_t got = ::recvmsg(fd_.get(), &header, MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC);
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
-      return absl::OkStatus();
-    // An empty message may bring descriptors too.
-    UniqueFd fd = got >= 0 ? TakeDescriptor(&header) : UniqueFd();
-    if (got <= 0) return absl::UnavailableError("the trainer's end of the socket closed");
-    if (got > static_cast<ssize_t>(sizeof(packet))) {
-      return absl::InvalidArgumentError(absl::StrFormat("a message of %d bytes is too long", got));
-    }
-    ADDEND_RETURN_IF_ERROR(
-        Parse(std::span<const std::byte>(packet, static_cast<size_t>(got)), std::move(fd)));
+  if (std::exchange(asleep_, false)) in_->Woke();
+  bool found = true;
+  for (int i = 0; found && i < kMessagesPerTurn && !closing_; ++i) {
+    ADDEND_RETURN_IF_ERROR(ReadOne(&found));
   }
   return absl::OkStatus();
+}
+
+// Entries of the queue come before what the socket has brought, unless they say otherwise.
+absl::Status TrainerLink::ReadOne(bool* found) {
+  if (in_ && in_->Look(received_) != ipc::RingReader::State::kEmpty) return TakeFromRing();
+  if (!held_) return ReadSocket(found);
+  Packet packet = std::move(*held_);
+  held_.reset();
+  ++received_;
+  return Parse(packet.bytes, std::move(packet.fd));
+}
+
+absl::Status TrainerLink::TakeFromRing() {
+  if (in_->Look(received_) == ipc::RingReader::State::kBroken) {
+    return absl::InvalidArgumentError("the trainer has broken the queue of its messages");
+  }
+  const ipc::Message message = in_->Take();
+  return Parse(std::as_bytes(std::span(&message, 1)), UniqueFd());
+}
+
+absl::Status TrainerLink::ReadSocket(bool* found) {
+  std::byte packet[ipc::kMaxMessageBytes];
+  iovec part{packet, sizeof(packet)};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof(control);
+  const ssize_t got = ::recvmsg(fd_.get(), &header, MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC);
+  *found = got >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+  if (!*found) return absl::OkStatus();
+  // An empty message may bring descriptors too.
+  UniqueFd fd = got >= 0 ? TakeDescriptor(&header) : UniqueFd();
+  if (got <= 0) return OnEnd();
+  if (got > static_cast<ssize_t>(sizeof(packet))) {
+    return absl::InvalidArgumentError(absl::StrFormat("a message of %d bytes is too long", got));
+  }
+  return OnPacket(std::span<const std::byte>(packet, static_cast<size_t>(got)), std::move(fd));
+}
+
+absl::Status TrainerLink::OnPacket(std::span<const std::byte> packet, UniqueFd fd) {
+  if (in_ && IsBell(packet)) {
+    in_->OnBell();
+    return absl::OkStatus();
+  }
+  if (in_ && IsDue()) {  // entries that came before it
+    held_ = Packet{{packet.begin(), packet.end()}, std::move(fd)};
+    return absl::OkStatus();
+  }
+  ++received_;
+  return Parse(packet, std::move(fd));
+}
+
+// The trainer's last words may be in the queue.
+absl::Status TrainerLink::OnEnd() {
+  while (in_ && !closing_ && IsDue()) ADDEND_RETURN_IF_ERROR(TakeFromRing());
+  return absl::UnavailableError("the trainer's end of the socket closed");
 }
 
 absl::Status TrainerLink::Parse(std::span<const std::byte> packet, UniqueFd fd) {
@@ -183,6 +292,7 @@ absl::Status TrainerLink::Parse(std::span<const std::byte> packet, UniqueFd fd) 
   std::memcpy(&fixed, packet.data(), sizeof(fixed));
   if (fixed.magic != ipc::kMagic)
     return absl::InvalidArgumentError("a message has a bad magic number");
+  if (fixed.type == ipc::Type::kInit) wants_rings_ = (fixed.flags & ipc::kFlagRing) != 0;
   if (version_ == 0 && protocol::kTrainers.Contains(fixed.version)) version_ = fixed.version;
   if (version_ != 0 && fixed.version != version_) {
     return absl::InvalidArgumentError(absl::StrFormat(

@@ -1,11 +1,13 @@
-// The Unix socket of the agent and the trainers connected to it (lib/client/ipc.h): frames
-// messages, and leaves their meaning to TrainerEvents. Belongs to the agent's core thread.
+// The Unix socket of the agent and the trainers connected to it (lib/client/ipc.h), with the queues
+// in shared memory beside each connection (lib/client/ring.h): frames messages, and leaves their
+// meaning to TrainerEvents. Belongs to the agent's core thread.
 #pragma once
 
 #include <deque>
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "lib/base/fd.h"
 #include "lib/client/messages.h"
+#include "lib/client/ring.h"
 #include "lib/memory/segment.h"
 #include "lib/shard/event_loop.h"
 #include "services/worker_agent/trainer.h"
@@ -41,11 +44,26 @@ class TrainerLink final : public Trainer, private FdHandler {
   // Queues the bytes that the socket does not take now, up to kMaxUnreadTrainerBytes; above that
   // the connection is closed.
   void Write(const ipc::Encoded& message, std::vector<std::shared_ptr<Segment>> segments) override;
+  struct Packet {
+    std::vector<std::byte> bytes;
+    UniqueFd fd;
+  };
+  std::shared_ptr<Segment> MakeRings();
+  bool WriteToRing(const ipc::Message& message);
   void OnReady(uint32_t events) override;
   void Flush();
   bool SendOne(const Outgoing& message);
+  void Serve();
   absl::Status ReadSome();
+  absl::Status ReadOne(bool* found);
+  absl::Status TakeFromRing();
+  absl::Status ReadSocket(bool* found);
+  absl::Status OnPacket(std::span<const std::byte> packet, UniqueFd fd);
+  absl::Status OnEnd();
   absl::Status Parse(std::span<const std::byte> packet, UniqueFd fd);
+  void StayAwake();
+  void SleepOrServe();
+  bool IsDue() const;
 
   EventLoop* const loop_;
   const UniqueFd fd_;
@@ -57,6 +75,16 @@ class TrainerLink final : public Trainer, private FdHandler {
   size_t outgoing_bytes_ = 0;
   bool want_write_ = false;
   bool closing_ = false;
+
+  bool wants_rings_ = false;        // the trainer has said so
+  std::shared_ptr<Segment> rings_;  // null: there are none
+  std::optional<ipc::RingReader> in_;
+  std::optional<ipc::RingWriter> out_;
+  uint64_t received_ = 0;       // messages by the socket, since there are queues
+  uint64_t sent_ = 0;           // the same
+  std::optional<Packet> held_;  // received, but entries of the queue come before it
+  bool awake_ = false;          // looks into the queue at the end of this turn
+  bool asleep_ = false;         // waits for a bell
   // Expires with the link: the end of a closing must not outlive it.
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -1,6 +1,7 @@
 // Everything that a node's trainers can do on the agent's socket: send any messages in any order,
-// pass descriptors, write to shared memory, and leave. The agent survives, trainers can neither
-// resize its shared memory nor write results, and sums of the trainers' contributions are right.
+// pass descriptors, write to shared memory and to the queues there, and leave. The agent survives,
+// trainers can neither resize its shared memory nor write results, and sums of the trainers'
+// contributions are right.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -18,6 +19,7 @@
 
 #include "absl/strings/str_format.h"
 #include "lib/client/ipc.h"
+#include "lib/client/ring.h"
 #include "tests/fuzz/check.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/one_node.h"
@@ -42,6 +44,30 @@ struct Declared {
   uint64_t done = 0;   // round of the last result
   UniqueFd contribution;
   UniqueFd results;
+};
+
+// The trainer's ends of its queues.
+class Rings {
+ public:
+  explicit Rings(const UniqueFd& fd)
+      : memory_(static_cast<ipc::RingsMemory*>(::mmap(
+            nullptr, sizeof(ipc::RingsMemory), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0))),
+        in(&memory_->to_trainer),
+        out(&memory_->to_agent) {
+    FUZZ_CHECK(memory_ != MAP_FAILED, "the queues are the trainer's to map");
+    FUZZ_CHECK(::ftruncate(fd.get(), 0) != 0, "nobody shrinks what is shared");
+  }
+  ~Rings() { ::munmap(memory_, sizeof(ipc::RingsMemory)); }
+  Rings(const Rings&) = delete;
+  Rings& operator=(const Rings&) = delete;
+  char* bytes() { return reinterpret_cast<char*>(memory_); }
+
+ private:
+  ipc::RingsMemory* const memory_;
+
+ public:
+  ipc::RingReader in;
+  ipc::RingWriter out;
 };
 
 class Trainer {
@@ -81,6 +107,18 @@ class Trainer {
     std::string packet(reinterpret_cast<const char*>(&message), sizeof(message));
     packet.append(reinterpret_cast<const char*>(dims.data()), dims.size() * sizeof(dims[0]));
     Send(packet.append(text), fds);
+    ++sent_;
+  }
+  // By the queue, if there is one; `after` more messages of the socket than have been sent.
+  void SendByRing(const ipc::Message& message, uint64_t after) {
+    if (!rings || !rings->out.Write(message, sent_ + after)) return Send(message);
+    ipc::Message bell;
+    bell.type = ipc::Type::kBell;
+    if (rings->out.MustRing()) Send({reinterpret_cast<const char*>(&bell), sizeof(bell)});
+  }
+  void UseRings(const UniqueFd& fd) {
+    rings = std::make_unique<Rings>(fd);
+    sent_ = 0;
   }
   // The next message, with its descriptors.
   std::optional<ipc::Message> Receive(std::array<UniqueFd, 2>* fds) {
@@ -115,9 +153,11 @@ class Trainer {
   int32_t rank = 0;
   std::map<uint32_t, Declared> tensors;  // by tensor number
   std::map<uint64_t, Declared> asked;    // by request
+  std::unique_ptr<Rings> rings;
 
  private:
   const UniqueFd fd_;
+  uint64_t sent_ = 0;
 };
 
 class Run {
@@ -153,6 +193,7 @@ void Run::Init(Trainer* trainer, bool valid) {
   init.type = ipc::Type::kInit;
   init.rank = init.local_rank = trainer->rank;
   init.size = init.local_size = OneNode::kLocalSize;
+  if (input_.Flag()) init.flags = ipc::kFlagRing;
   if (!valid) {
     init.version = input_.Number<uint16_t>(6);
     init.local_rank = static_cast<int32_t>(input_.Number<uint32_t>(4));
@@ -213,7 +254,9 @@ void Run::Push(Trainer* trainer) {
   auto& noted = pushed_[{number, push.round}];
   if (noted.contains(trainer->rank) || (push.flags & ipc::kFlagDevice)) trusted_ = false;
   noted[trainer->rank] = push.flags & ipc::kFlagEmpty ? std::nullopt : std::optional<float>(value);
-  trainer->Send(push);
+  const uint64_t after = trainer->rings ? input_.Number<uint8_t>(1) : 0;
+  if (after > 0) trusted_ = false;  // it may never be delivered
+  trainer->SendByRing(push, after);
 }
 
 // Sends any message, mostly about existing tensors.
@@ -260,6 +303,13 @@ void Run::SayBytes(Trainer* trainer) {
 
 // Writes to the shared memory.
 void Run::Meddle(Trainer* trainer) {
+  if (trainer->rings && input_.Flag()) {
+    const std::string_view bytes = input_.Bytes(input_.Take());
+    const size_t room = sizeof(ipc::RingsMemory) - bytes.size();
+    std::memcpy(trainer->rings->bytes() + input_.Below(static_cast<uint32_t>(room)), bytes.data(),
+                bytes.size());
+    trusted_ = false;
+  }
   const auto found = trainer->tensors.find(AnyTensor(*trainer));
   if (found == trainer->tensors.end()) return;
   const Declared& declared = found->second;
@@ -328,6 +378,7 @@ void Run::Listen(Trainer* trainer) {
   std::vector<ipc::Message> results;
   while (const auto message = trainer->Receive(&fds)) {
     if (message->type == ipc::Type::kResult && message->code == 0) results.push_back(*message);
+    if (message->type == ipc::Type::kInitReply && fds[0].valid()) trainer->UseRings(fds[0]);
     if (message->type != ipc::Type::kDeclared || message->code != 0) continue;
     auto asked = trainer->asked.extract(message->request);
     if (asked.empty()) continue;
@@ -335,6 +386,12 @@ void Run::Listen(Trainer* trainer) {
     asked.mapped().contribution = std::move(fds[0]);
     asked.mapped().results = std::move(fds[1]);
     trainer->tensors[message->tensor] = std::move(asked.mapped());
+  }
+  const auto ready = ipc::RingReader::State::kReady;
+  for (size_t i = 0; i < ipc::kRingEntries && trainer->rings; ++i) {
+    if (trainer->rings->in.Look(~uint64_t{0}) != ready) break;
+    const ipc::Message message = trainer->rings->in.Take();
+    if (message.type == ipc::Type::kResult && message.code == 0) results.push_back(message);
   }
   for (const ipc::Message& result : results) {
     const auto of = trainer->tensors.find(result.tensor);

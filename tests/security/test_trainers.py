@@ -1,5 +1,6 @@
 """Trainers that send wrong messages to their agent: the agent survives any message and serves the next trainers."""
 import array
+import mmap
 import os
 import pathlib
 import random
@@ -17,7 +18,8 @@ MESSAGE = struct.Struct("<IHHIHBBQQQQiIIIiiiiii")
 FIELDS = ("magic", "version", "type", "tensor", "flags", "dtype", "op", "request", "round", "offset", "bytes", "priority", "code",
           "dims", "text_bytes", "rank", "size", "local_rank", "local_size", "node_rank", "num_nodes")
 MAGIC, VERSION = 0x43444441, 4
-INIT, INIT_REPLY, DECLARE, DECLARED, PUSH, RESULT, TYPES = 1, 3, 4, 5, 6, 7, 24
+INIT, INIT_REPLY, DECLARE, DECLARED, PUSH, RESULT, BELL, TYPES = 1, 3, 4, 5, 6, 7, 25, 25
+FLAG_RING = 32
 TRIALS = 40
 
 
@@ -215,4 +217,31 @@ def test_garbage_in_the_shared_memory_is_only_garbage(tmp_path):
             for fd in fds:
                 os.close(fd)
             eventually(lambda: cluster.agents[0].returncode is None, 1)
+        works(cluster)
+
+
+def test_garbage_in_the_queues_harms_the_trainer_alone(tmp_path):
+    seed = int(os.environ.get("ADDEND_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
+    print(f"ADDEND_SEED={seed}")
+    draw = random.Random(seed)
+    with Cluster(tmp_path, nodes=1) as cluster:
+        for _ in range(TRIALS):
+            with Trainer(cluster) as trainer:
+                trainer.send(encode(type=INIT, size=1, local_size=1, flags=FLAG_RING))
+                _, fds, *_ = socket.recv_fds(trainer.socket, 1 << 14, 4)
+                while not fds:  # progress comes before the reply
+                    _, fds, *_ = socket.recv_fds(trainer.socket, 1 << 14, 4)
+                (queues,) = fds
+                with pytest.raises(OSError):
+                    os.ftruncate(queues, 0)
+                with mmap.mmap(queues, os.fstat(queues).st_size) as memory:
+                    os.close(queues)
+                    trainer.send(declare(b"t", [1000], request=1))
+                    for _ in range(20):
+                        at = draw.choice((0, 128, 256, draw.randrange(len(memory) - 64)))
+                        length = draw.choice((1, 8, 64))
+                        memory[at:at + length] = draw.choice((draw.randbytes(length), bytes(length), b"\xff" * length))
+                        if not trainer.send(encode(type=BELL)):
+                            break
+            assert cluster.agents[0].returncode is None
         works(cluster)

@@ -29,6 +29,7 @@ TEST(MessagesTest, InitHasTheTrainersPlaceAndTheJobsName) {
   fixed.size = 8;
   fixed.local_rank = 1;
   fixed.local_size = 2;
+  fixed.flags = kFlagRing;
   ExpectFixed(message.Encode(), fixed, Type::kInit);
   const InitMessage copy = Copy(message);
   EXPECT_EQ(copy.rank, 3);
@@ -37,6 +38,8 @@ TEST(MessagesTest, InitHasTheTrainersPlaceAndTheJobsName) {
   EXPECT_EQ(copy.local_size, 2);
   EXPECT_EQ(copy.job, "job");
   EXPECT_EQ(copy.version, 7u);
+  EXPECT_TRUE(copy.ring);
+  EXPECT_FALSE(Copy(InitMessage{.ring = false}).ring) << "as of older trainers";
 }
 
 TEST(MessagesTest, ProgressIsText) {

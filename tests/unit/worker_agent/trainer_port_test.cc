@@ -445,6 +445,176 @@ TEST_F(TrainerLinkTest, LinkThatIsDestroyedWhileItClosesHasNoEvent) {
   EXPECT_THAT(events_.gone, IsEmpty());
 }
 
+// A trainer that has been admitted, with its ends of the queues.
+class TrainerRingsTest : public TrainerLinkTest {
+ protected:
+  // The descriptors that came with the reply.
+  size_t Init(bool ring, uint32_t code = 0) {
+    trainer_->Send(PacketOf(ipc::InitMessage{.size = 1, .local_size = 1, .ring = ring}));
+    loop_.Turn();
+    link_->Send(ipc::InitReplyMessage{.code = code, .size = 1, .num_nodes = 1});
+    loop_.Settle();
+    auto reply = trainer_->Receive();
+    EXPECT_TRUE(reply.has_value());
+    events_.heard.clear();
+    if (!reply || reply->fds.size() != 1) return reply ? reply->fds.size() : 0;
+    void* const memory = ::mmap(nullptr, sizeof(ipc::RingsMemory), PROT_READ | PROT_WRITE,
+                                MAP_SHARED, reply->fds[0].get(), 0);
+    EXPECT_NE(memory, MAP_FAILED);
+    rings_ = static_cast<ipc::RingsMemory*>(memory);
+    in_.emplace(&rings_->to_trainer);
+    out_.emplace(&rings_->to_agent);
+    return 1;
+  }
+  void Admit() { ASSERT_EQ(Init(/*ring=*/true), 1u); }
+  void TearDown() override {
+    if (rings_ != nullptr) ::munmap(rings_, sizeof(ipc::RingsMemory));
+  }
+  static ipc::Message Push(uint64_t round) {
+    return ipc::PushMessage{.tensor = 1, .round = round}.Encode().fixed;
+  }
+  void Write(const ipc::Message& message, uint64_t after = 0) {
+    ASSERT_TRUE(out_->Write(message, after));
+    if (out_->MustRing()) trainer_->Send(PacketOf(ipc::BellMessage{}));
+  }
+  std::vector<ipc::Type> Heard() const {
+    std::vector<ipc::Type> types;
+    for (const auto& heard : events_.heard) types.push_back(heard.fixed.type);
+    return types;
+  }
+
+  ipc::RingsMemory* rings_ = nullptr;
+  std::optional<ipc::RingReader> in_;
+  std::optional<ipc::RingWriter> out_;
+};
+
+constexpr auto kReady = ipc::RingReader::State::kReady;
+constexpr auto kEmpty = ipc::RingReader::State::kEmpty;
+
+TEST_F(TrainerRingsTest, TrainerWithoutThemGetsNone) { EXPECT_EQ(Init(/*ring=*/false), 0u); }
+
+TEST_F(TrainerRingsTest, RefusedTrainerGetsNone) { EXPECT_EQ(Init(/*ring=*/true, 64), 0u); }
+
+TEST_F(TrainerRingsTest, MessageArrivesWithASingleBell) {
+  Admit();
+  ASSERT_TRUE(out_->Write(Push(1), 0));
+  EXPECT_TRUE(out_->MustRing()) << "the agent sleeps";
+  trainer_->Send(PacketOf(ipc::BellMessage{}));
+  events_.on_message = [this] {
+    if (events_.heard.size() > 1) return;
+    ASSERT_TRUE(out_->Write(Push(2), 0));
+    EXPECT_FALSE(out_->MustRing()) << "the agent looks by itself";
+  };
+  loop_.Turn();
+  ASSERT_THAT(events_.heard, SizeIs(2));
+  EXPECT_EQ(events_.heard[0].fixed.type, ipc::Type::kPush);
+  EXPECT_EQ(events_.heard[0].fixed.round, 1u);
+  EXPECT_EQ(events_.heard[1].fixed.round, 2u);
+  ASSERT_TRUE(out_->Write(Push(3), 0));
+  EXPECT_TRUE(out_->MustRing()) << "it sleeps again";
+}
+
+TEST_F(TrainerRingsTest, EntryFollowsTheMessagesThatWereSentBeforeIt) {
+  Admit();
+  Write(Push(1), /*after=*/1);
+  loop_.Turn();
+  EXPECT_THAT(events_.heard, IsEmpty());
+  trainer_->Send(PacketOf(ipc::DeclareMessage{.shape = {1}, .text = "w"}));
+  loop_.Turn();
+  EXPECT_THAT(Heard(), ElementsAre(ipc::Type::kDeclare, ipc::Type::kPush));
+}
+
+TEST_F(TrainerRingsTest, EntryPrecedesTheMessagesThatWereSentAfterIt) {
+  Admit();
+  // It comes when the agent has received the message already, and looks into the queue again.
+  trainer_->Send(PacketOf(ipc::BellMessage{}));
+  ASSERT_TRUE(out_->Write(Push(1), 0));
+  trainer_->Send(PacketOf(ipc::DeclareMessage{.shape = {1}, .text = "w"}));
+  loop_.Turn();
+  EXPECT_THAT(Heard(), ElementsAre(ipc::Type::kPush, ipc::Type::kDeclare));
+  EXPECT_EQ(events_.heard[1].text, "w");
+}
+
+TEST_F(TrainerRingsTest, LastMessageOfATrainerThatEndsIsHeard) {
+  Admit();
+  Write(ipc::ShutdownMessage{}.Encode().fixed);
+  trainer_->Close();
+  loop_.Turn();
+  EXPECT_THAT(Heard(), ElementsAre(ipc::Type::kShutdown));
+  ASSERT_THAT(events_.gone, SizeIs(1));
+  EXPECT_TRUE(absl::IsUnavailable(events_.gone[0]));
+}
+
+TEST_F(TrainerRingsTest, ResultsPassThroughTheQueueAndErrorsThroughTheSocket) {
+  Admit();
+  link_->Send(ipc::ResultMessage{.tensor = 1, .round = 1});
+  EXPECT_FALSE(trainer_->Receive().has_value()) << "the trainer is awake";
+  link_->Send(ipc::ResultMessage{.tensor = 1, .round = 2, .code = 70, .reason = "why"});
+  link_->Send(ipc::ResultMessage{.tensor = 1, .round = 3});
+  ASSERT_EQ(in_->Look(0), kReady);
+  EXPECT_EQ(in_->Take().round, 1u);
+  EXPECT_EQ(in_->Look(0), kEmpty) << "the error comes before";
+  EXPECT_EQ(trainer_->Receive()->text, "why");
+  ASSERT_EQ(in_->Look(1), kReady);
+  EXPECT_EQ(in_->Take().round, 3u);
+}
+
+TEST_F(TrainerRingsTest, SleepingTrainerGetsABell) {
+  Admit();
+  in_->Sleep();
+  for (const uint64_t round : {1, 2}) link_->Send(ipc::ResultMessage{.tensor = 1, .round = round});
+  const auto bell = trainer_->Receive();
+  ASSERT_TRUE(bell.has_value());
+  EXPECT_EQ(bell->fixed.type, ipc::Type::kBell);
+  EXPECT_FALSE(trainer_->Receive().has_value());
+}
+
+TEST_F(TrainerRingsTest, SocketTakesWhatTheQueueHasNoRoomFor) {
+  Admit();
+  for (uint64_t round = 1; round <= ipc::kRingEntries + 1; ++round) {
+    link_->Send(ipc::ResultMessage{.tensor = 1, .round = round});
+  }
+  EXPECT_EQ(in_->Take().round, 1u);
+  link_->Send(ipc::ResultMessage{.tensor = 1, .round = ipc::kRingEntries + 2});
+  for (uint64_t round = 2; round <= ipc::kRingEntries; ++round) {
+    ASSERT_EQ(in_->Look(0), kReady);
+    EXPECT_EQ(in_->Take().round, round);
+  }
+  EXPECT_EQ(in_->Look(0), kEmpty);
+  EXPECT_EQ(trainer_->Receive()->fixed.round, ipc::kRingEntries + 1);
+  ASSERT_EQ(in_->Look(1), kReady);
+  EXPECT_EQ(in_->Take().round, ipc::kRingEntries + 2);
+}
+
+TEST_F(TrainerRingsTest, TrainerThatBreaksItsQueueIsCutOff) {
+  Admit();
+  rings_->to_agent.written = ipc::kRingEntries + 1;
+  trainer_->Send(PacketOf(ipc::BellMessage{}));
+  loop_.Turn();
+  ASSERT_THAT(events_.gone, SizeIs(1));
+  EXPECT_TRUE(absl::IsInvalidArgument(events_.gone[0]));
+  EXPECT_THAT(events_.gone[0].message(), HasSubstr("has broken the queue"));
+}
+
+TEST_F(TrainerRingsTest, EntryWithLengthsIsRefused) {
+  Admit();
+  ipc::Message message = Push(1);
+  message.text_bytes = 1;
+  Write(message);
+  loop_.Turn();
+  ASSERT_THAT(events_.gone, SizeIs(1));
+  EXPECT_THAT(events_.gone[0].message(), HasSubstr("do not add up"));
+}
+
+TEST_F(TrainerRingsTest, EntryThatNeverComesKeepsNobodyBusy) {
+  Admit();
+  Write(Push(1), /*after=*/~uint64_t{0});
+  loop_.Turn();
+  EXPECT_THAT(events_.heard, IsEmpty());
+  ASSERT_TRUE(out_->Write(Push(2), 0));
+  EXPECT_TRUE(out_->MustRing()) << "the agent sleeps";
+}
+
 class TrainerPortTest : public ::testing::Test {
  protected:
   TrainerPortTest() {
