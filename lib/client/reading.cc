@@ -21,22 +21,6 @@ constexpr std::chrono::milliseconds kLongestNap{64};
 
 }  // namespace
 
-void SpinBudget::OnWait(Nanoseconds waited, Nanoseconds longest_yield) {
-  if (rest_ > 0) {
-    --rest_;
-    return;
-  }
-  if (waited <= most_ && longest_yield <= kLongYield) {
-    misses_ = 0;
-    next_ = std::min(most_, std::max(kLeast, 2 * waited));
-    return;
-  }
-  if (++misses_ < kMisses && longest_yield <= kTimeSlice) return;
-  next_ = Nanoseconds::zero();
-  misses_ = 0;
-  rest_ = kRest;
-}
-
 void Reading::Start() {
   // The caller's threads handle signals: Python's handlers and a debugger rely on it.
   sigset_t all;

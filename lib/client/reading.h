@@ -2,10 +2,8 @@
 // receives them itself: its result then wakes the caller's thread, and not first a reader that
 // wakes the caller. While no caller waits the reader's thread receives.
 //
-// A caller looks for messages for a while before it sleeps, since waking a thread on another
-// processor takes longer than a small tensor's way through the agents. Between two looks it yields
-// its processor, so other threads with work there go first. How long it looks follows from how long
-// the last waits took (SpinBudget), and is bounded.
+// A caller looks for messages for a while before it sleeps (SpinBudget), and a yield between two
+// looks gives its processor to other threads with work there.
 #pragma once
 
 #include <atomic>
@@ -17,37 +15,12 @@
 #include <optional>
 #include <thread>
 
+#include "lib/base/spin_budget.h"
+
 namespace addend::client {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 using Nanoseconds = std::chrono::nanoseconds;
-
-// For how long a caller looks before it sleeps. For one thread at a time.
-class SpinBudget {
- public:
-  // Less is worse than nothing: the caller would have burnt it, and be woken all the same.
-  static constexpr Nanoseconds kLeast = std::chrono::microseconds(50);
-  // A yield that takes longer gave the processor to a thread with work: it is not idle.
-  static constexpr Nanoseconds kLongYield = std::chrono::microseconds(100);
-  // And this is a time slice's worth of work.
-  static constexpr Nanoseconds kTimeSlice = std::chrono::milliseconds(1);
-  static constexpr int kMisses = 3;
-  static constexpr int kRest = 64;
-
-  // Zero: never.
-  explicit SpinBudget(Nanoseconds most) : most_(most), next_(most) {}
-  Nanoseconds next() const { return next_; }
-  // A wait that took `waited`, of which the longest yield took `longest_yield`. If `most` would
-  // have covered it on an idle processor, the next budget is twice as long as the wait. After
-  // kMisses other waits, or a time slice that was given away, it is zero for kRest waits.
-  void OnWait(Nanoseconds waited, Nanoseconds longest_yield);
-
- private:
-  const Nanoseconds most_;
-  Nanoseconds next_;
-  int misses_ = 0;
-  int rest_ = 0;
-};
 
 class Reading {
  public:

@@ -164,6 +164,10 @@ void AppendTotals(const EngineStats& s, std::vector<MetricFamily>* families) {
                  MetricType::Counter,
                  {{"kept", Number(s.early_kept)}, {"dropped", Number(s.early_dropped)}}, "result"),
       RejectedLinks(s),
+      MakeFamily("addend_summation_spin_seconds_total",
+                 "Processor time that the server's shards have spent looking for work before they "
+                 "slept (--spin). They give way to any other work.",
+                 MetricType::Counter, {{"", s.spun_s}}),
       MakeFamily("addend_summation_async_updates_total",
                  "Updates in asynchronous mode, by result: applied, or lost with a server and the "
                  "nodes that had copies of them.",

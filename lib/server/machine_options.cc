@@ -5,6 +5,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 #include "lib/base/units.h"
+#include "lib/base/usable_cpus.h"
 #include "lib/rpc/local_address.h"
 #include "lib/server/link_signals.h"
 
@@ -22,6 +23,11 @@ ABSL_FLAG(addend::Bandwidth, bandwidth, {},
 ABSL_FLAG(
     absl::Duration, connect_timeout, absl::Seconds(60),
     "time to wait for the scheduler at the start, and for a connection to a summation server");
+ABSL_FLAG(
+    absl::Duration, spin, absl::ZeroDuration(),
+    "longest time that a thread looks for work before it sleeps, such as 100us where "
+    "processors are idle; it yields to all other work, and looks for less where that does not "
+    "pay. 0: never, as on a single processor");
 
 namespace addend {
 absl::StatusOr<MachineOptions> ReadMachineOptions() {
@@ -31,7 +37,12 @@ absl::StatusOr<MachineOptions> ReadMachineOptions() {
                          .advertise = absl::GetFlag(FLAGS_advertise),
                          .data_host = "",
                          .bandwidth_bps = absl::GetFlag(FLAGS_bandwidth).bits_per_second,
-                         .connect_timeout = absl::GetFlag(FLAGS_connect_timeout)};
+                         .connect_timeout = absl::GetFlag(FLAGS_connect_timeout),
+                         .most_spin = {}};
+  if (absl::GetFlag(FLAGS_spin) < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("--spin must not be negative");
+  }
+  if (UsableCpus() >= 2) options.most_spin = absl::ToChronoNanoseconds(absl::GetFlag(FLAGS_spin));
   if (options.advertise.empty()) {
     ADDEND_ASSIGN_OR_RETURN(options.advertise,
                             LocalAddressTowards(options.scheduler.addresses.front()));

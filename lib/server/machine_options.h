@@ -3,6 +3,7 @@
 // registration of its summation server.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -21,11 +22,14 @@ struct MachineOptions {
   std::string data_host;     // of links over TCP; never empty: `advertise` by default
   double bandwidth_bps = 0;  // of all NICs together, each direction; 0: unknown
   absl::Duration connect_timeout;
+  // The longest time that a thread looks for work before it sleeps. Zero: never, as on a single
+  // processor.
+  std::chrono::nanoseconds most_spin{0};
 };
 
 // Reads the parsed flags (--scheduler, --advertise, --data-interface, --bandwidth,
-// --connect-timeout, and those of transport_options.h), which are declared in machine_options.cc.
-// INVALID_ARGUMENT names the flag.
+// --connect-timeout, --spin, and those of transport_options.h), which are declared in
+// machine_options.cc. INVALID_ARGUMENT names the flag.
 absl::StatusOr<MachineOptions> ReadMachineOptions();
 
 // Registration of a summation server on this machine, as a CPU server; an agent adds its job. The

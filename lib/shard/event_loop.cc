@@ -2,6 +2,7 @@
 #include "lib/shard/event_loop.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <thread>
@@ -19,11 +21,15 @@
 #include "lib/base/clock.h"
 #include "lib/base/fd.h"
 #include "lib/base/mutex.h"
+#include "lib/base/spin_budget.h"
 #include "lib/base/status_macros.h"
 #include "lib/trace/clock.h"
 
 namespace addend {
 namespace {
+
+using Nanoseconds = std::chrono::nanoseconds;
+using SteadyTime = std::chrono::steady_clock::time_point;
 
 constexpr int kEventsPerTurn = 64;
 
@@ -58,7 +64,8 @@ uint64_t Pack(int fd, uint32_t serial) {
 class ThreadLoop final : public EventLoop {
  public:
   // `wake`: the eventfd that the mailbox writes to; the mailbox owns it.
-  ThreadLoop(std::string name, UniqueFd epoll, int wake, std::shared_ptr<Mailbox> mailbox);
+  ThreadLoop(std::string name, UniqueFd epoll, int wake, std::shared_ptr<Mailbox> mailbox,
+             Nanoseconds most_spin);
   ~ThreadLoop() override { Stop(); }
   void Begin() {
     thread_ = std::thread([this] { Main(); });
@@ -66,6 +73,9 @@ class ThreadLoop final : public EventLoop {
 
   void Stop() override;
   bool InLoop() const override { return std::this_thread::get_id() == thread_id_.load(); }
+  Nanoseconds spun() const override {
+    return Nanoseconds(spun_ns_.load(std::memory_order_relaxed));
+  }
 
   absl::Time Now() const override { return SteadyNow(); }
   int64_t TraceTime() const override { return TraceNow(); }
@@ -82,6 +92,8 @@ class ThreadLoop final : public EventLoop {
     uint32_t serial;  // distinguishes a reused descriptor from the descriptor that an event was for
   };
   void Main();
+  int Await(epoll_event* events);
+  int Look(epoll_event* events, SteadyTime began, SteadyTime sleeps, Nanoseconds* longest_yield);
   void RunMailbox();
   void RunDeferred();
   void RunTimers();
@@ -91,6 +103,7 @@ class ThreadLoop final : public EventLoop {
   const std::string name_;
   const UniqueFd epoll_;
   const int wake_;
+  const bool spins_;
   std::thread thread_;
   std::atomic<std::thread::id> thread_id_;
 
@@ -101,15 +114,20 @@ class ThreadLoop final : public EventLoop {
   absl::flat_hash_map<uint64_t, absl::Time> timer_times_;
   uint64_t next_timer_ = 1;
   std::vector<Task> deferred_;
+  SpinBudget spin_;
 
+  std::atomic<int64_t> spun_ns_{0};
   std::atomic<bool> stop_{false};
 };
 
-ThreadLoop::ThreadLoop(std::string name, UniqueFd epoll, int wake, std::shared_ptr<Mailbox> mailbox)
+ThreadLoop::ThreadLoop(std::string name, UniqueFd epoll, int wake, std::shared_ptr<Mailbox> mailbox,
+                       Nanoseconds most_spin)
     : EventLoop(std::move(mailbox)),
       name_(std::move(name)),
       epoll_(std::move(epoll)),
-      wake_(wake) {}
+      wake_(wake),
+      spins_(most_spin > Nanoseconds::zero()),
+      spin_(most_spin) {}
 
 void ThreadLoop::Stop() {
   ADDEND_CHECK(!InLoop(), "a loop cannot join itself");
@@ -199,12 +217,42 @@ void ThreadLoop::RunTimers() {
   }
 }
 
+// The number of the next events; 0 if a timer is due first.
+int ThreadLoop::Await(epoll_event* events) {
+  const int wait_ms = MillisUntilTimer();
+  if (wait_ms == 0 || !spins_) return ::epoll_wait(epoll_.get(), events, kEventsPerTurn, wait_ms);
+  const SteadyTime began = std::chrono::steady_clock::now();
+  SteadyTime sleeps = began + spin_.next();
+  if (wait_ms > 0) sleeps = std::min(sleeps, began + std::chrono::milliseconds(wait_ms));
+  Nanoseconds longest_yield{0};
+  int count = Look(events, began, sleeps, &longest_yield);
+  if (count == 0) count = ::epoll_wait(epoll_.get(), events, kEventsPerTurn, MillisUntilTimer());
+  spin_.OnWait(std::chrono::steady_clock::now() - began, longest_yield);
+  return count;
+}
+
+int ThreadLoop::Look(epoll_event* events, SteadyTime began, SteadyTime sleeps,
+                     Nanoseconds* longest_yield) {
+  int count = 0;
+  SteadyTime looked = began;
+  while (looked < sleeps && !stop_.load(std::memory_order_relaxed)) {
+    count = ::epoll_wait(epoll_.get(), events, kEventsPerTurn, 0);
+    if (count != 0) break;
+    ::sched_yield();
+    const SteadyTime now = std::chrono::steady_clock::now();
+    *longest_yield = std::max<Nanoseconds>(*longest_yield, now - looked);
+    looked = now;
+  }
+  if (looked > began) spun_ns_.fetch_add((looked - began).count(), std::memory_order_relaxed);
+  return count;
+}
+
 void ThreadLoop::Main() {
   thread_id_.store(std::this_thread::get_id());
   ::pthread_setname_np(::pthread_self(), name_.substr(0, 15).c_str());
   epoll_event events[kEventsPerTurn];
   while (!stop_.load()) {
-    const int count = ::epoll_wait(epoll_.get(), events, kEventsPerTurn, MillisUntilTimer());
+    const int count = Await(events);
     for (int i = 0; i < count && !stop_.load(std::memory_order_relaxed); ++i) {
       const int fd = static_cast<int>(events[i].data.u64 & 0xffffffff);
       const uint32_t serial = static_cast<uint32_t>(events[i].data.u64 >> 32);
@@ -240,7 +288,8 @@ void EventLoop::Run(Task task) {
 }
 
 absl::StatusOr<std::unique_ptr<EventLoop>> EventLoop::Start(const std::string& name,
-                                                            size_t mailbox_capacity) {
+                                                            size_t mailbox_capacity,
+                                                            std::chrono::nanoseconds most_spin) {
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll.valid() || !wake.valid()) {
@@ -261,7 +310,8 @@ absl::StatusOr<std::unique_ptr<EventLoop>> EventLoop::Start(const std::string& n
         [[maybe_unused]] ssize_t written = ::write(wake.get(), &one, sizeof(one));
       },
       mailbox_capacity);
-  auto loop = std::make_unique<ThreadLoop>(name, std::move(epoll), wake_fd, std::move(mailbox));
+  auto loop =
+      std::make_unique<ThreadLoop>(name, std::move(epoll), wake_fd, std::move(mailbox), most_spin);
   loop->Begin();
   return loop;
 }

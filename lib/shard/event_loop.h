@@ -7,6 +7,7 @@
 //  3. After Stop() no task runs any more; tasks that did not run are destroyed by the destructor.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -29,10 +30,13 @@ class FdHandler {
 class EventLoop : public TaskLoop {
  public:
   using TaskLoop::Task;
+  static constexpr size_t kMailboxCapacity = 1 << 20;
 
-  // Starts a thread with a loop. `name` (15 characters at most) shows in `top -H`.
-  static absl::StatusOr<std::unique_ptr<EventLoop>> Start(const std::string& name,
-                                                          size_t mailbox_capacity = 1 << 20);
+  // Starts a thread with a loop. `name` (15 characters at most) shows in `top -H`. `most_spin`: the
+  // longest time that it looks for events before it sleeps (SpinBudget).
+  static absl::StatusOr<std::unique_ptr<EventLoop>> Start(
+      const std::string& name, size_t mailbox_capacity = kMailboxCapacity,
+      std::chrono::nanoseconds most_spin = std::chrono::nanoseconds::zero());
   // Stops. Destroys the tasks left in the mailbox.
   ~EventLoop() override = default;
 
@@ -49,6 +53,8 @@ class EventLoop : public TaskLoop {
   // Ends the loop after the current task and joins the thread. Idempotent.
   virtual void Stop() = 0;
   virtual bool InLoop() const = 0;
+  // The time that the loop has spent looking for events without finding any.
+  virtual std::chrono::nanoseconds spun() const { return {}; }
 
   // ---- the loop's thread only ----
   // The caller owns the handler, and must unwatch it before it destroys it.

@@ -478,6 +478,7 @@ EngineStats Engine::stats() const {
     for (size_t i = 0; i < s.links_refused.size(); ++i) sum.links_refused[i] += s.links_refused[i];
     sum.updates_applied += s.updates_applied;
     sum.updates_lost += s.updates_lost;
+    sum.spun_s += static_cast<double>(shard->loop()->spun().count()) * 1e-9;
   }
   sum.memory_used_bytes = budget_.used();
   sum.memory_peak_bytes = budget_.peak();

@@ -35,6 +35,7 @@ struct EngineStats {
   uint64_t updates_lost = 0;
   uint64_t memory_used_bytes = 0;
   uint64_t memory_peak_bytes = 0;
+  double spun_s = 0;  // by the shards' threads: they looked for work before they slept
 };
 
 class Engine {

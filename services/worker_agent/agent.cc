@@ -2,6 +2,7 @@
 #include "services/worker_agent/agent.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "lib/base/clock.h"
@@ -257,6 +258,7 @@ v1::GetAgentResponse Agent::Snapshot() {
 AgentNumbers Agent::Numbers() {
   AgentNumbers numbers;
   loop_->Run([&] { numbers = report_.Numbers(*generation_); });
+  numbers.own_spun_s = std::chrono::duration<double>(loop_->spun()).count();
   return numbers;
 }
 

@@ -36,7 +36,8 @@ struct AgentNumbers {
   std::map<std::string, uint64_t> failures;  // by cause
   std::vector<uint64_t> nonfinite;           // by local rank
   uint64_t nonfinite_results = 0;
-  double spun_s = 0;  // by trainers
+  double spun_s = 0;      // by trainers
+  double own_spun_s = 0;  // by the agent's thread
 };
 
 class AgentReport {

@@ -96,7 +96,8 @@ absl::Status RefuseWithoutOptions(const absl::Status& why, StopSignal* stop) {
 // The process: everything after the options, in the order in which it has to end.
 class AgentProcess {
  public:
-  AgentProcess(const AgentOptions& options, StopSignal* stop) : options_(options), stop_(stop) {}
+  AgentProcess(const AgentOptions& options, StopSignal* stop)
+      : options_(options), stop_(stop), machine_(MakeMachine(options.machine.most_spin)) {}
 
   absl::Status Run() {
     // Trainers hear also why there is no RDMA, so the agent begins without it.
@@ -128,7 +129,7 @@ class AgentProcess {
                                .intranode = options_.intranode,
                                .deterministic_intranode = options_.deterministic_intranode,
                                .gpudirect = options_.gpudirect},
-                              network_));
+                              network_, {.machine = machine_.get()}));
     const absl::Status status = rdma.ok() ? Serve() : rdma.status();
     if (absl::IsCancelled(status) && stop_->Wait(absl::ZeroDuration()).has_value()) {
       agent_->RefuseTrainers(StoppedStatus(), absl::ZeroDuration());
@@ -183,9 +184,10 @@ class AgentProcess {
                            .network = network_,
                            .rdma_devices = rdma_.devices,
                            .rdma_options = options_.machine.transport.rdma,
-                           .external_slots = nullptr};
+                           .external_slots = nullptr,
+                           .machine = machine_.get()};
     if (UsableCpus() < 2) {
-      one_loop_ = std::make_unique<OneLoopMachine>(ThisMachine(), agent_->loop());
+      one_loop_ = std::make_unique<OneLoopMachine>(machine_.get(), agent_->loop());
       engine.machine = one_loop_.get();
     }
     engine.external_slots = [slots = agent_->result_slots()](JobId, Generation generation,
@@ -288,6 +290,7 @@ class AgentProcess {
   const Incarnation incarnation_ = NewIncarnation();
   uint16_t data_port_ = 0;
   RdmaHere rdma_;
+  const std::unique_ptr<Machine> machine_;
   std::shared_ptr<InprocNetwork> network_;
   // The engine goes first: it may still hold contributions in the agent's memory.
   std::unique_ptr<Agent> agent_;

@@ -203,6 +203,11 @@ std::vector<MetricFamily> AgentMetrics::FamiliesOf(const v1::GetAgentResponse& a
       "Processor time that the node's trainers have spent looking for results before they slept "
       "(ADDEND_SPIN_US). They give way to any other work.",
       MetricType::Counter, node, numbers.spun_s));
+  families.push_back(Labelled(
+      "addend_agent_spin_seconds_total",
+      "Processor time that the agent's thread has spent looking for work before it slept (--spin). "
+      "It gives way to any other work.",
+      MetricType::Counter, node, numbers.own_spun_s));
   families.push_back(Labelled("addend_agent_plan_version",
                               "Version of the plan that the agent follows.", MetricType::Gauge, job,
                               Number(agent.plan_version())));

@@ -4,6 +4,8 @@
 #include <sys/epoll.h>
 
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -133,6 +135,24 @@ TEST(EventLoopTest, UnwatchedDescriptorRunsNoHandler) {
   loop->Run([&] { EXPECT_LE(handler.count, 1); });
   ::close(ends[0]);
   ::close(ends[1]);
+}
+
+TEST(EventLoopTest, LoopMayLookForEventsBeforeItSleeps) {
+  const auto sleeps = *EventLoop::Start("test");
+  const auto looks =
+      *EventLoop::Start("test", EventLoop::kMailboxCapacity, std::chrono::seconds(10));
+  for (EventLoop* loop : {sleeps.get(), looks.get()}) {
+    for (int i = 0; i < 3; ++i) loop->Run([] {});
+  }
+  EXPECT_EQ(sleeps->spun().count(), 0);
+  EXPECT_GT(looks->spun().count(), 0);
+}
+
+TEST(EventLoopTest, TimerEndsTheLookForEvents) {
+  const auto loop = *EventLoop::Start("test", EventLoop::kMailboxCapacity, std::chrono::hours(1));
+  std::promise<void> due;
+  loop->Run([&] { loop->RunAfter(absl::Milliseconds(5), [&] { due.set_value(); }); });
+  EXPECT_EQ(due.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
 }
 
 TEST(EventLoopTest, FullMailboxRefusesPostsAndAcceptsRun) {
