@@ -1,6 +1,6 @@
 // A queue in shared memory, beside the socket of trainer and agent: messages that are a fixed part
 // alone (pushes, results) pass through it without a system call. The socket carries all others, and
-// is the proof of life. One writer and one reader, of different processes.
+// is the proof of life. A single process writes, and another reads.
 //
 // Order: each entry has the number of messages that the writer had sent by the socket before it.
 // The reader delivers an entry when it has received so many, and before a message of the socket all
@@ -8,9 +8,9 @@
 // message.
 //
 // Waking: a reader that is about to sleep says so (Sleep), and the writer then sends a bell by the
-// socket. A bell that has not been read is as good as another, so there is never more than one. The
-// order of `written` and `sleepers` is sequentially consistent, as in Dekker's algorithm: either
-// the writer sees that the reader sleeps, or the reader sees the entry.
+// socket, or queues it there. While a bell has not been read, no second is sent. The order of
+// `written` and `sleepers` is sequentially consistent, as in Dekker's algorithm: either the writer
+// sees that the reader sleeps, or the reader sees the entry.
 //
 // Nothing in the memory is believed: the other process may write anything at any time. Indexes are
 // checked and an entry is copied before it is read. A process that breaks the rules harms itself:
@@ -48,7 +48,7 @@ struct RingsMemory {
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-// For one thread at a time.
+// For a single thread at a time.
 class RingWriter {
  public:
   explicit RingWriter(RingMemory* memory) : memory_(memory) {}
@@ -67,15 +67,13 @@ class RingWriter {
     return memory_->sleepers.load() != 0 &&
            memory_->rung.exchange(1, std::memory_order_acq_rel) == 0;
   }
-  // The socket was full, so the reader will wake anyway.
-  void BellWasNotSent() { memory_->rung.store(0, std::memory_order_release); }
 
  private:
   RingMemory* const memory_;
   uint64_t written_ = 0;
 };
 
-// For one thread at a time, but for the last methods.
+// For a single thread at a time, but for the last methods.
 class RingReader {
  public:
   enum class State {

@@ -150,20 +150,19 @@ void AgentSocket::Send(const ipc::Encoded& message, GuardedFd fd) {
   const bool fixed_only = fixed.dims == 0 && fixed.text_bytes == 0 && !fd.valid();
   const std::lock_guard<std::mutex> lock(send_mu_);
   if (fixed_only && out_ && out_->Write(fixed, sent_)) {
-    if (out_->MustRing()) SendBell();
+    const ipc::Encoded bell = ipc::BellMessage().Encode();
+    if (out_->MustRing()) SendOrQueue({BytesOf(bell.fixed, bell), {}});
     return;
   }
   ++sent_;
-  Outgoing outgoing{BytesOf(fixed, message), std::move(fd)};
-  if (queued_.empty() && TrySend(outgoing)) return;
-  queued_.push_back(std::move(outgoing));
-  Poke();  // from now on the receiver also waits for room in the socket
+  SendOrQueue({BytesOf(fixed, message), std::move(fd)});
 }
 
 // With send_mu_ held.
-void AgentSocket::SendBell() {
-  const ipc::Encoded bell = ipc::BellMessage().Encode();
-  if (!TrySend({BytesOf(bell.fixed, bell), {}})) out_->BellWasNotSent();
+void AgentSocket::SendOrQueue(Outgoing outgoing) {
+  if (queued_.empty() && TrySend(outgoing)) return;
+  queued_.push_back(std::move(outgoing));
+  Poke();  // from now on the receiver also waits for room in the socket
 }
 
 void AgentSocket::SendQueued() {

@@ -88,7 +88,7 @@ class AgentSocket {
   static std::string BytesOf(const ipc::Message& fixed, const ipc::Encoded& message);
   // Returns false if the socket is full.
   bool TrySend(const Outgoing& message);
-  void SendBell();
+  void SendOrQueue(Outgoing outgoing);
   void Poke();
 
   const std::string path_;
@@ -96,7 +96,7 @@ class AgentSocket {
   GuardedFd wake_;  // an eventfd: written by Wake and by a Send that had to queue
   std::atomic<bool> woken_{false};
 
-  std::unique_ptr<Segment> rings_;  // null: there are none
+  std::unique_ptr<Segment> rings_;  // null: all messages go by the socket
   std::optional<ipc::RingReader> in_;
   // A poll has found something in the socket. Without that, TryReceive() does not ask the kernel
   // each time.

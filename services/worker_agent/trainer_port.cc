@@ -90,6 +90,11 @@ void TrainerLink::Write(const ipc::Encoded& message,
   if (fixed.type == ipc::Type::kInitReply && fixed.code == 0 && wants_rings_) {
     if (auto rings = MakeRings(); rings != nullptr) segments.push_back(std::move(rings));
   }
+  Queue(fixed, text, std::move(segments));
+}
+
+void TrainerLink::Queue(const ipc::Message& fixed, std::string_view text,
+                        std::vector<std::shared_ptr<Segment>> segments) {
   Outgoing outgoing;
   outgoing.bytes.resize(sizeof(fixed) + text.size());
   std::memcpy(outgoing.bytes.data(), &fixed, sizeof(fixed));
@@ -126,9 +131,7 @@ std::shared_ptr<Segment> TrainerLink::MakeRings() {
 bool TrainerLink::WriteToRing(const ipc::Message& message) {
   if (!out_ || !out_->Write(message, sent_)) return false;
   if (!out_->MustRing()) return true;
-  const ipc::Message bell{.version = version_, .type = ipc::Type::kBell};
-  const auto* const bytes = reinterpret_cast<const std::byte*>(&bell);
-  if (!SendOne({{bytes, bytes + sizeof(bell)}, {}})) out_->BellWasNotSent();
+  Queue({.version = version_, .type = ipc::Type::kBell}, {}, {});
   return true;
 }
 
@@ -183,11 +186,11 @@ void TrainerLink::Close(absl::Status why) {
 
 void TrainerLink::OnReady(uint32_t events) {
   if (events & EPOLLOUT) Flush();
-  if (!closing_) Serve();
+  if (!closing_) Serve(/*readable=*/(events & ~uint32_t{EPOLLOUT}) != 0);
 }
 
-void TrainerLink::Serve() {
-  if (absl::Status status = ReadSome(); !status.ok()) return Close(std::move(status));
+void TrainerLink::Serve(bool readable) {
+  if (absl::Status status = ReadSome(readable); !status.ok()) return Close(std::move(status));
   StayAwake();
 }
 
@@ -209,23 +212,26 @@ void TrainerLink::SleepOrServe() {
     asleep_ = true;
     if (!IsDue()) return;
   }
-  Serve();
+  Serve(/*readable=*/false);
 }
 
 bool TrainerLink::IsDue() const {
   return held_.has_value() || in_->Look(received_) != ipc::RingReader::State::kEmpty;
 }
 
-absl::Status TrainerLink::ReadSome() {
+// The socket comes first where it has something, so that no flood in the queue hides its end.
+absl::Status TrainerLink::ReadSome(bool readable) {
   if (std::exchange(asleep_, false)) in_->Woke();
   bool found = true;
+  if (in_ && readable && !held_) ADDEND_RETURN_IF_ERROR(ReadSocket(&found));
+  found = true;  // the queue may have something, whatever the socket has
   for (int i = 0; found && i < kMessagesPerTurn && !closing_; ++i) {
     ADDEND_RETURN_IF_ERROR(ReadOne(&found));
   }
   return absl::OkStatus();
 }
 
-// Entries of the queue come before what the socket has brought, unless they say otherwise.
+// Entries of the queue come before a message of the socket, unless they say otherwise.
 absl::Status TrainerLink::ReadOne(bool* found) {
   if (in_ && in_->Look(received_) != ipc::RingReader::State::kEmpty) return TakeFromRing();
   if (!held_) return ReadSocket(found);
@@ -277,9 +283,12 @@ absl::Status TrainerLink::OnPacket(std::span<const std::byte> packet, UniqueFd f
   return Parse(packet, std::move(fd));
 }
 
-// The trainer's last words may be in the queue.
+// The trainer's last words may be in the queue. A process that has inherited its memory may go on
+// writing, so there is an end to it.
 absl::Status TrainerLink::OnEnd() {
-  while (in_ && !closing_ && IsDue()) ADDEND_RETURN_IF_ERROR(TakeFromRing());
+  for (uint64_t i = 0; i < ipc::kRingEntries && in_ && !closing_ && IsDue(); ++i) {
+    ADDEND_RETURN_IF_ERROR(TakeFromRing());
+  }
   return absl::UnavailableError("the trainer's end of the socket closed");
 }
 

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -48,13 +49,15 @@ class TrainerLink final : public Trainer, private FdHandler {
     std::vector<std::byte> bytes;
     UniqueFd fd;
   };
+  void Queue(const ipc::Message& fixed, std::string_view text,
+             std::vector<std::shared_ptr<Segment>> segments);
   std::shared_ptr<Segment> MakeRings();
   bool WriteToRing(const ipc::Message& message);
   void OnReady(uint32_t events) override;
   void Flush();
   bool SendOne(const Outgoing& message);
-  void Serve();
-  absl::Status ReadSome();
+  void Serve(bool readable);
+  absl::Status ReadSome(bool readable);
   absl::Status ReadOne(bool* found);
   absl::Status TakeFromRing();
   absl::Status ReadSocket(bool* found);
@@ -77,7 +80,7 @@ class TrainerLink final : public Trainer, private FdHandler {
   bool closing_ = false;
 
   bool wants_rings_ = false;        // the trainer has said so
-  std::shared_ptr<Segment> rings_;  // null: there are none
+  std::shared_ptr<Segment> rings_;  // null: all messages go by the socket
   std::optional<ipc::RingReader> in_;
   std::optional<ipc::RingWriter> out_;
   uint64_t received_ = 0;       // messages by the socket, since there are queues

@@ -154,8 +154,13 @@ TEST_F(SocketTest, SleepingAgentGetsABell) {
 TEST_F(SocketTest, WaitingTrainerWakesForAnEntry) {
   EXPECT_THAT(ReceiveAll(), testing::IsEmpty());
   std::thread agent([this] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    Write(1, /*after=*/0);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (rings_->to_trainer.sleepers == 0 && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+    ASSERT_TRUE(out_->Write(Result(1), /*after=*/0));
+    ASSERT_TRUE(out_->MustRing()) << "the trainer sleeps";
+    SendBySocket(ipc::BellMessage{});
   });
   Packet packet;
   EXPECT_TRUE(socket_->Receive(10'000, &packet, &event_).ok());

@@ -569,6 +569,32 @@ TEST_F(TrainerRingsTest, SleepingTrainerGetsABell) {
   EXPECT_FALSE(trainer_->Receive().has_value());
 }
 
+TEST_F(TrainerRingsTest, BellThatTheSocketDoesNotTakeFollows) {
+  Admit();
+  in_->Sleep();
+  const int sent = FillSocket(1);
+  link_->Send(ipc::ResultMessage{.tensor = 1, .round = 1});
+  bool rung = false;
+  for (int turns = 0; !rung && turns < sent; ++turns) {
+    while (const auto message = trainer_->Receive()) {
+      rung = rung || message->fixed.type == ipc::Type::kBell;
+    }
+    loop_.Turn();
+  }
+  EXPECT_TRUE(rung);
+}
+
+TEST_F(TrainerRingsTest, EndOfATrainerIsNoticedThoughItsQueueGoesOn) {
+  Admit();
+  ASSERT_TRUE(out_->Write(Push(1), 0));
+  // As a child process of the trainer that has its memory.
+  events_.on_message = [this] { ASSERT_TRUE(out_->Write(Push(events_.heard.size() + 1), 0)); };
+  trainer_->Close();
+  loop_.Turn();
+  ASSERT_THAT(events_.gone, SizeIs(1));
+  EXPECT_TRUE(absl::IsUnavailable(events_.gone[0]));
+}
+
 TEST_F(TrainerRingsTest, SocketTakesWhatTheQueueHasNoRoomFor) {
   Admit();
   for (uint64_t round = 1; round <= ipc::kRingEntries + 1; ++round) {
