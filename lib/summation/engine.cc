@@ -152,8 +152,7 @@ absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(
   std::optional<ExternalSlots> external;
   if (options_.external_slots)
     external = options_.external_slots(job.spec.id, job.spec.generation, tensor.name);
-  const uint64_t tensor_bytes = tensor.elements * SizeOf(tensor.dtype);
-  if (external && external->slot[0].size() < tensor_bytes) external.reset();
+  if (external && external->slot[0].size() < BytesOf(tensor)) external.reset();
   uint64_t bytes = 0;
   for (const uint32_t index : tensor.partitions)
     bytes += OwnBytes(tensor, index, external.has_value());
@@ -301,8 +300,8 @@ void Engine::Release(JobId job, TensorId tensor, const std::set<uint32_t>& parti
   if (it != jobs_.end()) Drop(job, tensor, partitions, &it->second);
 }
 
-// Drops what must not stay under the number of `wanted`: another tensor, and partitions that this
-// server has held at another shard and now gets back.
+// Drops another tensor under the number of `wanted`, and partitions that this server has held at
+// another shard and now gets back.
 void Engine::DropOutdated(JobId job, const TensorSpec& wanted, HeldJob* held) {
   const auto found = held->tensors.find(wanted.id);
   if (found == held->tensors.end()) return;

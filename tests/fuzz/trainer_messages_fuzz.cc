@@ -109,7 +109,7 @@ class Trainer {
     Send(packet.append(text), fds);
     ++sent_;
   }
-  // By the queue, if there is one; `after` more messages of the socket than have been sent.
+  // By the queue, if it has room; `after` more messages of the socket than have been sent.
   void SendByRing(const ipc::Message& message, uint64_t after) {
     if (!rings || !rings->out.Write(message, sent_ + after)) return Send(message);
     ipc::Message bell;

@@ -157,7 +157,7 @@ class Story final {
     world_.After(fault.lasts, [process] { process->Continue(); });
   }
   void CutPath(const Fault& fault, const std::string& a, const std::string& b) {
-    if (WasResetOfLate(a, b) && !MayAccuse(a, b)) return;
+    if (!MayCut(a, b)) return;
     Note(fault, a + " and " + b);
     CutFor(fault.lasts, a, b);
   }
@@ -169,6 +169,10 @@ class Story final {
   // latest (a lost SYN). If that is longer than a lease, a node may accuse the other all the time.
   bool MayReset(const std::string& a, const std::string& b) {
     return !cluster_.network()->IsCut(a, b) || MayAccuse(a, b);
+  }
+  // The same, the other way round.
+  bool MayCut(const std::string& a, const std::string& b) {
+    return !WasResetOfLate(a, b) || MayAccuse(a, b);
   }
   void ResetPath(const std::string& a, const std::string& b) {
     resets_[std::minmax(a, b)] = world_.Now();
@@ -532,7 +536,7 @@ class Story final {
     ResetPath(a, b);
   }
   void CutInChange(const std::string& a, const std::string& b, absl::Duration lasts) {
-    if (WasResetOfLate(a, b) && !MayAccuse(a, b)) return;
+    if (!MayCut(a, b)) return;
     NoteInChange(absl::StrFormat("cut: %s and %s for %s", a, b, absl::FormatDuration(lasts)));
     CutFor(lasts, a, b);
   }
