@@ -28,6 +28,9 @@ namespace {
 constexpr absl::Duration kCallTimeout = absl::Seconds(5);
 constexpr absl::Duration kRegisterTimeout = absl::Seconds(2);
 constexpr absl::Duration kBetweenSchedulers = absl::Milliseconds(200);
+// A member that is started again at once may come before the scheduler has heard of the end of the
+// former member.
+constexpr absl::Duration kUntilPlaceIsFree = absl::Seconds(1);
 constexpr absl::Duration kLeaveTimeout = absl::Milliseconds(1500);
 constexpr absl::Duration kHopelessLeaveTimeout = absl::Milliseconds(300);
 constexpr std::chrono::milliseconds kGiveUpInterval(50);
@@ -119,6 +122,10 @@ absl::Status Session::RegisterFirst() {
       return absl::InvalidArgumentError(absl::StrFormat(
           "%s answers, but is not an Addend scheduler; check the address", options_.scheduler));
     }
+    if (absl::IsAlreadyExists(registered.status()) && SteadyNow() - start < kUntilPlaceIsFree &&
+        Sleep(backoff.Next())) {
+      continue;
+    }
     if (!IsUnreachable(registered.status())) return registered.status();
     TryNext(used);
     if (options_.give_up && options_.give_up()) {
@@ -163,6 +170,7 @@ void Session::Stop() {
   }
   if (heartbeat_.joinable()) heartbeat_.join();
   if (watch_.joinable()) watch_.join();
+  prober_.Stop();
 }
 
 void Session::Leave() {
@@ -279,11 +287,15 @@ void Session::RunHeartbeat() {
     if (!SleepUntilBeat(try_next ? kBetweenSchedulers : interval)) return;
     hooks_.beat(&request);
     unanswered.AddTo(&request);
+    prober_.Take(request.mutable_probes());
     ShortenSentences(&request);
     const absl::Status status = Call(std::max(interval, absl::Seconds(1)), [&](auto* context) {
       v1::HeartbeatResponse response;
       const grpc::Status answered = stub()->Heartbeat(context, request, &response);
-      if (answered.ok()) KeepClusterTime(response.now_unix_s());
+      if (answered.ok()) {
+        KeepClusterTime(response.now_unix_s());
+        prober_.Measure(response.probe());
+      }
       return answered;
     });
     if (!status.ok()) unanswered.Keep(request);

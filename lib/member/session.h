@@ -17,6 +17,7 @@
 #include "lib/base/mutex.h"
 #include "lib/member/member.h"
 #include "lib/member/outage.h"
+#include "lib/member/prober.h"
 #include "proto/addend/v1/scheduler.grpc.pb.h"
 
 namespace addend::internal {
@@ -97,6 +98,7 @@ class Session {
   std::atomic<size_t> current_{0};
   Hooks hooks_;
   Outage outage_;
+  Prober prober_;
   std::thread heartbeat_;
   std::thread watch_;
   std::atomic<bool> stopping_{false};

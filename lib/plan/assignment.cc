@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "lib/base/limits.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/sum_tree.h"
 
 namespace addend {
 namespace {
@@ -75,17 +76,17 @@ absl::Status Validate(std::span<const TensorSize> tensors, const PartitionSize& 
 // Appends the groups of tensor number `index`, the larger partitions first.
 void AddGroupsOf(std::span<const TensorSize> tensors, size_t index,
                  const TensorAssignment& assignment, std::vector<Group>* groups) {
-  const auto [elements, dtype, table] = tensors[index];
+  const auto [elements, dtype, table, accumulators] = tensors[index];
   const uint64_t per_partition = assignment.partition_elements;
   const uint64_t full = elements / per_partition;
   const uint64_t tail = elements % per_partition;
   if (full > 0) {
     groups->push_back({index, 0, full, per_partition * SizeOf(dtype),
-                       AccumulatorBytes(dtype, per_partition) + table});
+                       AccumulatorBytes(dtype, per_partition, accumulators) + table});
   }
   if (tail > 0) {
-    groups->push_back(
-        {index, full, 1, tail * SizeOf(dtype), AccumulatorBytes(dtype, tail) + table});
+    groups->push_back({index, full, 1, tail * SizeOf(dtype),
+                       AccumulatorBytes(dtype, tail, accumulators) + table});
   }
 }
 
@@ -198,7 +199,7 @@ void ForEachPartition(const TensorSize& tensor, const TensorAssignment& a,
     const uint64_t elements = ElementsOfPartition(tensor.elements, a.partition_elements, i);
     ServerLoad& server = (*servers)[a.servers[i]];
     f(server, server.shard_loads[a.shards[i]], elements * SizeOf(tensor.dtype),
-      AccumulatorBytes(tensor.dtype, elements) + tensor.table_bytes);
+      AccumulatorBytes(tensor.dtype, elements, tensor.accumulators) + tensor.table_bytes);
   }
 }
 
@@ -262,8 +263,10 @@ uint64_t ElementsOfPartition(uint64_t elements, uint64_t partition_elements, uin
   return std::min(partition_elements, elements - index * partition_elements);
 }
 
-uint64_t AccumulatorBytes(DType dtype, uint64_t elements) {
-  return 2 * elements * AccumulatorSizeOf(dtype);
+uint32_t SumAccumulators(uint32_t nodes) { return 1 + SumLevels(nodes); }
+
+uint64_t AccumulatorBytes(DType dtype, uint64_t elements, uint32_t accumulators) {
+  return accumulators * elements * AccumulatorSizeOf(dtype);
 }
 
 absl::StatusOr<std::vector<TensorAssignment>> Assign(std::span<const TensorSize> tensors,

@@ -36,7 +36,8 @@ struct ServerLoad {
 struct TensorSize {
   uint64_t elements = 0;
   DType dtype = DType::kFloat32;
-  uint64_t table_bytes = 0;  // a server's memory for each partition beside its accumulators
+  uint64_t table_bytes = 0;   // a server's memory for each partition beside its accumulators
+  uint32_t accumulators = 2;  // of each partition: SumAccumulators(), 2 of an asynchronous tensor
 };
 
 // Owners of a tensor's partitions, by partition index. `servers` are indices into the caller's list
@@ -79,8 +80,11 @@ uint64_t PartitionElements(const TensorSize& tensor, const PartitionSize& partit
 uint64_t PartitionCount(uint64_t elements, uint64_t partition_elements);
 // Elements of partition `index`; the last may be shorter.
 uint64_t ElementsOfPartition(uint64_t elements, uint64_t partition_elements, uint64_t index);
-// Memory that a server reserves for a partition: an accumulator for each of two rounds.
-uint64_t AccumulatorBytes(DType dtype, uint64_t elements);
+// The accumulators of a partition in a job of so many nodes: for each of two rounds, and for each
+// level of the sum below the last (lib/base/sum_tree.h).
+uint32_t SumAccumulators(uint32_t nodes);
+// Memory that a server reserves for a partition with so many accumulators.
+uint64_t AccumulatorBytes(DType dtype, uint64_t elements, uint32_t accumulators);
 
 // Assigns all partitions of the new `tensors` and adds them to the loads in `servers`. The owners
 // of a tensor are spread evenly along it, so that every link has work from the first partition on.

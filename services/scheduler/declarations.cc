@@ -65,6 +65,7 @@ absl::StatusOr<Participants> Declarations::Check(NodeId node,
                                                  const v1::TensorDescriptor& descriptor,
                                                  const PartitionSize& size) const {
   ADDEND_RETURN_IF_ERROR(CheckDescriptor(descriptor, size));
+  ADDEND_RETURN_IF_ERROR(CheckNumerics(descriptor, job_.settings.num_nodes()));
   if (IsLossy(descriptor)) job_.current.lossy = true;
   ADDEND_ASSIGN_OR_RETURN(Participants participants, job_.ParticipantsOf(descriptor));
   if (!job_.IsAmong(node, participants) || participants.bits() != descriptor.participants()) {

@@ -80,6 +80,8 @@ absl::Status Serve() {
       const auto service,
       SchedulerService::Create({.lease = options.lease,
                                 .react_to_stragglers = options.react_to_stragglers,
+                                .measure_network = options.measure_network,
+                                .network_places = options.network_places,
                                 .token_lifetime = options.token_lifetime,
                                 .servers_digest = options.servers_digest,
                                 .store = std::move(store),
@@ -89,7 +91,7 @@ absl::Status Serve() {
                                                             .max_request_bytes = kMaxRequestBytes,
                                                             .max_answer_bytes = kMaxUpdateBytes},
                                                            {service.get()}));
-  page.Show([&service] { return service->Status(); });
+  page.Show([&service] { return service->Status(); }, [&service] { return service->Network(); });
   const absl::Cleanup hide = [&page] { page.StandBy(""); };
   leads = true;
   leader.Set(1);

@@ -55,6 +55,8 @@ Membership::Membership(Options options, absl::Time now)
       tokens_(options.token_lifetime, std::move(options.token_clock)),
       leases_(options.lease, now),
       reunion_(rules_.make_key),
+      places_(std::move(options.network_places)),
+      network_(options.measure_network),
       numbers_(now) {
   jobs_.RestoreNextNumber(options.first_job_number);
 }
@@ -173,6 +175,67 @@ Outcome<absl::Status> Membership::Heartbeat(absl::Time now, const v1::HeartbeatR
   if (told) changes.Broadcast(job->id);
   if (news.clash) Declarations(ScopeOf(*job, changes)).RefuseClash(*news.clash);
   return {absl::OkStatus(), Finish(&changes)};
+}
+
+namespace {
+
+bool HasDataNetwork(const Server* server) {
+  if (server == nullptr) return false;
+  const std::string calls = NumericHost(server->info.control_address());
+  const auto& endpoints = server->info.endpoints();
+  return std::any_of(endpoints.begin(), endpoints.end(), [&](const v1::DataEndpoint& endpoint) {
+    return endpoint.transport() == "tcp" && endpoint.host() != calls;
+  });
+}
+
+}  // namespace
+
+// Speed may depend on it, but no result.
+void Membership::Hear(absl::Time now, NetworkMember member) {
+  for (const std::string& known : {NumericHost(member.control_address), member.hostname}) {
+    const auto place = places_.find(known);
+    if (place == places_.end()) continue;
+    member.place = place->second;
+    break;
+  }
+  network_.Hear(now, member);
+}
+
+void Membership::ExchangeProbes(absl::Time now, const v1::HeartbeatRequest& request,
+                                v1::HeartbeatResponse* response) {
+  std::string address;
+  if (const Server* const server = FindServer(request.member())) {
+    const v1::RegisterServerRequest& info = server->info;
+    address = info.control_address();
+    if (!server->colocated()) {
+      Hear(now, {NameOf(*server), address, info.hostname(), info.place(), info.bandwidth_bps(),
+                 HasDataNetwork(server)});
+    }
+  } else {
+    Job* job = nullptr;
+    const Node* const node = FindNode(now, request.member(), &job);
+    if (node == nullptr) return;
+    const v1::RegisterNodeRequest& info = node->info;
+    address = info.control_address();
+    Hear(now, {absl::StrFormat("node %d of %s", node->rank.value(), job->name), address,
+               info.hostname(), info.place(), info.bandwidth_bps(),
+               HasDataNetwork(fleet_.Find(ServerId(info.colocated_server_id())))});
+  }
+  network_.Take(now, address, request.probes());
+  network_.Choose(now, address, response->mutable_probe());
+}
+
+Outcome<absl::StatusOr<v1::NumberNodeResponse>> Membership::NumberNode(
+    absl::Time now, const v1::NumberNodeRequest& request) {
+  return Run(now, [&](Changes*) -> absl::StatusOr<v1::NumberNodeResponse> {
+    const v1::RegisterNodeRequest& node = request.node();
+    ADDEND_RETURN_IF_ERROR(CheckNodeRequest(node));
+    const Job* const job = jobs_.Find(node.job());
+    if (job != nullptr) ADDEND_RETURN_IF_ERROR(CheckNodeOf(node, *job));
+    Hear(now, {absl::StrFormat("a node of %s", node.job()), node.control_address(), node.hostname(),
+               node.place(), node.bandwidth_bps(), /*has_data_network=*/true});  // not known yet
+    return numbering_.Ask(now, request, job, &network_);
+  });
 }
 
 Outcome<absl::Status> Membership::Leave(absl::Time now, const v1::MemberId& member) {

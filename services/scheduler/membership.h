@@ -21,6 +21,7 @@
 //     Leases                        leases and watches
 //     Changes                       gathers an event's records and updates
 //     Fleet, Jobs, Agreements       state: servers; jobs and nodes; a job's tensors
+//     Numbering, NetworkMap         numbers for nodes that ask | the members' measurements
 //
 // Invariants
 //
@@ -57,6 +58,9 @@
 #include "services/scheduler/job.h"
 #include "services/scheduler/job_scope.h"
 #include "services/scheduler/leases.h"
+#include "services/scheduler/network_file.h"
+#include "services/scheduler/network_map.h"
+#include "services/scheduler/numbering.h"
 #include "services/scheduler/registration.h"
 #include "services/scheduler/reunion.h"
 #include "services/scheduler/status_view.h"
@@ -80,6 +84,8 @@ class Membership {
     // Of the first job without a record: higher than the numbers that any former scheduler gave, so
     // that its jobs keep theirs.
     uint64_t first_job_number = 1;
+    bool measure_network = true;
+    NetworkPlaces network_places = {};  // before those that members tell
   };
 
   Membership(Options options, absl::Time now);
@@ -94,6 +100,12 @@ class Membership {
       absl::Time now, const v1::RegisterNodeRequest& request);
   // NOT_FOUND, here and below: this member is not known (any more); it should register again.
   Outcome<absl::Status> Heartbeat(absl::Time now, const v1::HeartbeatRequest& request);
+  // Of a heartbeat that was answered: takes the member's measurements of the network, and asks
+  // for more.
+  void ExchangeProbes(absl::Time now, const v1::HeartbeatRequest& request,
+                      v1::HeartbeatResponse* response);
+  Outcome<absl::StatusOr<v1::NumberNodeResponse>> NumberNode(absl::Time now,
+                                                             const v1::NumberNodeRequest& request);
   Outcome<absl::Status> Drain(absl::Time now, const v1::DrainRequest& request);
   Outcome<absl::Status> Leave(absl::Time now, const v1::MemberId& member);
 
@@ -124,6 +136,7 @@ class Membership {
 
   v1::GetStatusResponse GetStatus(absl::Time now, const v1::GetStatusRequest& request) const;
   MembershipSummary Summary() const;
+  NetworkFacts Network() const { return network_.Facts(); }
 
  private:
   JobScope ScopeOf(Job& job, Changes& changes) { return {job, fleet_, changes, jobs_.size()}; }
@@ -140,6 +153,7 @@ class Membership {
   void TellDrained(Changes* changes);
   absl::Status LeaveServerOrNode(const v1::MemberId& member, Changes* changes);
   absl::Status DrainServer(const v1::DrainRequest& request, Changes* changes);
+  void Hear(absl::Time now, NetworkMember member);
 
   const Registration::Rules rules_;
   const StatusView::Process process_;
@@ -150,6 +164,9 @@ class Membership {
   Jobs jobs_;
   Leases leases_;
   Reunion reunion_;
+  const NetworkPlaces places_;
+  NetworkMap network_;
+  Numbering numbering_;
   bool restored_ = false;  // no tick since
   History history_;
   UpdateNumbers numbers_;

@@ -5,6 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "lib/auth/job_proof.h"
 #include "lib/base/status_macros.h"
+#include "lib/base/strings.h"
 
 ABSL_FLAG(addend::HostPort, listen, (addend::HostPort{"", 7070}),
           "gRPC for members and addendctl, host:port");
@@ -29,6 +30,13 @@ ABSL_FLAG(absl::Duration, lease, absl::Seconds(5),
           "a member that was not heard of for so long is lost; 100ms to 1h");
 ABSL_FLAG(bool, react_to_stragglers, true,
           "give a CPU server for which rounds wait much longer than for the others less to sum");
+ABSL_FLAG(bool, measure_network, true,
+          "members measure round trips and bandwidths between them, a little and again and again, "
+          "so that addendctl network knows which hosts are near each other");
+ABSL_FLAG(std::string, network_file, "",
+          "a file that tells the hosts' places in the network, a line each: address or hostname, "
+          "and the place, outermost first, such as '10.0.0.7 zone-a/rack-3'; before what members "
+          "tell by --network-place");
 ABSL_FLAG(absl::Duration, token_lifetime, absl::Hours(1),
           "a node's token proves for so long to summation servers that it belongs to its job; half "
           "of it later there is a new one; 1s to 24h");
@@ -65,6 +73,7 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions() {
   }
   options.lease = absl::GetFlag(FLAGS_lease);
   options.react_to_stragglers = absl::GetFlag(FLAGS_react_to_stragglers);
+  options.measure_network = absl::GetFlag(FLAGS_measure_network);
   options.port_file = absl::GetFlag(FLAGS_port_file);
   if (options.lease < absl::Milliseconds(100) || options.lease > absl::Hours(1)) {
     return absl::InvalidArgumentError(absl::StrFormat("--lease=%s must be between 100ms and 1h",
@@ -79,6 +88,14 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions() {
   if (const std::string file = absl::GetFlag(FLAGS_server_secret_file); !file.empty()) {
     ADDEND_ASSIGN_OR_RETURN(const std::string secret, auth::ReadSecretFile(file));
     options.servers_digest = auth::DigestOf(auth::JoinProof(secret, auth::kOfServers));
+  }
+  if (const std::string file = absl::GetFlag(FLAGS_network_file); !file.empty()) {
+    absl::StatusOr<NetworkPlaces> places = ReadNetworkFile(file);
+    if (!places.ok()) {
+      return absl::Status(places.status().code(),
+                          absl::StrFormat("--network-file: %s", Message(places.status())));
+    }
+    options.network_places = *std::move(places);
   }
   return options;
 }

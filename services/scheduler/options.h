@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "lib/options/host_port.h"
 #include "lib/rpc/tls.h"
+#include "services/scheduler/network_file.h"
 
 namespace addend {
 
@@ -23,6 +24,8 @@ struct SchedulerOptions {
   } etcd;
   absl::Duration lease;
   bool react_to_stragglers = true;
+  bool measure_network = true;
+  NetworkPlaces network_places;
   absl::Duration token_lifetime;
   std::string servers_digest;  // of the proof that CPU servers must bring; empty: no proof
   std::string port_file;       // empty: no file is written

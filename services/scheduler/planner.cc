@@ -43,11 +43,17 @@ uint64_t TableBytesOf(const v1::TensorDescriptor& tensor, uint32_t nodes) {
                                        : PartitionTableBytes(nodes);
 }
 
+// The latest value of an asynchronous tensor and its copy, or the accumulators of a sum.
+uint32_t AccumulatorsOf(const v1::TensorDescriptor& tensor, uint32_t nodes) {
+  return tensor.op() == v1::ACCUMULATE ? 2 : SumAccumulators(nodes);
+}
+
 std::vector<TensorSize> SizesOf(std::span<const v1::TensorDescriptor* const> tensors,
                                 uint32_t nodes) {
   std::vector<TensorSize> sizes;
   for (const v1::TensorDescriptor* tensor : tensors) {
-    sizes.push_back({ElementsOf(*tensor), DTypeOf(*tensor), TableBytesOf(*tensor, nodes)});
+    sizes.push_back({ElementsOf(*tensor), DTypeOf(*tensor), TableBytesOf(*tensor, nodes),
+                     AccumulatorsOf(*tensor, nodes)});
   }
   return sizes;
 }
@@ -173,7 +179,8 @@ absl::StatusOr<std::vector<PartitionPlace>> ReassignPartitions(
   std::vector<TensorSize> sizes;  // each partition as a tensor that is not divided any more
   for (const PlannedPartition& partition : partitions) {
     bytes += static_cast<double>(partition.payload_bytes);
-    sizes.push_back({partition.elements, partition.dtype, partition.table_bytes});
+    sizes.push_back(
+        {partition.elements, partition.dtype, partition.table_bytes, partition.accumulators});
   }
   ADDEND_ASSIGN_OR_RETURN(std::vector<ServerLoad> loads, LoadsWithShares(*job, bytes));
   ADDEND_ASSIGN_OR_RETURN(const std::vector<TensorAssignment> assignments,
@@ -211,6 +218,7 @@ absl::Status NoRoom(const v1::TensorDescriptor& tensor, const PartitionSize& par
                     const PlannerJob& job) {
   const DType dtype = DTypeOf(tensor);
   const uint64_t elements = ElementsOf(tensor);
+  const uint32_t accumulators = AccumulatorsOf(tensor, job.nodes);
   std::vector<std::string> free;
   for (const PlannerServer& server : job.servers) {
     if (free.size() == kServersListed) {
@@ -227,9 +235,10 @@ absl::Status NoRoom(const v1::TensorDescriptor& tensor, const PartitionSize& par
   return absl::ResourceExhaustedError(absl::StrFormat(
       "tensor '%s' needs %s for its accumulators, in partitions of up to %s, but the summation "
       "servers have no room for it: %s; raise %s or start another addend-summation",
-      tensor.name(), FormatByteSize(AccumulatorBytes(dtype, elements)),
+      tensor.name(), FormatByteSize(AccumulatorBytes(dtype, elements, accumulators)),
       FormatByteSize(AccumulatorBytes(
-          dtype, std::min(elements, PartitionElements({elements, dtype, 0}, partition_size)))),
+          dtype, std::min(elements, PartitionElements({elements, dtype}, partition_size)),
+          accumulators)),
       absl::StrJoin(free, ", "), job_limited ? "--job-memory-limit" : "--memory-limit"));
 }
 
@@ -247,9 +256,9 @@ absl::Status CheckDescriptor(const v1::TensorDescriptor& tensor,
   if (!v1::DType_IsValid(tensor.dtype()) || !v1::ReduceOp_IsValid(tensor.op())) {
     return refuse("its element type or operation is unknown to this version");
   }
-  const auto wire = WireFormatOfNumerics(tensor.reduction_tree());
-  if (!wire ||
-      (wire->lossy() && !MayBeLossy(DTypeOf(tensor), static_cast<ReduceOp>(tensor.op())))) {
+  const auto numerics = NumericsOf(tensor.reduction_tree());
+  if (!numerics || (numerics->wire.lossy() &&
+                    !MayBeLossy(DTypeOf(tensor), static_cast<ReduceOp>(tensor.op())))) {
     return refuse(absl::StrFormat("the numerics '%s' are unknown to this version for its type",
                                   tensor.reduction_tree()));
   }
@@ -275,8 +284,18 @@ uint64_t CountPartitions(const v1::TensorDescriptor& tensor, const PartitionSize
 }
 
 bool IsLossy(const v1::TensorDescriptor& tensor) {
-  const auto wire = WireFormatOfNumerics(tensor.reduction_tree());
-  return wire && wire->lossy();
+  const auto numerics = NumericsOf(tensor.reduction_tree());
+  return numerics && numerics->wire.lossy();
+}
+
+absl::Status CheckNumerics(const v1::TensorDescriptor& tensor, uint32_t nodes) {
+  const auto numerics = NumericsOf(tensor.reduction_tree());
+  const Numerics here = NumericsIn(nodes, numerics ? numerics->wire : WireFormat());
+  if (numerics == here) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "tensor '%s' was declared with the numerics '%s', but this release sums in a job of %d nodes "
+      "by '%s': run agents of the scheduler's release",
+      tensor.name(), tensor.reduction_tree(), nodes, ToString(here)));
 }
 
 DType DTypeOf(const v1::TensorDescriptor& tensor) { return static_cast<DType>(tensor.dtype()); }
@@ -293,10 +312,10 @@ std::string Describe(const v1::TensorDescriptor& tensor) {
   std::string text =
       absl::StrFormat("%s [%s] %s", Name(DTypeOf(tensor)), absl::StrJoin(tensor.shape(), ","),
                       Name(static_cast<ReduceOp>(tensor.op())));
-  if (const auto wire = WireFormatOfNumerics(tensor.reduction_tree()); !wire) {
+  if (const auto numerics = NumericsOf(tensor.reduction_tree()); !numerics) {
     text += absl::StrFormat(" (numerics %s)", tensor.reduction_tree());
-  } else if (wire->lossy()) {
-    text += absl::StrFormat(" (wire %s)", ToString(*wire));
+  } else if (numerics->wire.lossy()) {
+    text += absl::StrFormat(" (wire %s)", ToString(numerics->wire));
   }
   if (tensor.participants().empty()) return text;
   const auto participants =
@@ -309,17 +328,20 @@ void ForEachPartition(const v1::TensorPlan& plan, uint32_t nodes,
   const DType dtype = DTypeOf(plan.tensor());
   const uint64_t elements = ElementsOf(plan.tensor());
   const uint64_t table = TableBytesOf(plan.tensor(), nodes);
+  const uint32_t accumulators = AccumulatorsOf(plan.tensor(), nodes);
   for (int i = 0; i < plan.servers_size(); ++i) {
     const uint64_t size = ElementsOfPartition(elements, plan.partition_elements(), i);
     visit({static_cast<uint32_t>(i), ServerId(plan.servers(i)), plan.shards(i),
-           size * SizeOf(dtype), AccumulatorBytes(dtype, size) + table, size, dtype, table});
+           size * SizeOf(dtype), AccumulatorBytes(dtype, size, accumulators) + table, size, dtype,
+           table, accumulators});
   }
 }
 
 uint64_t MemoryBytesOf(const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes) {
   const uint64_t elements =
       ElementsOfPartition(ElementsOf(plan.tensor()), plan.partition_elements(), partition);
-  return AccumulatorBytes(DTypeOf(plan.tensor()), elements) + TableBytesOf(plan.tensor(), nodes);
+  return AccumulatorBytes(DTypeOf(plan.tensor()), elements, AccumulatorsOf(plan.tensor(), nodes)) +
+         TableBytesOf(plan.tensor(), nodes);
 }
 
 void SetOwner(v1::TensorPlan* plan, uint32_t partition, const PartitionPlace& place,

@@ -75,6 +75,7 @@ struct PlannedPartition {
   uint64_t elements = 0;
   DType dtype = DType::kFloat32;
   uint64_t table_bytes = 0;
+  uint32_t accumulators = 2;
 };
 // `nodes`: of the job, as PlannerJob::nodes.
 void ForEachPartition(const v1::TensorPlan& plan, uint32_t nodes,
@@ -127,6 +128,8 @@ uint64_t CountPartitions(const v1::TensorDescriptor& tensor, const PartitionSize
 
 // The tensor travels in a lossy type.
 bool IsLossy(const v1::TensorDescriptor& tensor);
+// INVALID_ARGUMENT: the tensor's order of summation is not that of a job of so many nodes.
+absl::Status CheckNumerics(const v1::TensorDescriptor& tensor, uint32_t nodes);
 DType DTypeOf(const v1::TensorDescriptor& tensor);
 uint64_t ElementsOf(const v1::TensorDescriptor& tensor);
 uint64_t BytesOf(const v1::TensorDescriptor& tensor);

@@ -38,7 +38,9 @@ Membership::Options MembershipOptions(const SchedulerService::Options& options,
           .make_key = [] { return std::string(auth::TextOf(auth::NewSecret())); },
           .token_lifetime = options.token_lifetime,
           .servers_digest = options.servers_digest,
-          .first_job_number = static_cast<uint64_t>(absl::ToUnixMicros(SteadyNow()))};
+          .first_job_number = static_cast<uint64_t>(absl::ToUnixMicros(SteadyNow())),
+          .measure_network = options.measure_network,
+          .network_places = options.network_places};
 }
 
 // Moves the answer of a registration into the response of its call.
@@ -339,7 +341,9 @@ grpc::ServerUnaryReactor* SchedulerService::Heartbeat(grpc::CallbackServerContex
                                                       v1::HeartbeatResponse* response) {
   response->set_now_unix_s(absl::ToDoubleSeconds(SteadyNow() - absl::UnixEpoch()));
   return Answer(context, *request, [&](Membership& membership, absl::Time now) {
-    return membership.Heartbeat(now, *request);
+    Outcome<absl::Status> outcome = membership.Heartbeat(now, *request);
+    if (outcome.answer.ok()) membership.ExchangeProbes(now, *request, response);
+    return outcome;
   });
 }
 
@@ -423,6 +427,14 @@ grpc::ServerUnaryReactor* SchedulerService::AckChange(grpc::CallbackServerContex
   });
 }
 
+grpc::ServerUnaryReactor* SchedulerService::NumberNode(grpc::CallbackServerContext* context,
+                                                       const v1::NumberNodeRequest* request,
+                                                       v1::NumberNodeResponse* response) {
+  return Answer(context, *request, [&](Membership& membership, absl::Time now) {
+    return Fill(membership.NumberNode(now, *request), response);
+  });
+}
+
 // gRPC says when an answer has been sent, or cannot be any more.
 class SchedulerService::StatusAnswer final : public grpc::ServerUnaryReactor {
  public:
@@ -436,19 +448,40 @@ class SchedulerService::StatusAnswer final : public grpc::ServerUnaryReactor {
   std::atomic<int>& under_way_;
 };
 
-grpc::ServerUnaryReactor* SchedulerService::GetStatus(grpc::CallbackServerContext*,
-                                                      const v1::GetStatusRequest* request,
-                                                      v1::GetStatusResponse* response) {
+grpc::ServerUnaryReactor* SchedulerService::AnswerStatus(absl::FunctionRef<absl::Status()> fill) {
   auto* const answer = new StatusAnswer(&status_answers_);
   const absl::Status status =
       ++status_answers_ > kMaxStatusAnswers
           ? absl::ResourceExhaustedError(absl::StrFormat(
                 "%d answers with the scheduler's status have not been read yet: ask again later",
                 kMaxStatusAnswers))
-          : FillStatus(*request, response);
+          : fill();
   if (!status.ok()) NoteRefusal(status);
   answer->Finish(ToGrpc(status));
   return answer;
+}
+
+grpc::ServerUnaryReactor* SchedulerService::GetStatus(grpc::CallbackServerContext*,
+                                                      const v1::GetStatusRequest* request,
+                                                      v1::GetStatusResponse* response) {
+  return AnswerStatus([&] { return FillStatus(*request, response); });
+}
+
+absl::StatusOr<std::shared_ptr<const v1::GetNetworkResponse>> SchedulerService::Network() {
+  return network_.Get([this] {
+    const MutexLock lock(&mu_);
+    return membership_.Network();
+  });
+}
+
+grpc::ServerUnaryReactor* SchedulerService::GetNetwork(grpc::CallbackServerContext*,
+                                                       const v1::GetNetworkRequest*,
+                                                       v1::GetNetworkResponse* response) {
+  return AnswerStatus([&] {
+    const auto network = Network();
+    if (network.ok()) *response = **network;
+    return network.status();
+  });
 }
 
 }  // namespace addend

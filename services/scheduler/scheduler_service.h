@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -19,6 +20,7 @@
 #include "proto/addend/v1/scheduler.grpc.pb.h"
 #include "services/scheduler/membership.h"
 #include "services/scheduler/metrics.h"
+#include "services/scheduler/network_cache.h"
 #include "services/scheduler/store/store.h"
 #include "services/scheduler/update_stream.h"
 
@@ -35,6 +37,8 @@ class SchedulerService final : public v1::Scheduler::CallbackService {
   struct Options {
     absl::Duration lease;
     bool react_to_stragglers = true;
+    bool measure_network = true;
+    NetworkPlaces network_places = {};
     absl::Duration token_lifetime = absl::Hours(1);
     std::string servers_digest = {};  // as Membership::Options
     std::unique_ptr<Store> store;
@@ -57,6 +61,9 @@ class SchedulerService final : public v1::Scheduler::CallbackService {
   // The answer of GetStatus, without counting the answers that are on their way.
   absl::Status FillStatus(const v1::GetStatusRequest& request, v1::GetStatusResponse* response)
       ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The answer of GetNetwork, as NetworkCache has it.
+  absl::StatusOr<std::shared_ptr<const v1::GetNetworkResponse>> Network() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Ends the streams and refuses calls from now on, so that members look for a new scheduler.
   void Shutdown();
@@ -107,6 +114,12 @@ class SchedulerService final : public v1::Scheduler::CallbackService {
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::GetStatusRequest* request,
                                       v1::GetStatusResponse* response) override;
+  grpc::ServerUnaryReactor* NumberNode(grpc::CallbackServerContext* context,
+                                       const v1::NumberNodeRequest* request,
+                                       v1::NumberNodeResponse* response) override;
+  grpc::ServerUnaryReactor* GetNetwork(grpc::CallbackServerContext* context,
+                                       const v1::GetNetworkRequest* request,
+                                       v1::GetNetworkResponse* response) override;
 
  private:
   using Event = std::function<Outcome<absl::Status>(Membership&, absl::Time)>;
@@ -123,6 +136,8 @@ class SchedulerService final : public v1::Scheduler::CallbackService {
   grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
                                    const google::protobuf::Message& request, const Event& event)
       ABSL_LOCKS_EXCLUDED(mu_, refusals_mu_);
+  // Refused if too many such answers have not been read.
+  grpc::ServerUnaryReactor* AnswerStatus(absl::FunctionRef<absl::Status()> fill);
   void NoteRefusal(const absl::Status& why) ABSL_LOCKS_EXCLUDED(refusals_mu_);
   void Say(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status RunLocked(const Event& event, Streams* touched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -160,6 +175,7 @@ class SchedulerService final : public v1::Scheduler::CallbackService {
   std::atomic<bool> any_ended_{false};
 
   std::atomic<int> status_answers_{0};
+  NetworkCache network_;
 
   std::thread timekeeper_;  // started last
 };

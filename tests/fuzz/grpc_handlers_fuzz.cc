@@ -13,6 +13,7 @@
 
 #include "lib/server/summation_member.h"
 #include "lib/server/summation_service.h"
+#include "lib/status/network_json.h"
 #include "lib/status/status_json.h"
 #include "services/scheduler/scheduler_service.h"
 #include "services/scheduler/store/memory_store.h"
@@ -80,6 +81,10 @@ class Cluster {
   void AskStatus(const v1::GetStatusRequest& request) {
     v1::GetStatusResponse response;
     scheduler_->FillStatus(request, &response).IgnoreError();
+  }
+  void NumberNode(v1::NumberNodeRequest request) {
+    *request.mutable_node() = OfThisVersion(request.node());
+    Tell(&SchedulerService::NumberNode, request);
   }
   // Lets the members carry out their updates.
   void Follow();
@@ -198,6 +203,11 @@ void Cluster::Take(const v1::Call& call) {
       return Tell(&S::AckChange, ByItself(call.ack_change()));
     case v1::Call::kGetStatus:
       return AskStatus(call.get_status());
+    case v1::Call::kNumberNode:
+      return NumberNode(call.number_node());
+    case v1::Call::kGetNetwork:
+      FUZZ_CHECK(!NetworkJson(**scheduler_->Network()).empty(), "people can read it");
+      return;
     case v1::Call::kPassS:  // the oldest member's stream breaks
       if (!nodes_.empty()) nodes_.erase(nodes_.begin());
       return;

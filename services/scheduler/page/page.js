@@ -2,9 +2,10 @@
 // since when, keeps the last picture, and goes on asking.
 import {draw} from "./picture.js";
 import {Model, planned, recentOptimum} from "./model.js";
+import {showNetwork} from "./network.js";
 import {bytes, clean, clock, duration, element, percent, plural, rate, setText} from "./text.js";
 
-const INTERVAL_MS = 2000, SLOWEST_MS = 10000, TIMEOUT_MS = 5000;
+const INTERVAL_MS = 2000, SLOWEST_MS = 10000, TIMEOUT_MS = 5000, NETWORK_MS = 10000;
 const ROWS = 200;  // of a table
 // Of an event's kind: how much it matters, and its sign.
 const KINDS = {
@@ -19,6 +20,8 @@ const model = new Model();
 let view = null;       // what the last answer has made of the model
 let answeredAt = null;  // by this machine's clock, ms
 let awaySince = null;
+let network = null;  // the last answer of /api/network
+let networkAskedAt = -Infinity;  // ms
 
 // ---- asking ----
 async function ask() {
@@ -35,6 +38,7 @@ async function ask() {
       awaySince = null;
       view = model.take(status);
       show();
+      askNetwork();
     }
   } catch (error) {
     away(error.name === "TimeoutError" ? `no answer within ${TIMEOUT_MS / 1000} s` : "no connection");
@@ -42,6 +46,20 @@ async function ask() {
   // A large cluster's answer takes its time: the scheduler has other things to do.
   const took = awaySince === null ? performance.now() - began : 0;
   setTimeout(whenVisible, Math.min(Math.max(INTERVAL_MS, 4 * took), SLOWEST_MS));
+}
+
+// The network changes slowly. Without an answer the page keeps the former picture.
+async function askNetwork() {
+  if (performance.now() - networkAskedAt < NETWORK_MS) return;
+  networkAskedAt = performance.now();
+  try {
+    const answer = await fetch("/api/network", {signal: AbortSignal.timeout(TIMEOUT_MS), cache: "no-store"});
+    if (!answer.ok) return;
+    network = await answer.json();
+    showNetwork(network);
+  } catch {
+    // It is asked again; the status says whether the scheduler answers.
+  }
 }
 
 // A page that nobody sees does not ask.
@@ -97,6 +115,7 @@ function show() {
 // What depends on the width of the window, and on nothing that the scheduler says.
 function fitWindow() {
   showPlan(view.status);
+  if (network !== null) showNetwork(network);
   for (const scroller of document.querySelectorAll(".scroll")) makeReachable(scroller);
 }
 

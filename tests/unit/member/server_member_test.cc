@@ -203,6 +203,20 @@ TEST_F(ServerMemberTest, ARefusedJoinReturnsAtOnce) {
   EXPECT_THAT(Message(Join().status()), HasSubstr("is not an Addend scheduler"));
 }
 
+// A member that is started again comes before the scheduler has heard of the end of the former.
+TEST_F(ServerMemberTest, JoinTriesAgainForAMomentWhereAnotherHasThePlace) {
+  scheduler_.AnswerOnce("RegisterServer", absl::AlreadyExistsError("the address is taken"));
+  ASSERT_TRUE(Join().ok());
+  EXPECT_EQ(scheduler_.calls("RegisterServer"), 2);
+}
+
+TEST_F(ServerMemberTest, JoinIsRefusedWhereAnotherKeepsThePlace) {
+  scheduler_.Answer("RegisterServer", absl::AlreadyExistsError("the address is taken"));
+  const auto member = Join();
+  EXPECT_EQ(member.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_GE(scheduler_.calls("RegisterServer"), 2);
+}
+
 TEST_F(ServerMemberTest, LeavingNotifiesTheSchedulerOnce) {
   JoinWell();
   member_->Leave();

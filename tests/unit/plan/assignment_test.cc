@@ -90,8 +90,8 @@ TEST(AssignmentTest, PartitionsAreCutAtMultiplesOf64Elements) {
   EXPECT_EQ(PartitionCount(65, 64), 2u);
   EXPECT_EQ(ElementsOfPartition(65, 64, 0), 64u);
   EXPECT_EQ(ElementsOfPartition(65, 64, 1), 1u);
-  EXPECT_EQ(AccumulatorBytes(DType::kFloat16, 10), 80u);
-  EXPECT_EQ(AccumulatorBytes(DType::kInt64, 10), 160u);
+  EXPECT_EQ(AccumulatorBytes(DType::kFloat16, 10, 2), 80u);
+  EXPECT_EQ(AccumulatorBytes(DType::kInt64, 10, 2), 160u);
 }
 
 TEST(AssignmentTest, PartitionsForEveryServerTakeAFewMillisecondsOfASlowLink) {
@@ -258,7 +258,7 @@ TEST(AssignmentTest, ReleaseIsTheOppositeOfChargeAndAssign) {
 TEST(AssignmentTest, AFullServerIsPassedOver) {
   std::vector<ServerLoad> servers = Servers({0.5, 0.5});
   servers[0].free_bytes =
-      AccumulatorBytes(DType::kFloat32, 64) * 3 + 8;  // three partitions and one element
+      AccumulatorBytes(DType::kFloat32, 64, 2) * 3 + 8;  // three partitions and one element
   const TensorSize tensor = {64 * 20 + 1, DType::kFloat32};
   const TensorAssignment a = Assign({&tensor, 1}, 256, &servers).value()[0];
   EXPECT_EQ(std::count(a.servers.begin(), a.servers.end(), 0u), 4);

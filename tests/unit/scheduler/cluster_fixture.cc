@@ -15,7 +15,8 @@ uint64_t FakeServer::held_bytes() const {
       for (const uint32_t partition : tensor.partitions()) {
         bytes += AccumulatorBytes(DTypeOf(tensor.tensor()),
                                   ElementsOfPartition(ElementsOf(tensor.tensor()),
-                                                      tensor.partition_elements(), partition)) +
+                                                      tensor.partition_elements(), partition),
+                                  SumAccumulators(job.num_nodes)) +
                  PartitionTableBytes(job.num_nodes);
       }
     }

@@ -131,7 +131,8 @@ TEST(PlannerTest, TablesOfPartitionsTakeRoomAsOnTheServer) {
     const v1::TensorDescriptor* tensors[] = {&tensor};
     const uint64_t table =
         op == v1::SUM ? PartitionTableBytes(1024) : LatestPartitionTableBytes(1024);
-    const uint64_t needed = 10 * (2 * 4096 + table);
+    const uint64_t accumulators = op == v1::SUM ? 5 : 2;  // with 1024 nodes
+    const uint64_t needed = 10 * (accumulators * 4096 + table);
     job.servers[0].load.free_bytes = needed - 1;
     EXPECT_TRUE(absl::IsResourceExhausted(PlanTensors(tensors, 4096, &job).status()));
     job.servers[0].load.free_bytes = needed;
@@ -158,6 +159,15 @@ TEST(PlannerTest, DescribesForPeople) {
   tensor.set_dtype(v1::BFLOAT16);
   tensor.set_op(v1::AVERAGE);
   EXPECT_EQ(Describe(tensor), "bfloat16 [3,4] average");
+}
+
+TEST(PlannerTest, OrderOfSummationIsThatOfTheJobsNodes) {
+  v1::TensorDescriptor tensor = Floats(3);
+  EXPECT_TRUE(CheckNumerics(tensor, 8).ok()) << "an older agent names no order";
+  EXPECT_THAT(Message(CheckNumerics(tensor, 9)), HasSubstr("in a job of 9 nodes by 'tree8'"));
+  tensor.set_reduction_tree("tree8 int8");
+  EXPECT_TRUE(CheckNumerics(tensor, 9).ok());
+  EXPECT_THAT(Message(CheckNumerics(tensor, 8)), HasSubstr("by 'flat int8'"));
 }
 
 TEST(PlannerTest, UnknownTreeAndEndlessNamesAreRefused) {

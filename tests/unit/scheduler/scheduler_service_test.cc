@@ -17,6 +17,7 @@
 #include "lib/base/failure.h"
 #include "lib/base/strings.h"
 #include "lib/base/version.h"
+#include "lib/base/wire_format.h"
 #include "lib/rpc/client.h"
 #include "lib/rpc/server.h"
 #include "lib/rpc/status.h"
@@ -164,12 +165,13 @@ class SchedulerServiceTest : public testing::Test {
     member.set_key(std::string(32, 'k'));
     return member;
   }
-  absl::Status Declare(const v1::MemberId& node, const std::string& name) {
+  absl::Status Declare(const v1::MemberId& node, const std::string& name, uint32_t num_nodes = 1) {
     v1::DeclareRequest request;
     *request.mutable_member() = node;
     request.set_generation(1);
     v1::TensorDescriptor* tensor = request.add_tensors();
     tensor->set_name(name);
+    tensor->set_reduction_tree(ToString(NumericsIn(num_nodes, {})));
     tensor->add_shape(100000);
     v1::DeclareResponse response;
     return Call(&v1::Scheduler::Stub::Declare, request, &response);
@@ -342,7 +344,7 @@ TEST_F(SchedulerStreamsTest, HundredsOfStreamsGetEveryUpdateInOrder) {
   for (auto& watch : watches) watch->Next(Ready);
   for (int i = 0; i < kTensors; ++i) {
     for (const v1::MemberId& node : nodes) {
-      ASSERT_TRUE(Declare(node, absl::StrFormat("w%d", i)).ok());
+      ASSERT_TRUE(Declare(node, absl::StrFormat("w%d", i), kNodes).ok());
     }
   }
   for (auto& watch : watches) {

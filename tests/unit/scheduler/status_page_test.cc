@@ -32,15 +32,23 @@ TEST(StatusPageTest, PageStandsByWithoutAKnownLeader) {
 
 TEST(StatusPageTest, LeaderShowsItsStatus) {
   StatusPage page;
-  page.Show([] {
-    v1::GetStatusResponse status;
-    status.set_store("memory");
-    return status;
-  });
+  page.Show(
+      [] {
+        v1::GetStatusResponse status;
+        status.set_store("memory");
+        return status;
+      },
+      [] {
+        auto network = std::make_shared<v1::GetNetworkResponse>();
+        network->set_levels(2);
+        return std::shared_ptr<const v1::GetNetworkResponse>(std::move(network));
+      });
   EXPECT_EQ(Get(page, "/api/status").status, 200);
   EXPECT_EQ(Get(page, "/api/status").content_type, "application/json");
   EXPECT_EQ(Status(page)["store"], "memory");
+  EXPECT_EQ(nlohmann::json::parse(Get(page, "/api/network").body)["levels"], 2);
   page.StandBy("");
+  EXPECT_EQ(Get(page, "/api/network").status, 503);
   EXPECT_EQ(Get(page, "/api/status").status, 503);
 }
 
@@ -60,7 +68,7 @@ TEST(StatusPageTest, NoScriptOrStyleIsWrittenIntoThePage) {
   EXPECT_THAT(html, Not(HasSubstr("<style")));
   EXPECT_THAT(html, Not(HasSubstr(" style=")));
   EXPECT_THAT(html, Not(HasSubstr(" onclick")));
-  for (const char* path : {"/page.js", "/model.js", "/picture.js", "/text.js"}) {
+  for (const char* path : {"/page.js", "/model.js", "/network.js", "/picture.js", "/text.js"}) {
     const HttpAnswer script = Get(page, path);
     EXPECT_EQ(script.content_type, "text/javascript; charset=utf-8");
     EXPECT_FALSE(script.body.empty()) << path;
