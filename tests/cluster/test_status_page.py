@@ -173,15 +173,44 @@ def test_a_running_job_a_killed_server_and_a_scheduler_that_is_away(tmp_path, br
 
 
 @in_a_browser
+def test_groups_of_hosts_and_slow_links_are_drawn(browser):
+    slow = {"from": "10.0.0.2", "to": None, "latency_s": 21e-6, "bandwidth_bps": 1e9, "typical_latency_s": 21e-6, "typical_bandwidth_bps": 25e9}
+    network = stub.network([[1, 3], [2, 4]], [slow])
+    with stub.StatusStub(stub.status([stub.job(nodes=[stub.node(0)])]), network=network) as scheduler:
+        page = browser.open(scheduler.url)
+        page.shows("4 hosts in 2 groups (as measured); round trip in a group 21 µs, between groups 42 µs", "#network-facts")
+        assert page.evaluate("document.querySelectorAll('#network-picture .frame').length") == 2
+        assert page.evaluate("[...document.querySelectorAll('#network-picture .machine text')].map((text) => text.textContent)") == [
+            "gpu1", "gpu3", "▲ gpu2", "gpu4"]
+        assert "gpu2" in page.text("#slow-links") and "most hosts" in page.text("#slow-links")
+        page.screenshot(PICTURES / "network.png")
+        page.resize(360, 800)
+        page.eventually("document.querySelector('#network-picture').viewBox.baseVal.width <= innerWidth")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "no sideways scrolling of the page"
+        page.resize(1280, 900)
+        assert page.errors == []
+
+
+@in_a_browser
+def test_without_a_network_there_is_no_picture_of_it(browser):
+    with stub.StatusStub(stub.status([stub.job(nodes=[stub.node(0)])])) as scheduler:
+        page = browser.open(scheduler.url)
+        page.shows("● ready", "#jobs")
+        assert page.evaluate("document.querySelector('#network').hidden")
+
+
+@in_a_browser
 def test_names_of_members_are_shown_as_text(browser):
     hostile = "<img src=x onerror=alert(1)>"
     servers = [stub.server(1, f"{hostile}\u202eevil\n")]
     job = stub.job(hostile, [stub.node(0, hostile, activity=hostile, links=hostile)], servers, state="failed", reason=hostile,
                    first_nonfinite=hostile)
-    with stub.StatusStub(stub.status([job], servers, [stub.event(1, hostile, hostile, hostile)], version=hostile)) as scheduler:
+    with stub.StatusStub(stub.status([job], servers, [stub.event(1, hostile, hostile, hostile)], version=hostile),
+                         network=stub.network([[1], [2]], hostname=hostile)) as scheduler:
         page = browser.open(scheduler.url)
         page.shows(hostile, "#jobs")
-        for place in ("#nodes", "#servers", "#events", "#summary", "#plan-job"):
+        page.shows("2 hosts in 2 groups", "#network-facts")
+        for place in ("#network-picture", "#nodes", "#servers", "#events", "#summary", "#plan-job"):
             assert hostile in page.evaluate(f"document.querySelector('{place}').textContent"), place
         assert page.evaluate("document.querySelectorAll('img').length") == 0
         assert "\u202e" not in page.evaluate("document.body.textContent"), "text that turns its neighbours around"
@@ -291,10 +320,10 @@ def test_keyboards_and_screen_readers_reach_everything(browser):
         assert page.evaluate("document.querySelector('#connection').getAttribute('role')") == "status"
 
         order = []
-        for _ in range(6):
+        for _ in range(7):
             page.press_tab()
             order.append(page.evaluate("document.activeElement.id || document.activeElement.className || document.activeElement.textContent"))
-        assert order == ["skip", "plan-job", "problems", "events", "/api/status", "/metrics"]
+        assert order == ["skip", "plan-job", "problems", "events", "/api/status", "/api/network", "/metrics"]
         page.evaluate("document.querySelector('#problems').click()")
         assert "calm" not in page.text("#events") and "was lost" in page.text("#events")
         # Unchanged events keep their elements, so that they are not read out again, and a selection stays.

@@ -105,12 +105,14 @@ class Ranks:
 class Cluster:
     def __init__(self, folder, nodes=1, local_size=1, cpu_servers=0, shards=1, job="job", store="memory",
                  scheduler_flags=(), summation_flags=(), agent_flags=(), network=None, user=None, bin_dir=None, schedulers=1,
-                 flags_of_node=lambda node: (), flags_of_server=lambda index: (), common_flags=(), beside=None):
+                 flags_of_node=lambda node: (), flags_of_server=lambda index: (), common_flags=(), beside=None, shared_memory="off", starting_s=10):
         """`network`: a netns.Network whose hosts 1..nodes carry the agents and the next hosts the CPU servers; without it all processes are
         on 127.0.0.1. `user`: a numeric user id that runs every process. Several schedulers share an etcd, which the cluster starts.
         `common_flags`: of every service; TLS flags among them also of addendctl. `beside`: another cluster, whose scheduler and CPU servers
-        this cluster's job also uses.
+        this cluster's job also uses. `shared_memory`: as of the services; off, since most tests are about machines. `starting_s`: within
+        which agents have to serve.
         """
+        self.shared_memory, self.starting_s = shared_memory, starting_s
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="c", dir=folder))
         self.nodes, self.local_size, self.cpu_servers = nodes, local_size, cpu_servers
         self.shards, self.job, self.store = shards, job, store
@@ -146,7 +148,7 @@ class Cluster:
             for node in range(self.nodes):
                 self.start_agent(node)
             for agent in self.agents.values():
-                self.await_ports(agent)
+                self.await_ports(agent, self.starting_s)
         except BaseException:
             self._end(failed=True)
             raise
@@ -181,6 +183,7 @@ class Cluster:
     def environment(self, **more):
         env = {key: value for key, value in os.environ.items() if not key.startswith("ADDEND_")}
         env.update(sanitizer_environment(self.folder))
+        env["ADDEND_SHARED_MEMORY"] = str(self.shared_memory)
         env.update({key: str(value) for key, value in more.items()})
         return env
 

@@ -42,9 +42,10 @@ class Network:
 
     gateway = "10.77.0.254"
 
-    def __init__(self, hosts, rate):
+    def __init__(self, hosts, rate, buffer=1_000_000):
+        """`buffer`: bytes that wait at most where a link is full; further packets are lost."""
         self._name = f"addend{next(_numbers)}"
-        self._hosts, self._rate = hosts, rate
+        self._hosts, self._rate, self._buffer = hosts, rate, buffer
 
     def namespace(self, host):
         return f"{self._name}-{host}"
@@ -56,21 +57,37 @@ class Network:
         """The start of a command line that runs on a host; 0: on the bridge."""
         return ["ip", "netns", "exec", self.namespace(host or "bridge")]
 
+    def switch(self, host):
+        """The namespace of the bridge at the other end of a host's link."""
+        return self.namespace("bridge")
+
+    def retransmitted(self):
+        """Segments that the hosts have sent again since the start."""
+        total = 0
+        for host in range(1, self._hosts + 1):
+            text = subprocess.run([*self.prefix(host), "cat", "/proc/net/snmp"], capture_output=True, text=True, check=True).stdout
+            names, values = (line.split()[1:] for line in text.splitlines() if line.startswith("Tcp:"))
+            total += int(values[names.index("RetransSegs")])
+        return total
+
+    def _shape(self, namespace, device, rate):
+        _run("ip", "netns", "exec", namespace, "tc", "qdisc", "replace", "dev", device, "root", "tbf",
+             "rate", rate, "burst", "131072", "limit", str(self._buffer))
+
     def limit(self, host, rate, up=None):
         """Limits a host's link in both directions; `up` gives its sending direction another rate."""
-        for namespace, device, rate in ((self.namespace(host), "eth0", up or rate), (self.namespace("bridge"), f"host{host}", rate)):
-            _run("ip", "netns", "exec", namespace, "tc", "qdisc", "replace", "dev", device, "root", "tbf",
-                 "rate", rate, "burst", "131072", "limit", "1000000")
+        self._shape(self.namespace(host), "eth0", up or rate)
+        self._shape(self.switch(host), f"host{host}", rate)
 
     def cut(self, host):
         """Cuts a host's link silently, without closing any connection."""
-        _run("ip", "-n", self.namespace("bridge"), "link", "set", f"host{host}", "down")
+        _run("ip", "-n", self.switch(host), "link", "set", f"host{host}", "down")
 
     def mend(self, host):
-        _run("ip", "-n", self.namespace("bridge"), "link", "set", f"host{host}", "up")
+        _run("ip", "-n", self.switch(host), "link", "set", f"host{host}", "up")
 
     def _add_host(self, host):
-        bridge, namespace = self.namespace("bridge"), self.namespace(host)
+        bridge, namespace = self.switch(host), self.namespace(host)
         _run("ip", "netns", "add", namespace)
         _run("ip", "link", "add", "eth0", "netns", namespace, "type", "veth", "peer", "name", f"host{host}", "netns", bridge)
         _run("ip", "-n", bridge, "link", "set", f"host{host}", "master", "bridge", "up")
@@ -90,6 +107,7 @@ class Network:
             _run("ip", "-n", bridge, "link", "add", "bridge", "type", "bridge")
             _run("ip", "-n", bridge, "addr", "add", f"{self.gateway}/24", "dev", "bridge")
             _run("ip", "-n", bridge, "link", "set", "bridge", "up")
+            self._add_switches()
             for host in range(1, self._hosts + 1):
                 self._add_host(host)
         except BaseException:
@@ -97,6 +115,42 @@ class Network:
             raise
         return self
 
+    def _add_switches(self):
+        """The bridge is the only one."""
+
+    def _parts(self):
+        return ["bridge", *range(1, self._hosts + 1)]
+
     def __exit__(self, *_):
-        for host in ["bridge", *range(1, self._hosts + 1)]:
-            subprocess.run(["ip", "netns", "del", self.namespace(host)], capture_output=True)
+        for part in self._parts():
+            subprocess.run(["ip", "netns", "del", self.namespace(part)], capture_output=True)
+
+
+class RackNetwork(Network):
+    """Hosts in racks, each with a bridge of its own, whose links to the bridge in the middle are limited to `core`.
+
+    `racks`: the rack of each host, from host 1 on.
+    """
+
+    def __init__(self, racks, rate, core):
+        super().__init__(len(racks), rate)
+        self.racks, self._core = list(racks), core
+
+    def switch(self, host):
+        return self.namespace(f"rack{self.racks[host - 1]}")
+
+    def _add_switches(self):
+        bridge = self.namespace("bridge")
+        for rack in sorted(set(self.racks)):
+            switch = self.namespace(f"rack{rack}")
+            _run("ip", "netns", "add", switch)
+            _run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
+            _run("ip", "link", "add", "core", "netns", switch, "type", "veth", "peer", "name", f"rack{rack}", "netns", bridge)
+            _run("ip", "-n", switch, "link", "set", "bridge", "up")
+            _run("ip", "-n", switch, "link", "set", "core", "master", "bridge", "up")
+            _run("ip", "-n", bridge, "link", "set", f"rack{rack}", "master", "bridge", "up")
+            self._shape(switch, "core", self._core)
+            self._shape(bridge, f"rack{rack}", self._core)
+
+    def _parts(self):
+        return [*super()._parts(), *(f"rack{rack}" for rack in sorted(set(self.racks)))]

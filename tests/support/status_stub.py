@@ -45,16 +45,27 @@ def event(number, text, kind="joined", about=None):
     return {"number": number, "unix_s": 1_699_999_000.0 + number, "kind": kind, "job": about, "text": text}
 
 
-class StatusStub:
-    """`answer`: the answer of /api/status from now on, with `code`."""
+def network(groups=(), slow=(), hostname="gpu{}"):
+    """`groups`: lists of numbers of hosts."""
+    hosts = [{"address": f"10.0.0.{host}", "hostname": hostname.format(host), "groups": [group] if len(groups) > 1 else [],
+              "place": None, "members": [f"node {host} of train"]} for group, numbers in enumerate(groups) for host in numbers]
+    kinds = [{"pairs": 4, "latency_s": latency_s, "bandwidth_bps": 25e9} for latency_s in (42e-6, 21e-6)[:2 if len(groups) > 1 else 1]]
+    return {"source": "measured" if hosts else "unknown", "levels": int(len(groups) > 1), "hosts": hosts, "kinds": kinds, "slow": list(slow),
+            "pairs": 8 if hosts else 0}
 
-    def __init__(self, answer, code=200):
-        self.answer, self.code = answer, code
+
+class StatusStub:
+    """`answer`: the answer of /api/status from now on, with `code`; `network`: that of /api/network."""
+
+    def __init__(self, answer, code=200, network=network()):
+        self.answer, self.code, self.network = answer, code, network
         stub = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
-                if self.path == "/api/status":
+                if self.path == "/api/network":
+                    code, kind, body = 200, "application/json", json.dumps(stub.network).encode()
+                elif self.path == "/api/status":
                     code, kind, body = stub.code, "application/json", json.dumps(stub.answer).encode()
                 else:
                     path = PAGE / (self.path.lstrip("/") or "index.html")

@@ -16,11 +16,13 @@
 #include "lib/options/options.h"
 #include "lib/options/stop_signal.h"
 #include "lib/rpc/tls_options.h"
+#include "lib/status/network_json.h"
 #include "lib/status/status_json.h"
 #include "tools/addendctl/ask.h"
 #include "tools/addendctl/doctor_command.h"
 #include "tools/addendctl/drain_command.h"
 #include "tools/addendctl/inject_command.h"
+#include "tools/addendctl/network_command.h"
 #include "tools/addendctl/options.h"
 #include "tools/addendctl/plan_command.h"
 #include "tools/addendctl/status_table.h"
@@ -36,7 +38,7 @@ namespace addend {
 namespace {
 
 constexpr char kCommands[] =
-    "plan, status, jobs, nodes, top, why, trace, doctor, drain,"
+    "plan, status, jobs, nodes, network, ranks, top, why, trace, doctor, drain,"
     " inject, webhook, topology or help";
 
 constexpr int kExitProblemFound = 1;
@@ -53,6 +55,11 @@ constexpr char kHelp[] =
       The scheduler, the summation servers with their traffic, the jobs with their plan.
   addendctl jobs | addendctl nodes
       One line for every job, or every node of every job.
+  addendctl network
+      The hosts by the groups that are near each other, as they were told or as members have measured; the round trips
+      and bandwidths within and between groups; and the links that are slower than their like.
+  addendctl ranks JOB [--format=hostfile|torchrun|rankfile|json]
+      The hosts of a job in an order that puts neighbours together, for mpirun, torchrun or another launcher.
   addendctl drain SERVER [--server-secret-file=FILE]
       Moves what a CPU server (its number) sums to others, while the jobs run, and waits until it is done; the server's
       process then ends with status 0. The file is the scheduler's, where it has one.
@@ -103,6 +110,11 @@ tensors' bytes; null has no meaning or is not known.
   nodes   [{job, node_rank, connected, hostname, control_address, incarnation, bandwidth_bps, last_seen_s, activity,
           links (by transport, and why not RDMA), rounds {rounds, seconds, optimal_s, recent_s, recent_optimal_s (of
           the last 20)}, traffic}]
+  network {source (told, measured or unknown), levels, hosts [{address, hostname, groups [number] (outermost first), place,
+          members}], kinds [{pairs, latency_s, bandwidth_bps}] (medians between hosts that share 0, 1, ... groups),
+          slow [{from, to (null: most of its links), latency_s, bandwidth_bps, typical_latency_s, typical_bandwidth_bps}],
+          pairs}
+  ranks   with --format=json [{node_rank, hostname, address, slots, present_node_rank}]
   why     {job, state, waits_for (the sentence), tensor, round, open_s, nodes [rank], ranks [rank]}; nodes of which nobody
           has pushed, and single ranks of the others
   drain   {server_id, drained}
@@ -154,6 +166,26 @@ absl::StatusOr<std::string> Why(const std::vector<std::string>& arguments) {
   ADDEND_ASSIGN_OR_RETURN(const v1::GetStatusResponse status,
                           AskScheduler(absl::GetFlag(FLAGS_scheduler).ToString()));
   return AnswerWhy(status, arguments[1], absl::GetFlag(FLAGS_timeout), absl::GetFlag(FLAGS_json));
+}
+
+absl::StatusOr<std::string> Network() {
+  ADDEND_ASSIGN_OR_RETURN(
+      const v1::GetNetworkResponse network,
+      AskNetwork(absl::GetFlag(FLAGS_scheduler).ToString(), absl::GetFlag(FLAGS_timeout)));
+  return absl::GetFlag(FLAGS_json) ? NetworkJson(network) : NetworkText(network);
+}
+
+absl::StatusOr<std::string> Ranks(const std::vector<std::string>& arguments) {
+  if (arguments.size() != 2) {
+    return absl::InvalidArgumentError(
+        "addendctl ranks needs the name of one job: addendctl ranks JOB");
+  }
+  const std::string scheduler = absl::GetFlag(FLAGS_scheduler).ToString();
+  ADDEND_ASSIGN_OR_RETURN(const v1::GetStatusResponse status, AskScheduler(scheduler));
+  ADDEND_ASSIGN_OR_RETURN(const v1::GetNetworkResponse network,
+                          AskNetwork(scheduler, absl::GetFlag(FLAGS_timeout)));
+  return RanksText(status, network, arguments[1],
+                   absl::GetFlag(FLAGS_json) ? "json" : absl::GetFlag(FLAGS_format));
 }
 
 absl::StatusOr<std::string> Drain(const std::vector<std::string>& arguments) {
@@ -253,6 +285,8 @@ absl::Status Doctor(int* exit_status) {
 absl::StatusOr<std::string> Answer(const std::vector<std::string>& arguments) {
   const std::string& command = arguments.front();
   if (command == "why") return Why(arguments);
+  if (command == "network") return Network();
+  if (command == "ranks") return Ranks(arguments);
   if (command == "drain") return Drain(arguments);
   if (command == "inject") return Inject();
   if (command == "plan") return Plan();
@@ -272,10 +306,10 @@ absl::Status CheckCommand(const std::vector<std::string>& arguments) {
     return absl::InvalidArgumentError(absl::StrFormat("addendctl needs a command: %s", kCommands));
   }
   const std::string& command = arguments.front();
-  if (command == "why" || command == "drain") return absl::OkStatus();
-  const std::initializer_list<std::string_view> alone = {"plan",   "status",  "jobs",     "nodes",
-                                                         "trace",  "top",     "topology", "doctor",
-                                                         "inject", "webhook", "help"};
+  if (command == "why" || command == "drain" || command == "ranks") return absl::OkStatus();
+  const std::initializer_list<std::string_view> alone = {"plan",    "status", "jobs",    "nodes",
+                                                         "network", "trace",  "top",     "topology",
+                                                         "doctor",  "inject", "webhook", "help"};
   if (std::find(alone.begin(), alone.end(), command) == alone.end()) {
     return absl::InvalidArgumentError(
         absl::StrFormat("'%s' is not a command of addendctl: use %s", command, kCommands));

@@ -68,6 +68,8 @@ ABSL_FLAG(std::string, job_secret, "",
           "Secret with the job's secret as its key `secret` (inject). Empty: none.");
 ABSL_FLAG(std::string, replicated_job, "",
           "Which part of a JobSet trains; default: its first (inject).");
+ABSL_FLAG(std::string, format, "hostfile",
+          "How to print the order of hosts: hostfile, torchrun, rankfile or json (ranks).");
 ABSL_FLAG(addend::ByteSize, model_bytes, addend::ByteSize{},
           "Size of all tensors together, from which follows the memory an agent needs (inject, "
           "doctor).");

@@ -42,6 +42,7 @@ ABSL_DECLARE_FLAG(std::string, agent_tls_secret);
 ABSL_DECLARE_FLAG(std::string, agent_tls_server_name);
 ABSL_DECLARE_FLAG(std::string, job_secret);
 ABSL_DECLARE_FLAG(std::string, replicated_job);
+ABSL_DECLARE_FLAG(std::string, format);
 ABSL_DECLARE_FLAG(addend::ByteSize, model_bytes);
 ABSL_DECLARE_FLAG(uint32_t, local_size);
 ABSL_DECLARE_FLAG(addend::HostPort, listen);
