@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "lib/base/sum_tree.h"
 #include "lib/base/types.h"
 
 namespace addend {
@@ -68,19 +69,37 @@ inline std::optional<WireFormat> WireFormatOf(std::string_view text) {
   return std::nullopt;
 }
 
-// The numerics of a tensor as its descriptor names them: the reduction tree, and behind it a lossy
-// type: "flat", "flat int8 stochastic". A server or scheduler that does not know the text refuses
-// the tensor, so that no release changes bits silently.
-inline std::string NumericsOf(const WireFormat& format) {
-  return format.lossy() ? "flat " + ToString(format) : "flat";
+// The numerics of a tensor. Its descriptor names them: the order of summation, and behind it a
+// lossy type: "flat", "tree8", "flat int8 stochastic". A server or scheduler that does not know the
+// text refuses the tensor, so that no release changes bits silently.
+struct Numerics {
+  // The tree of sum_tree.h has several levels: "tree8". With a single level it is the order of the
+  // nodes, and keeps its former name.
+  bool tree = false;
+  WireFormat wire;
+
+  friend bool operator==(const Numerics&, const Numerics&) = default;
+};
+
+// Of a tensor in a job of so many nodes.
+inline Numerics NumericsIn(uint32_t nodes, const WireFormat& wire) {
+  return {SumLevels(nodes) > 1, wire};
 }
-// nullopt: unknown to this version. Empty: "flat".
-inline std::optional<WireFormat> WireFormatOfNumerics(std::string_view numerics) {
-  constexpr std::string_view kTree = "flat";
-  if (numerics.empty() || numerics == kTree) return WireFormat();
-  if (!numerics.starts_with(kTree) || numerics[kTree.size()] != ' ') return std::nullopt;
-  const auto format = WireFormatOf(numerics.substr(kTree.size() + 1));
-  return format && format->lossy() ? format : std::nullopt;
+inline std::string ToString(const Numerics& numerics) {
+  const std::string order = numerics.tree ? "tree8" : "flat";
+  return numerics.wire.lossy() ? order + " " + ToString(numerics.wire) : order;
+}
+// As ToString() writes it; empty: "flat". nullopt: unknown.
+inline std::optional<Numerics> NumericsOf(std::string_view text) {
+  const size_t space = text.find(' ');
+  const std::string_view order = text.substr(0, space);
+  if (!text.empty() && order != "flat" && order != "tree8") return std::nullopt;
+  Numerics numerics{.tree = order == "tree8", .wire = {}};
+  if (space == std::string_view::npos) return numerics;
+  const auto wire = WireFormatOf(text.substr(space + 1));
+  if (!wire || !wire->lossy()) return std::nullopt;
+  numerics.wire = *wire;
+  return numerics;
 }
 
 }  // namespace addend

@@ -8,8 +8,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "lib/encoding/encoded_bytes.h"
-#include "lib/reduce/reduce.h"
 #include "lib/reduce/rounding.h"
+#include "lib/summation/round_sum.h"
 #include "lib/wire/crc32c.h"
 
 namespace addend {
@@ -24,20 +24,28 @@ WireDType WireOf(const FrameHeader& header) {
   return WireDType::kSame;
 }
 
-// The same sum as the owner's: in node order, in a single pass.
+// The same sum as the owner's. No node is lost, so each contribution is at its position.
 std::vector<std::byte> SumOf(
     const FrameHeader& header,
     const std::map<NodeId, std::unique_ptr<EarlyContribution>>& contributions, uint64_t elements,
     uint64_t ranks, WireDType wire) {
-  std::vector<EncodedBytes> terms;
+  const auto positions = static_cast<uint32_t>(contributions.size());
+  const uint32_t levels = SumLevels(positions);
+  const size_t accumulator = elements * AccumulatorSizeOf(header.dtype);
+  std::vector<std::byte> sum(elements * SizeOf(header.dtype));
+  // With a single level everything is summed at once, right into the result.
+  std::vector<std::byte> sums(levels > 1 ? levels * accumulator : 0);
+  RoundSum::Memory memory{nullptr, sum.data(), nullptr};
+  if (levels > 1) memory = {sums.data(), sum.data(), sums.data() + accumulator};
+  RoundSum round(header.dtype, header.op, elements, positions);
+  uint32_t position = 0;
   for (const auto& [node, contribution] : contributions) {
-    if (!contribution->empty()) terms.push_back(contribution->content());
+    if (!contribution->empty()) {
+      round.Add(position, node, contribution->content(), /*owner=*/nullptr, memory);
+    }
+    ++position;
   }
-  std::vector<std::byte> sum(terms.empty() ? 0 : elements * SizeOf(header.dtype));
-  ForEachTile(terms, header.dtype, elements, [&](size_t first, size_t count, auto inputs) {
-    std::byte* const out = sum.data() + first * SizeOf(header.dtype);
-    Reduce(header.dtype, header.op, out, inputs, count, ranks);
-  });
+  round.Finish(memory, ranks);
   if (wire != WireDType::kSame) {
     auto* const result = reinterpret_cast<float*>(sum.data());
     RoundToWire({wire, /*stochastic=*/false}, /*key=*/0, /*first=*/0, elements, result, result);

@@ -3,6 +3,7 @@
 // a shard's thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -91,6 +92,13 @@ class EarlyContribution {
   bool empty() const { return empty_; }
   bool by_reference() const { return payload_.by_reference(); }
 
+  // From now on room() has the sum of a group of so many contributions that are not empty, each of
+  // its own node, elements of the accumulator's type; the others of the group are empty.
+  void BecomeSumOf(uint32_t contributions) { sum_of_ = contributions; }
+  bool is_group() const { return sum_of_ > 0; }
+  // The contributions with data that this stands for.
+  uint32_t contributions() const { return empty_ ? 0 : std::max(1U, sum_of_); }
+
  private:
   explicit EarlyContribution(EarlyBuffers::Buffer buffer) : buffer_(std::move(buffer)) {}
 
@@ -98,6 +106,7 @@ class EarlyContribution {
   Payload payload_;
   Encoding encoding_ = Encoding::kRaw;
   bool empty_ = false;
+  uint32_t sum_of_ = 0;
 };
 
 }  // namespace addend

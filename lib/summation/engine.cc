@@ -95,7 +95,11 @@ Engine::~Engine() {
   shards_.clear();
 }
 
-absl::StatusOr<uint16_t> Engine::ListenTcp(const Address& bind) {
+absl::StatusOr<uint16_t> Engine::Listen(const Address& bind) {
+  for (uint32_t i = 0; i < shards_.size(); ++i) {
+    ADDEND_RETURN_IF_ERROR(
+        shards_[i]->ListenSharedMemory(SharedMemoryName(identity_.incarnation, i)));
+  }
   std::vector<ShardEnd> ends;
   for (auto& shard : shards_) {
     Shard* const raw = shard.get();
@@ -155,7 +159,7 @@ absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(
   if (external && external->slot[0].size() < BytesOf(tensor)) external.reset();
   uint64_t bytes = 0;
   for (const uint32_t index : tensor.partitions)
-    bytes += OwnBytes(tensor, index, external.has_value());
+    bytes += OwnBytes(tensor, index, job.spec.num_nodes, external.has_value());
   const uint64_t tables = tensor.partitions.size() * PartitionTableBytes(job.spec.num_nodes);
   ADDEND_RETURN_IF_ERROR(job.memory->Reserve(tensor.name, bytes + tables));
   auto arena = Arena::Create(bytes);
@@ -168,8 +172,8 @@ absl::StatusOr<std::vector<std::shared_ptr<Partition>>> Engine::MakePartitions(
   std::byte* own = (*arena)->memory().data();
   for (size_t i = 0; i < tensor.partitions.size(); ++i) {
     const uint32_t index = tensor.partitions[i];
-    const MutableBytes part(own, OwnBytes(tensor, index, external.has_value()));
-    PartitionMemory memory = Layout(tensor, index, own, external);
+    const MutableBytes part(own, OwnBytes(tensor, index, job.spec.num_nodes, external.has_value()));
+    PartitionMemory memory = Layout(tensor, index, job.spec.num_nodes, own, external);
     own += part.size();
     (*held)[index] = {part.size() + PartitionTableBytes(job.spec.num_nodes),
                       tensor.ElementsOf(index) * SizeOf(tensor.dtype), tensor.shards[i]};

@@ -56,8 +56,9 @@ class Engine {
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Options options);
   ~Engine();
 
-  // All shards share a port. Returns the bound port.
-  absl::StatusOr<uint16_t> ListenTcp(const Address& bind);
+  // For other processes: on a TCP port that all shards share, and through shared memory, if the
+  // machine has it. Returns the bound port.
+  absl::StatusOr<uint16_t> Listen(const Address& bind);
   // Shard i listens as InprocName(i).
   absl::Status ListenInproc();
   static std::string InprocName(uint32_t shard);

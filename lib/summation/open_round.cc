@@ -15,8 +15,8 @@ OpenRound::OpenRound(const PartitionSpec* spec, const PartitionMemory* memory)
     : spec_(spec),
       memory_(memory),
       collector_(spec->nodes),
-      sum_(spec->dtype, spec->op, spec->elements),
-      kept_(spec->nodes) {
+      sum_(spec->dtype, spec->op, spec->elements, spec->nodes),
+      kept_(spec) {
   for (uint32_t node = 0; node < spec->nodes; ++node) {
     const NodeId id(node);
     if (!spec->TakesPart(id)) collector_.Lose(id);
@@ -26,7 +26,8 @@ OpenRound::OpenRound(const PartitionSpec* spec, const PartitionMemory* memory)
 
 MutableBytes OpenRound::DirectRoomFor(Encoding encoding) const {
   const bool widened = SizeOf(spec_->dtype) != AccumulatorSizeOf(spec_->dtype);
-  if (has_data_ || encoding != Encoding::kRaw || (widened && !is_broadcast())) return {};
+  const bool direct = is_broadcast() || (!widened && SumLevels(spec_->nodes) == 1);
+  if (has_data_ || encoding != Encoding::kRaw || !direct) return {};
   return MutableBytes(Slot().result, spec_->payload_bytes());
 }
 
@@ -40,7 +41,13 @@ absl::Status OpenRound::Take(Payload payload, Encoding encoding, bool empty) {
 }
 
 absl::Status OpenRound::TakeKept() {
-  auto kept = std::move(kept_[collector_.turn().value()]);
+  auto kept = kept_.Take(collector_.turn());
+  if (kept->is_group()) {
+    sum_.AddGroup(kept_.PositionOf(collector_.turn()), kept->bytes(), Slot());
+    has_data_ = true;
+    collector_.Summed();
+    return absl::OkStatus();
+  }
   const EncodedBytes data = kept->content();
   const bool empty = kept->empty();
   return Take(data, empty, std::move(kept));
@@ -51,7 +58,8 @@ absl::Status OpenRound::Take(const EncodedBytes& data, bool empty,
   if (is_broadcast()) {
     ADDEND_RETURN_IF_ERROR(TakeBroadcast(data, empty));
   } else if (!empty) {
-    sum_.Add(collector_.turn(), data, std::move(owner), Slot());
+    const NodeId node = collector_.turn();
+    sum_.Add(kept_.PositionOf(node), node, data, std::move(owner), Slot());
   }
   has_data_ = has_data_ || !empty;
   collector_.Summed();
@@ -117,12 +125,13 @@ void OpenRound::RoundResult() {
 }
 
 void OpenRound::Keep(NodeId node, std::unique_ptr<EarlyContribution> early) {
-  kept_[node.value()] = std::move(early);
+  kept_.Keep(node, std::move(early));
   collector_.Keep(node);
 }
 
 void OpenRound::KeepOrDrop(const FrameHeader& header, Payload payload,
-                           std::unique_ptr<EarlyContribution> early) {
+                           std::unique_ptr<EarlyContribution> early, EarlyBuffers* buffers,
+                           const std::shared_ptr<JobMemory>& job) {
   const NodeId node(header.sender);
   const bool empty = header.flags & kFlagEmpty;
   if (early != nullptr) {
@@ -131,27 +140,21 @@ void OpenRound::KeepOrDrop(const FrameHeader& header, Payload payload,
   } else if (empty || payload.by_reference()) {
     Keep(node, std::make_unique<EarlyContribution>(std::move(payload), empty));
   } else {
-    Drop(node);
+    return Drop(node);
   }
+  kept_.SumGroup(node, collector_, buffers, job);
 }
 
 size_t OpenRound::DropKept() {
-  size_t dropped = 0;
-  for (uint32_t node = 0; node < kept_.size(); ++node) {
-    if (kept_[node] == nullptr || kept_[node]->room().empty()) continue;
-    if (collector_.IsLost(NodeId(node))) continue;  // the node could not send it again
-    kept_[node].reset();
-    collector_.Drop(NodeId(node));
-    ++dropped;
-  }
-  return dropped;
+  const std::vector<NodeId> dropped = kept_.DropBuffers(collector_);
+  for (const NodeId node : dropped) collector_.Drop(node);
+  return dropped.size();
 }
 
 void OpenRound::ForgetReferences(NodeId node) {
   if (sum_.RefersTo(node)) copied_bytes_ += sum_.Condense(Slot());
-  auto& kept = kept_[node.value()];
-  if (kept == nullptr || !kept->by_reference()) return;
-  kept.reset();
+  if (kept_.Of(node) == nullptr || !kept_.Of(node)->by_reference()) return;
+  kept_.Take(node);
   collector_.Forget(node);
 }
 
@@ -173,7 +176,7 @@ void OpenRound::GoBack() {
 }
 
 void OpenRound::Forget() {
-  for (auto& kept : kept_) kept.reset();
+  kept_.Clear();
   sum_.Clear();
   has_data_ = false;
   gathering_ = {};

@@ -20,6 +20,7 @@
 #include "lib/base/ids.h"
 #include "lib/summation/collector.h"
 #include "lib/summation/early_buffers.h"
+#include "lib/summation/kept_contributions.h"
 #include "lib/summation/partition_spec.h"
 #include "lib/summation/round_sum.h"
 #include "lib/summation/shard_journal.h"
@@ -56,11 +57,13 @@ class OpenRound {
   // Keeps the early contribution of `node`.
   void Keep(NodeId node, std::unique_ptr<EarlyContribution> early);
   // The same for a frame that has just arrived, in its buffer `early` if it has one. Without a
-  // buffer the contribution is dropped, and requested again at the node's turn.
+  // buffer the contribution is dropped, and requested again at the node's turn. The sum of a whole
+  // group of eight takes the place of its contributions, in a buffer for `job`.
   void KeepOrDrop(const FrameHeader& header, Payload payload,
-                  std::unique_ptr<EarlyContribution> early);
-  // The kept contribution of the node whose turn it is adds nothing.
-  bool TurnIsEmpty() const { return kept_[collector_.turn().value()]->empty(); }
+                  std::unique_ptr<EarlyContribution> early, EarlyBuffers* buffers,
+                  const std::shared_ptr<JobMemory>& job);
+  // The contributions with data in the kept contribution of the node whose turn it is.
+  uint32_t TurnContributions() const { return kept_.Of(collector_.turn())->contributions(); }
   // The contribution of `node` has arrived, and is not kept.
   void Drop(NodeId node) { collector_.Drop(node); }
   // Returns the memory of kept contributions to the budget, except for those of lost nodes, which
@@ -104,7 +107,7 @@ class OpenRound {
   bool is_broadcast() const { return spec_->op == ReduceOp::kBroadcast; }
   RoundSum::Memory Slot() const {
     const uint32_t parity = Parity(collector_.round());
-    return {memory_->accumulator[parity], memory_->result[parity]};
+    return {memory_->accumulator[parity], memory_->result[parity], memory_->partial};
   }
   absl::Status Take(const EncodedBytes& data, bool empty, std::unique_ptr<EarlyContribution> owner);
   absl::Status TakeBroadcast(const EncodedBytes& data, bool empty);
@@ -119,7 +122,7 @@ class OpenRound {
   bool has_data_ = false;  // a contribution was not empty
   uint32_t nodes_ = 0;     // that have participants, lost nodes included
   RoundSum sum_;
-  std::vector<std::unique_ptr<EarlyContribution>> kept_;  // by node
+  KeptContributions kept_;
   Gathering gathering_;
   int32_t priority_ = 0;
   absl::Time open_since_ = absl::InfiniteFuture();

@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "lib/base/sum_tree.h"
+
 namespace addend {
 namespace {
 
@@ -10,13 +12,21 @@ namespace {
 constexpr uint64_t kAlignment = 64;
 uint64_t Aligned(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
+uint64_t AccumulatorOf(const TensorSpec& tensor, uint32_t partition) {
+  return Aligned(tensor.ElementsOf(partition) * AccumulatorSizeOf(tensor.dtype));
+}
+
+// The accumulators of the rounds.
+uint64_t OwnAccumulators(const TensorSpec& tensor, bool external) {
+  if (!external) return 2;
+  return AccumulatorSizeOf(tensor.dtype) == SizeOf(tensor.dtype) ? 0 : 1;
+}
+
 }  // namespace
 
-uint64_t OwnBytes(const TensorSpec& tensor, uint32_t partition, bool external) {
-  const uint64_t accumulator =
-      Aligned(tensor.ElementsOf(partition) * AccumulatorSizeOf(tensor.dtype));
-  if (!external) return 2 * accumulator;
-  return AccumulatorSizeOf(tensor.dtype) == SizeOf(tensor.dtype) ? 0 : accumulator;
+uint64_t OwnBytes(const TensorSpec& tensor, uint32_t partition, uint32_t nodes, bool external) {
+  const uint64_t accumulators = OwnAccumulators(tensor, external) + SumLevels(nodes) - 1;
+  return accumulators * AccumulatorOf(tensor, partition);
 }
 
 PartitionSpec SpecOf(const JobSpec& job, const TensorSpec& tensor, const SharedText& name,
@@ -37,10 +47,9 @@ PartitionSpec SpecOf(const JobSpec& job, const TensorSpec& tensor, const SharedT
           .handed_over = tensor.handed_over[i]};
 }
 
-PartitionMemory Layout(const TensorSpec& tensor, uint32_t partition, std::byte* own,
+PartitionMemory Layout(const TensorSpec& tensor, uint32_t partition, uint32_t nodes, std::byte* own,
                        const std::optional<ExternalSlots>& external) {
-  const uint64_t accumulator =
-      Aligned(tensor.ElementsOf(partition) * AccumulatorSizeOf(tensor.dtype));
+  const uint64_t accumulator = AccumulatorOf(tensor, partition);
   const bool widened = AccumulatorSizeOf(tensor.dtype) != SizeOf(tensor.dtype);
   PartitionMemory memory;
   for (int slot = 0; slot < 2; ++slot) {
@@ -52,6 +61,9 @@ PartitionMemory Layout(const TensorSpec& tensor, uint32_t partition, std::byte* 
     } else {
       memory.accumulator[slot] = memory.result[slot] = own + slot * accumulator;
     }
+  }
+  if (SumLevels(nodes) > 1) {
+    memory.partial = own + OwnAccumulators(tensor, external.has_value()) * accumulator;
   }
   return memory;
 }

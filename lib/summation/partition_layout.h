@@ -17,8 +17,8 @@ namespace addend {
 
 // The bytes that a partition takes of the engine's own memory. With the agent's result slots
 // (`external`) sums of full-width types happen right there; half types need a wide accumulator
-// beside them.
-uint64_t OwnBytes(const TensorSpec& tensor, uint32_t partition, bool external);
+// beside them. Of more than eight `nodes` the sums of groups need memory as well.
+uint64_t OwnBytes(const TensorSpec& tensor, uint32_t partition, uint32_t nodes, bool external);
 
 // The specification of tensor.partitions[i]. `name`: the tensor's, which all partitions share.
 PartitionSpec SpecOf(const JobSpec& job, const TensorSpec& tensor, const SharedText& name,
@@ -26,7 +26,7 @@ PartitionSpec SpecOf(const JobSpec& job, const TensorSpec& tensor, const SharedT
 
 // The memory of a partition whose part of the engine's own memory begins at `own`. Without
 // keep_alive.
-PartitionMemory Layout(const TensorSpec& tensor, uint32_t partition, std::byte* own,
+PartitionMemory Layout(const TensorSpec& tensor, uint32_t partition, uint32_t nodes, std::byte* own,
                        const std::optional<ExternalSlots>& external);
 
 // Keeps the arena, and the agent's slots. The partitions that share an arena may be released

@@ -45,9 +45,11 @@ struct PartitionSpec {
 
 // Where a partition sums and leaves its results, by parity of the round. `accumulator` has
 // AccumulatorSizeOf(dtype) bytes an element, `result` SizeOf(dtype); both may be the same memory.
+// `partial`: as of RoundSum::Memory.
 struct PartitionMemory {
   std::byte* accumulator[2] = {nullptr, nullptr};
   std::byte* result[2] = {nullptr, nullptr};
+  std::byte* partial = nullptr;
   std::atomic<uint64_t>* reads = nullptr;  // of results in the agent's memory: see ExternalSlots
   std::shared_ptr<void> keep_alive;
 };

@@ -27,6 +27,7 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(
   std::unique_ptr<Shard> shard(new Shard(machine, std::move(loop), budget, identity, send_limits,
                                          std::move(on_mismatch), encoding));
   shard->tcp_ = machine->MakeTransport(shard->loop_.get());
+  shard->shm_ = machine->MakeSharedMemory(shard->loop_.get());
   if (network != nullptr)
     shard->inproc_ = MakeInprocTransport(shard->loop_.get(), std::move(network));
   shard->loop_->Run([&shard] { shard->CheckStalls(); });
@@ -53,6 +54,7 @@ Shard::~Shard() {
   loop_->Run([this] {
     tcp_.reset();
     inproc_.reset();
+    shm_.reset();
     rdma_.reset();
     jobs_.clear();
     context_.dropped.Clear();
@@ -65,6 +67,16 @@ absl::Status Shard::ListenInproc(const std::string& name) {
   loop_->Run([&] {
     const auto accept = [this](Link* link) { return Accept(link, *inproc_); };
     status = inproc_->Listen({.host = name}, accept).status();
+  });
+  return status;
+}
+
+absl::Status Shard::ListenSharedMemory(const std::string& name) {
+  if (shm_ == nullptr) return absl::OkStatus();
+  absl::Status status;
+  loop_->Run([&] {
+    const auto accept = [this](Link* link) { return Accept(link, *shm_); };
+    status = shm_->Listen({.host = name}, accept).status();
   });
   return status;
 }

@@ -22,7 +22,7 @@
 #include "lib/summation/stall_log.h"
 #include "lib/transport/inproc/factory.h"
 #include "lib/transport/rdma/rdma_transport.h"
-#include "lib/transport/tcp/factory.h"
+#include "lib/transport/this_machine/factory.h"
 
 namespace addend {
 
@@ -43,9 +43,11 @@ class Shard {
   const ShardStats& stats() const { return context_.stats; }
   // An entry is null if that transport is not configured.
   std::vector<const Transport*> transports() const {
-    return {tcp_.get(), inproc_.get(), rdma_.get()};
+    return {tcp_.get(), inproc_.get(), shm_.get(), rdma_.get()};
   }
   absl::Status ListenInproc(const std::string& name);
+  // Nothing on a machine without shared memory.
+  absl::Status ListenSharedMemory(const std::string& name);
   absl::Status ListenRdma(const rdma::Devices& devices, const RdmaOptions& options);
 
   // ---- links, on the loop ----
@@ -103,6 +105,7 @@ class Shard {
   ShardContext context_;
   std::shared_ptr<Transport> tcp_;
   std::shared_ptr<Transport> inproc_;
+  std::shared_ptr<Transport> shm_;
   std::shared_ptr<RdmaTransport> rdma_;
   bool hung_up_ = false;
   StallLog stalls_;

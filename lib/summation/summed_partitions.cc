@@ -240,7 +240,8 @@ absl::Status SummedPartitions::TakeContribution(NodePort* node, Partition* parti
       }
       return Sum(partition, header, std::move(payload));
     case Collector::Standing::kEarly:
-      round.KeepOrDrop(header, std::move(payload), std::move(placed->early));
+      round.KeepOrDrop(header, std::move(payload), std::move(placed->early),
+                       context_->early_buffers.get(), job_->memory);
       return absl::OkStatus();
     case Collector::Standing::kSealed:
       // A result that this server lacks is on its way from a node that holds it.
@@ -295,10 +296,9 @@ absl::Status SummedPartitions::Advance(Partition* partition) {
   while (!partition->aborted()) {
     const Collector::Next next = round.Advance();
     if (next == Collector::Next::kKept) {
-      const size_t bytes = round.TurnIsEmpty() ? 0 : partition->payload_bytes();
-      const absl::Status taken = round.TakeKept();
+      const size_t bytes = round.TurnContributions() * partition->payload_bytes();
       context_->stats.early_kept.fetch_add(1, std::memory_order_relaxed);
-      ADDEND_RETURN_IF_ERROR(NoteSummed(partition, taken, bytes));
+      ADDEND_RETURN_IF_ERROR(NoteSummed(partition, round.TakeKept(), bytes));
       continue;
     }
     if (next == Collector::Next::kAsk) {

@@ -147,7 +147,7 @@ CpuServer::CpuServer(Cluster* cluster, std::string name, std::string host)
                              .network = nullptr,
                              .external_slots = nullptr,
                              .machine = &machine_});
-  const uint16_t port = *engine_->ListenTcp({.host = process_->host()});
+  const uint16_t port = *engine_->Listen({.host = process_->host()});
   auto request = RegistrationOf(*process_, port, cluster->plan().bandwidth_bps,
                                 cluster->plan().memory_limit_bytes);
   member_ = std::make_unique<ServerMembership>(
@@ -267,7 +267,7 @@ AgentHost::AgentHost(Cluster* cluster, const JobPlan* job, uint32_t node)
     return slots->Find(generation, name);
   };
   engine_ = *Engine::Create(std::move(options));
-  const uint16_t port = *engine_->ListenTcp({.host = process_->host()});
+  const uint16_t port = *engine_->Listen({.host = process_->host()});
   if (!engine_->ListenInproc().ok()) std::abort();
   auto request = RegistrationOf(*process_, port, cluster->plan().bandwidth_bps,
                                 /*memory_limit_bytes=*/0);

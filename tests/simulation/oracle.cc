@@ -13,6 +13,7 @@ namespace {
 
 // Rounds of a tensor that any rank may still ask about.
 constexpr uint64_t kRemembered = 8;
+constexpr size_t kLostMost = 8;  // whose presence is tried in all combinations
 // Nodes of a job that may be lost while all sums without some of them are known.
 constexpr size_t kMayLose = 3;
 
@@ -109,8 +110,9 @@ std::vector<std::byte> Oracle::Contribution(const JobPlan& job, const Generation
   return bytes;
 }
 
-// Ranks of a node in their order, then nodes in theirs. What a node sends is rounded to a lossy
-// type, and the sum once more.
+// Ranks of a node in their order, then the nodes with participants by the tree of radix 8; a node
+// without a contribution keeps its place. What a node sends is rounded to a lossy type, and the sum
+// once more.
 std::vector<std::byte> Oracle::Reference(const JobPlan& job, const GenerationId& generation,
                                          size_t tensor, uint64_t round,
                                          const std::set<uint32_t>& without) const {
@@ -119,11 +121,11 @@ std::vector<std::byte> Oracle::Reference(const JobPlan& job, const GenerationId&
     return Contribution(job, generation, tensor, round, setting.root);
   }
   const uint64_t declared_round = job.RoundOf(tensor, round);
-  std::vector<std::byte> sum;
+  std::vector<std::vector<std::byte>> sums;  // of a level of the tree; empty: adds nothing
   WithType(setting.dtype, [&](auto zero) {
     using T = decltype(zero);
     const auto add = [&](std::vector<std::byte>* to, const std::vector<std::byte>& from) {
-      if (to->empty()) return void(*to = from);
+      if (to->empty() || from.empty()) return void(to->insert(to->end(), from.begin(), from.end()));
       for (uint64_t i = 0; i < setting.elements; ++i) {
         T a, b;
         std::memcpy(&a, to->data() + i * sizeof(T), sizeof(T));
@@ -133,7 +135,6 @@ std::vector<std::byte> Oracle::Reference(const JobPlan& job, const GenerationId&
       }
     };
     for (uint32_t node = 0; node < job.nodes; ++node) {
-      if (without.contains(node)) continue;
       std::vector<std::byte> local;
       for (uint32_t l = 0; l < job.local_size; ++l) {
         const uint32_t rank = node * job.local_size + l;
@@ -142,11 +143,18 @@ std::vector<std::byte> Oracle::Reference(const JobPlan& job, const GenerationId&
       }
       if (local.empty()) continue;
       Round(setting, declared_round, node, &local);
-      add(&sum, local);
+      if (without.contains(node)) local.clear();
+      sums.push_back(std::move(local));
+    }
+    while (sums.size() > 1) {
+      std::vector<std::vector<std::byte>> above((sums.size() + 7) / 8);
+      for (size_t i = 0; i < sums.size(); ++i) add(&above[i / 8], sums[i]);
+      sums = std::move(above);
     }
   });
-  if (!sum.empty()) Round(setting, declared_round, kRoundingOfResult, &sum);
-  return sum;
+  if (sums.empty() || sums.front().empty()) return {};
+  Round(setting, declared_round, kRoundingOfResult, &sums.front());
+  return std::move(sums.front());
 }
 
 void Oracle::OnJoin(const JobPlan& job, uint32_t rank) {
@@ -218,6 +226,7 @@ void Oracle::CheckSum(const JobPlan& job, const GenerationId& generation, size_t
   const TensorSetting& setting = job.tensors[tensor];
   const std::set<uint32_t>& lost = lost_[&job];
   if (job.shrink && !excused_all_.empty()) return;  // any node may be lost
+  if (job.shrink && lost.size() > kLostMost) return;
   const std::vector<uint32_t> nodes(lost.begin(), lost.end());
   // A lost node takes part, or does not, partition by partition.
   std::vector<std::vector<std::byte>> allowed;

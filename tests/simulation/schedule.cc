@@ -75,7 +75,7 @@ Schedule Draw(uint64_t seed, const Allowed& allowed) {
   for (uint64_t i = 0; i < jobs; ++i) {
     JobPlan job;
     job.name = absl::StrFormat("job%d", i);
-    job.nodes = static_cast<uint32_t>(random.Between(1, random.OneIn(6) ? 9 : 4));
+    job.nodes = static_cast<uint32_t>(random.Between(1, random.OneIn(6) ? 20 : 4));
     job.local_size = static_cast<uint32_t>(random.OneIn(3) ? 2 : 1);
     job.partition_bytes = uint64_t{512} << random.Below(5);
     job.pipelined = static_cast<uint32_t>(random.Between(1, 3));

@@ -1,10 +1,11 @@
 """The sum that Addend promises, in NumPy, written from the specification alone.
 
-Within a node by ascending local rank, then over the nodes, ascending; starting from the first contribution, not from zero. float16 and
+Within a node by ascending local rank, then over the nodes, ascending, by a tree of radix 8; starting from the first contribution, not from zero. float16 and
 bfloat16 are added in float32 and rounded once in the node and once in the result. Average divides the accumulator by the number of ranks;
 integers wrap, and divide towards zero. Every NaN of a result is the canonical NaN. bfloat16 values are uint16 arrays of their bits.
 With a lossy type on the wire a node's contribution is rounded to it, and then the result.
 """
+import functools
 import hashlib
 
 import numpy as np
@@ -60,6 +61,22 @@ def fold(op, dtype, values):
     return total
 
 
+RADIX = 8
+
+
+def tree(op, dtype, values):
+    """The sum of the nodes' contributions by their positions: eight after each other, then those sums. None: a node that adds nothing."""
+    level = [None if value is None else widen(dtype, value) for value in values]
+    while len(level) > 1:
+        level = [_sum_of(op, level[first:first + RADIX]) for first in range(0, len(level), RADIX)]
+    return level[0]
+
+
+def _sum_of(op, values):
+    present = [value for value in values if value is not None]
+    return functools.reduce(functools.partial(combine, op), present) if present else None
+
+
 def divide(values, divisor):
     if values.dtype.kind == "f":
         return values / values.dtype.type(divisor)
@@ -92,7 +109,7 @@ def push_pull(op, dtype, contributions, wire=None):
         return values if wire is None else round_to(wire, values)
     with np.errstate(all="ignore"):
         nodes = [on_the_wire(narrow(dtype, fold(op, dtype, ranks)) if len(ranks) > 1 else ranks[0]) for ranks in contributions]
-        total = fold(op, dtype, nodes)
+        total = tree(op, dtype, nodes)
         if op == "Average":
             total = divide(total, sum(len(ranks) for ranks in contributions))
         return on_the_wire(narrow(dtype, total))

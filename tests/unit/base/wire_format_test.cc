@@ -6,18 +6,23 @@ namespace addend {
 namespace {
 
 TEST(WireFormatTest, TheNumericsOfADescriptorNameTheTreeAndALossyType) {
-  EXPECT_EQ(NumericsOf({}), "flat");
-  EXPECT_EQ(NumericsOf({WireDType::kInt8, true}), "flat int8 stochastic");
+  EXPECT_EQ(ToString(NumericsIn(8, {})), "flat");
+  EXPECT_EQ(ToString(NumericsIn(9, {})), "tree8");
+  EXPECT_EQ(ToString(NumericsIn(8, {WireDType::kInt8, true})), "flat int8 stochastic");
   for (const WireFormat format : {WireFormat{}, WireFormat{WireDType::kBFloat16, false},
                                   WireFormat{WireDType::kFloat16, true}}) {
-    EXPECT_EQ(WireFormatOfNumerics(NumericsOf(format)), format);
+    for (const uint32_t nodes : {1, 8, 9, 65536}) {
+      const Numerics numerics = NumericsIn(nodes, format);
+      EXPECT_EQ(NumericsOf(ToString(numerics)), numerics);
+    }
   }
-  EXPECT_EQ(WireFormatOfNumerics(""), WireFormat()) << "of an older agent";
+  EXPECT_EQ(NumericsOf(""), Numerics()) << "of an older agent";
 }
 
 TEST(WireFormatTest, UnknownNumericsAreUnknown) {
-  for (const char* text : {"ring", "flat ", "flat same", "flat int4", "flatint8", "flat int8 "}) {
-    EXPECT_EQ(WireFormatOfNumerics(text), std::nullopt) << text;
+  for (const char* text : {"ring", "flat ", "flat same", "flat int4", "flatint8", "flat int8 ", " ",
+                           "tree", "tree8 same", "tree88", " int8"}) {
+    EXPECT_EQ(NumericsOf(text), std::nullopt) << text;
   }
 }
 

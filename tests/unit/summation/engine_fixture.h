@@ -15,6 +15,7 @@
 #include "lib/summation/engine.h"
 #include "lib/summation/table_bytes.h"
 #include "lib/transport/tcp/factory.h"
+#include "lib/transport/this_machine/factory.h"
 #include "lib/wire/stamp.h"
 
 namespace addend {
@@ -243,7 +244,7 @@ class EngineTest : public testing::Test {
                                .send_limits = {},
                                .network = nullptr,
                                .external_slots = nullptr});
-    port_ = *engine_->ListenTcp({.host = "127.0.0.1", .port = 0});
+    port_ = *engine_->Listen({.host = "127.0.0.1", .port = 0});
     job_.num_nodes = nodes;
     engine_->SetJob(job_);
     loop_ = *EventLoop::Start("nodes");

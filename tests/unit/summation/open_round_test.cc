@@ -37,10 +37,11 @@ struct RoundUnderTest {
              .nodes = nodes,
              .ranks = ranks} {
     const size_t slot = elements * AccumulatorSizeOf(dtype);
-    const auto arena = *Arena::Create(2 * slot);
+    const auto arena = *Arena::Create((1 + SumLevels(nodes)) * slot);
     for (int i = 0; i < 2; ++i) {
       memory.accumulator[i] = memory.result[i] = arena->memory().data() + i * slot;
     }
+    memory.partial = arena->memory().data() + 2 * slot;
     memory.keep_alive = arena;
   }
   template <typename T>
