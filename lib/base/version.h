@@ -45,6 +45,10 @@ inline constexpr VersionRange kFrame{5, 6};
 // lib/transport/rdma/message.h, the conversation around frames over RDMA. Ends without a common
 // version connect over TCP.
 inline constexpr VersionRange kRdma{1, 1};
+// lib/transport/shm/record.h, the conversation around frames in shared memory. The name of a
+// server's socket has the newest version: a peer of another version does not find it, and takes the
+// network.
+inline constexpr VersionRange kSharedMemory{1, 1};
 // lib/client/ipc.h, between trainers and their agent.
 inline constexpr VersionRange kTrainers{4, 4};
 // proto/addend/v1/scheduler_store.proto and services/scheduler/records.h, the state that a

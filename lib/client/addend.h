@@ -102,6 +102,8 @@ addend_code addend_init(const addend_options* options, addend_context** context)
  * call has died. */
 void addend_shutdown(addend_context* context);
 
+/* Local ranks and nodes are as the launcher counts them: where an agent serves several pods of a
+ * machine, and a launcher takes each pod for a machine, a pod is a node. */
 int32_t addend_rank(const addend_context* context);
 int32_t addend_size(const addend_context* context);
 int32_t addend_local_rank(const addend_context* context);

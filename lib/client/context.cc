@@ -26,7 +26,7 @@ Context::Context(std::unique_ptr<AgentSocket> socket, const Place& place, const 
           socket_->path(), CopyAtRate(settings.staging_bytes_per_s),
           [this](const ipc::Encoded& message) { socket_->Send(message); }, &device_rounds_),
       reader_(
-          socket_->path(), place.num_nodes,
+          socket_->path(), place.num_nodes / place.nodes_per_agent,
           [this](Packet* packet, AgentSocket::Event* event) {
             return socket_->TryReceive(packet, event);
           },

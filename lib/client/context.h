@@ -46,8 +46,8 @@ class Context {
   // Waits like Operations::Wait, then makes the stream wait for the result.
   Error WaitOnStream(const std::shared_ptr<Operation>& operation, double timeout_s, void* stream);
 
-  int32_t nodes_present() const { return reader_.nodes_present(); }
-  int32_t nodes_waiting() const { return reader_.nodes_waiting(); }
+  int32_t nodes_present() const { return reader_.nodes_present() * place_.nodes_per_agent; }
+  int32_t nodes_waiting() const { return reader_.nodes_waiting() * place_.nodes_per_agent; }
   void Shutdown();
 
  private:

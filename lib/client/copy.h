@@ -6,8 +6,7 @@
 
 namespace addend::client {
 
-// Copies of at least this size bypass the caches: the data would be evicted before it is read, and
-// the cache reads a line from memory before writing it, a third of the copy's traffic.
+// Copies of at least this size bypass the caches (copy_past_caches.h).
 inline constexpr size_t kPastCachesBytes = 16 << 20;
 
 // Like std::memcpy: the ranges must not overlap. A thread or process that is informed after the

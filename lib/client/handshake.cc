@@ -14,20 +14,28 @@ namespace {
 constexpr int kSayEveryMs = 10000;
 constexpr int kQuietMs = 2000;  // at the start
 
-Error ReadReply(const Packet& packet, const std::string& path, Place* place) {
+Error ReadReply(const Packet& packet, const Settings& settings, Place* place) {
   const auto reply = packet.Decode<ipc::InitReplyMessage>();
   if (reply.code != 0) return FromAgent(reply.code, reply.reason);
-  *place = {reply.rank,       reply.size,      reply.local_rank,
-            reply.local_size, reply.node_rank, reply.num_nodes};
-  if (reply.size < 1 || reply.rank < 0 || reply.rank >= reply.size || reply.num_nodes < 1) {
-    return MakeError(ADDEND_ERROR_INTERNAL, "the agent at %s made this process rank %d of %d",
-                     path.c_str(), reply.rank, reply.size);
+  const int32_t together = settings.local_size;
+  if (reply.size < 1 || reply.rank < 0 || reply.rank >= reply.size || reply.num_nodes < 1 ||
+      reply.local_size < together || reply.local_size % together != 0) {
+    return MakeError(ADDEND_ERROR_INTERNAL,
+                     "the agent at %s made this process rank %d of %d, one of %d of its node",
+                     settings.socket.c_str(), reply.rank, reply.size, reply.local_size);
   }
+  *place = {.rank = reply.rank,
+            .size = reply.size,
+            .local_rank = settings.local_rank,
+            .local_size = together,
+            .node_rank = reply.rank / together,
+            .num_nodes = reply.size / together,
+            .nodes_per_agent = reply.local_size / together};
   return {};
 }
 
 // `*finished`: the agent has decided, and the returned error is its decision.
-Error OnPacket(const Packet& packet, const std::string& path, ProgressPrinter* progress,
+Error OnPacket(const Packet& packet, const Settings& settings, ProgressPrinter* progress,
                Place* place, bool* finished) {
   *finished = packet.message.type != ipc::Type::kProgress;
   switch (packet.message.type) {
@@ -35,7 +43,7 @@ Error OnPacket(const Packet& packet, const std::string& path, ProgressPrinter* p
       progress->Print(packet.Decode<ipc::ProgressMessage>().text);
       return {};
     case ipc::Type::kInitReply:
-      return ReadReply(packet, path, place);
+      return ReadReply(packet, settings, place);
     case ipc::Type::kFailure: {
       const auto failure = packet.Decode<ipc::FailureMessage>();
       return FromAgent(failure.code, failure.reason);
@@ -43,7 +51,7 @@ Error OnPacket(const Packet& packet, const std::string& path, ProgressPrinter* p
     default:
       return MakeError(ADDEND_ERROR_INTERNAL,
                        "the agent at %s sent a message of type %u before the job had started",
-                       path.c_str(), static_cast<unsigned>(packet.message.type));
+                       settings.socket.c_str(), static_cast<unsigned>(packet.message.type));
   }
 }
 
@@ -112,7 +120,7 @@ Error JoinJob(const Settings& settings, std::unique_ptr<AgentSocket>* socket, Pl
                        "says why",
                        path.c_str());
     } else {
-      error = OnPacket(packet, path, &progress, place, &finished);
+      error = OnPacket(packet, settings, &progress, place, &finished);
       if (!error.ok()) return error;
       if (finished && !packet.fds.empty()) return (*socket)->UseRings(packet.fds[0].get());
     }

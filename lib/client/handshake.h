@@ -11,7 +11,8 @@
 
 namespace addend::client {
 
-// This process's ranks in the job, as confirmed by the agent.
+// This process's ranks in the job, as confirmed by the agent. Local ranks and nodes are as the
+// launcher counts them, which may take each pod of the agent's machine for a node.
 struct Place {
   int32_t rank = 0;
   int32_t size = 1;
@@ -19,6 +20,7 @@ struct Place {
   int32_t local_size = 1;
   int32_t node_rank = 0;
   int32_t num_nodes = 1;
+  int32_t nodes_per_agent = 1;
 };
 
 // Prints the agent's progress texts: each change at once, an unchanged text again after 10 s. At

@@ -49,6 +49,11 @@
 // pass through these, in the same order:
 //   kBell <----------------------> kBell        the receiver sleeps: look into the queue
 //
+// Other processes of the machine may read a contribution where it lies, also after the agent has
+// ended. So a trainer that says so in kInit (kFlagGuard) sets the guard of the tensors that are
+// under way before it reports an error that ends the job: a 32-bit word, not 0, at the begin of the
+// page behind the contribution (kGuardBytes). It stays set.
+//
 // Both ends are on one machine, so integers are in its byte order. The agent assigns tensor
 // numbers, which belong to this connection's generation; they are not the scheduler's TensorIds.
 // Segments start with the first element; a result slot starts at a multiple of 4096. The offsets of
@@ -105,7 +110,8 @@ inline constexpr uint16_t kFlagScatter = 4;  // kGroup: as Group::scatter (piece
 inline constexpr uint16_t kFlagOrdered = 8;  // kGroup: sums are in the order of the members
 // kGroup: a NIC reads this rank's GPU's contributions. kContribute: a NIC reads it in this round.
 inline constexpr uint16_t kFlagDirect = 16;
-inline constexpr uint16_t kFlagRing = 32;  // kInit: the trainer takes part in ring.h
+inline constexpr uint16_t kFlagRing = 32;   // kInit: the trainer takes part in ring.h
+inline constexpr uint16_t kFlagGuard = 64;  // kInit: the trainer sets guards
 // Smaller tensors always go through host memory: their copies cost less than the bookkeeping.
 inline constexpr size_t kDirectBytesMin = 1 << 20;
 
@@ -144,6 +150,9 @@ struct Message {
   int32_t num_nodes = 0;   // kMembers: the nodes in this generation
 };
 static_assert(sizeof(Message) == 88);
+
+// The page with the guard, behind a contribution segment of SlotBytes.
+inline constexpr size_t kGuardBytes = 4096;
 
 // Distance of the two slots in a result segment, and the size of a contribution segment; never 0.
 inline constexpr size_t SlotBytes(size_t tensor_bytes) {

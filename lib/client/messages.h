@@ -47,10 +47,11 @@ struct InitMessage {
   std::string job = {};         // empty: the agent's job
   uint16_t version = kVersion;  // of the protocol
   bool ring = true;             // takes part in ring.h
+  bool guard = true;            // sets guards
 
   Encoded Encode() const {
     Encoded encoded = EncodedAs(Type::kInit, job);
-    encoded.fixed.flags = ring ? kFlagRing : 0;
+    encoded.fixed.flags = static_cast<uint16_t>((ring ? kFlagRing : 0) | (guard ? kFlagGuard : 0));
     encoded.fixed.rank = rank;
     encoded.fixed.size = size;
     encoded.fixed.local_rank = local_rank;
@@ -66,7 +67,8 @@ struct InitMessage {
             m.local_size,
             std::string(encoded.text),
             m.version,
-            (m.flags & kFlagRing) != 0};
+            (m.flags & kFlagRing) != 0,
+            (m.flags & kFlagGuard) != 0};
   }
 };
 

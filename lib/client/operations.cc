@@ -407,6 +407,13 @@ void Operations::Fail(const Error& error) {
   if (!failure_.ok()) return;
   failure_ = error;
   if (!shut_) device_rounds_->End(error);
+  // Before the callers hear of it, and write their tensors again. Not in Clear(): a rank that
+  // leaves in good order has contributed to the rounds under way.
+  for (const auto& [name, tensor] : by_name_) {
+    if (!tensor->pending.empty() && tensor->contribution != nullptr) {
+      tensor->contribution->Withdraw();
+    }
+  }
   EndAll(lock, error);
 }
 

@@ -20,7 +20,7 @@ Error MapSegments(const Packet& packet, Tensor* tensor) {
   const std::string what = "tensor \"" + tensor->name + "\"";
   const size_t slot_bytes = ipc::SlotBytes(tensor->bytes);
   Error error = Segment::Map(packet.fds[0].get(), slot_bytes, Segment::Access::kReadWrite, what,
-                             &tensor->contribution);
+                             &tensor->contribution, ipc::kGuardBytes);
   if (!error.ok()) return error;
   return Segment::Map(packet.fds[1].get(), 2 * slot_bytes, Segment::Access::kReadOnly, what,
                       &tensor->results);

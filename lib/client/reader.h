@@ -27,8 +27,8 @@ class AgentReader {
   // Receives the next packet: AgentSocket::TryReceive.
   using ReceiveFn = std::function<Error(Packet*, AgentSocket::Event*)>;
 
-  // `agent`: its socket's path, for messages. `nodes`: in the job at its start. `operations` and
-  // `device_rounds` outlive the reader.
+  // `agent`: its socket's path, for messages. `nodes`: agents in the job at its start.
+  // `operations` and `device_rounds` outlive the reader.
   AgentReader(std::string agent, int32_t nodes, ReceiveFn receive, Operations* operations,
               DeviceRounds* device_rounds);
 
@@ -37,7 +37,7 @@ class AgentReader {
   // failure goes to Operations::Fail.
   Reading::Step Deliver();
 
-  // Any thread.
+  // Agents. Any thread.
   int32_t nodes_present() const { return nodes_present_; }
   int32_t nodes_waiting() const { return nodes_waiting_; }
 

@@ -14,6 +14,8 @@
 #include <memory>
 #include <utility>
 
+#include "lib/base/passed_files.h"
+
 namespace addend::client {
 namespace {
 
@@ -103,17 +105,9 @@ bool AgentSocket::TrySend(const Outgoing& message) {
   msghdr header = {};
   header.msg_iov = &part;
   header.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  if (message.fd.valid()) {
-    header.msg_control = control;
-    header.msg_controllen = sizeof(control);
-    cmsghdr* const rights = CMSG_FIRSTHDR(&header);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    const int fd = message.fd.get();
-    std::memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
-  }
+  PassedFiles<1> files;
+  const int fd = message.fd.get();
+  if (message.fd.valid()) files.Send({&fd, 1}, &header);
   for (;;) {
     const ssize_t sent = ::sendmsg(fd_.get(), &header, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_EOR);
     if (sent >= 0) return true;
@@ -264,26 +258,18 @@ bool AgentSocket::MayRead() {
 // kTimeout: the socket is empty.
 Error AgentSocket::Read(Packet* packet, Event* event) {
   iovec part = {buffer_.data(), buffer_.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
   msghdr header = {};
   header.msg_iov = &part;
   header.msg_iovlen = 1;
-  header.msg_control = control;
-  header.msg_controllen = sizeof(control);
+  PassedFiles<kMaxFds> files;
+  files.Receive(&header);
   packet->fds.clear();
   ssize_t received;
   {
     const ForkLock lock;
     received = ::recvmsg(fd_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    for (cmsghdr* c = received < 0 ? nullptr : CMSG_FIRSTHDR(&header); c != nullptr;
-         c = CMSG_NXTHDR(&header, c)) {
-      if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-      const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-      for (size_t i = 0; i < count; ++i) {
-        int fd;
-        std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-        packet->fds.emplace_back(fd, lock);
-      }
+    if (received >= 0) {
+      files.Take(&header, [&](int fd) { packet->fds.emplace_back(fd, lock); });
     }
   }
   // ECONNRESET comes once, before the messages that the agent sent before closing.

@@ -30,7 +30,8 @@ absl::StatusOr<std::shared_ptr<Segment>> Segment::Create(const std::string& name
                                                          Peer peer) {
   UniqueFd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return SegmentError("memfd_create", bytes);
-  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
+  const size_t guard = peer == Peer::kMayWriteGuarded ? kGuardBytes : 0;
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes + guard)) != 0)
     return SegmentError("ftruncate", bytes);
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (memory == MAP_FAILED) return SegmentError("mmap", bytes);
@@ -44,11 +45,17 @@ absl::StatusOr<std::shared_ptr<Segment>> Segment::Create(const std::string& name
     return status;
   }
   return std::shared_ptr<Segment>(
-      new Segment(std::move(fd), MutableBytes(static_cast<std::byte*>(memory), bytes)));
+      new Segment(std::move(fd), MutableBytes(static_cast<std::byte*>(memory), bytes), peer));
 }
 
-Segment::Segment(UniqueFd fd, MutableBytes memory) : fd_(std::move(fd)), memory_(memory) {
+Segment::Segment(UniqueFd fd, MutableBytes memory, Peer peer)
+    : fd_(std::move(fd)), memory_(memory), peer_(peer) {
   AddMapping(memory_);
+}
+
+void Segment::Lend() const {
+  if (peer_ == Peer::kMayWrite) return;
+  LendMapping(memory_, fd_.get(), peer_ == Peer::kMayWriteGuarded ? memory_.size() : 0);
 }
 
 Segment::~Segment() {

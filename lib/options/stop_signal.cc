@@ -85,6 +85,13 @@ void StopSignal::RequestStop(absl::Status reason) {
   [[maybe_unused]] const ssize_t written = ::write(wakeup_.get(), &one, sizeof(one));
 }
 
+void StopSignal::Resume() {
+  uint64_t written = 0;
+  [[maybe_unused]] const ssize_t read = ::read(wakeup_.get(), &written, sizeof(written));
+  MutexLock lock(&mu_);
+  reason_.reset();
+}
+
 std::optional<absl::Status> StopSignal::stop_requested() const {
   MutexLock lock(&mu_);
   return reason_;

@@ -36,8 +36,11 @@ class StopSignal {
   // Waits for a signal (returns OK: a wanted end) or for RequestStop (returns its reason).
   absl::Status WaitUntilStopped();
 
-  // Ends the waiting with a reason, permanently. The first reason counts. From any thread.
+  // Ends the waiting with a reason, until Resume(). The first reason counts. From any thread.
   void RequestStop(absl::Status reason);
+  // Forgets the reason: the waiting begins anew. From the creator's thread, when no other thread
+  // can call RequestStop.
+  void Resume();
   // The reason given to RequestStop, if it was called. From any thread.
   std::optional<absl::Status> stop_requested() const;
 

@@ -12,7 +12,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kMostBytes = 64 << 20;
-constexpr size_t kChunkBytes = 1 << 20;
+// A small amount comes in several pieces too, so that the caller can leave out the first.
+constexpr uint64_t kChunkBytesLeast = 16 << 10;
+constexpr uint64_t kChunkBytesMost = 1 << 20;
+constexpr uint64_t kChunks = 16;
 constexpr std::chrono::seconds kLongest(1);
 constexpr std::chrono::seconds kLatestDeadline(10);
 
@@ -28,15 +31,16 @@ grpc::Status DiagnosticsService::MeasureBandwidth(
     return {grpc::StatusCode::RESOURCE_EXHAUSTED,
             "another bandwidth measurement is running on this server: ask again in a second"};
   }
-  v1::MeasureBandwidthChunk chunk;
-  chunk.set_data(std::string(kChunkBytes, '\0'));
   const uint64_t wanted =
       request->bytes() == 0 ? kMostBytes : std::min(request->bytes(), kMostBytes);
+  v1::MeasureBandwidthChunk chunk;
+  chunk.set_data(
+      std::string(std::clamp(wanted / kChunks, kChunkBytesLeast, kChunkBytesMost), '\0'));
   const Clock::time_point end = Clock::now() + kLongest;
   uint64_t sent = 0;
   while (sent < wanted && Clock::now() < end) {
     if (!writer->Write(chunk)) break;  // the caller has gone, or its deadline has passed
-    sent += kChunkBytes;
+    sent += chunk.data().size();
   }
   measuring_ = false;
   return grpc::Status::OK;

@@ -1,4 +1,5 @@
-// Measures how fast bytes leave this machine, for `addendctl doctor`.
+// Measures how fast bytes leave this machine, for `addendctl doctor` and for probes of other
+// members.
 #pragma once
 
 #include <atomic>

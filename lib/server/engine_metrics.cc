@@ -121,7 +121,7 @@ double Oldest(const std::vector<OpenRoundInfo>& open) {
 
 void AppendLinks(const LinkCounts& links, std::vector<MetricFamily>* families) {
   std::vector<std::pair<std::string, double>> counts;
-  for (const char* transport : {"tcp", "rdma", "inproc"}) {
+  for (const char* transport : {"tcp", "rdma", "shm", "inproc"}) {
     const auto found = links.by_transport.find(transport);
     counts.push_back({transport, found == links.by_transport.end() ? 0 : Number(found->second)});
   }
@@ -153,7 +153,7 @@ void AppendTotals(const EngineStats& s, std::vector<MetricFamily>* families) {
           {{"sent", Number(s.network_bytes_sent)}, {"received", Number(s.network_bytes_received)}},
           "direction"),
       MakeFamily("addend_summation_local_bytes_total",
-                 "Payload bytes that passed between agent and colocated server by pointer.",
+                 "Payload bytes that passed to agents of this machine without a network.",
                  MetricType::Counter, {{"", Number(s.local_bytes)}}),
       MakeFamily("addend_summation_copied_bytes_total",
                  "Payload bytes that the summation server copied in user space.",

@@ -20,6 +20,9 @@ ABSL_FLAG(std::string, data_interface, "",
 ABSL_FLAG(addend::Bandwidth, bandwidth, {},
           "bandwidth of all NICs together, each direction; default: the link speed that the kernel "
           "reports");
+ABSL_FLAG(std::string, network_place, "",
+          "where this machine is in the network, outermost first, such as zone-a/row-2/rack-7; "
+          "default: the scheduler's --network-file, or what the members measure");
 ABSL_FLAG(
     absl::Duration, connect_timeout, absl::Seconds(60),
     "time to wait for the scheduler at the start, and for a connection to a summation server");
@@ -30,17 +33,28 @@ ABSL_FLAG(
     "pay. 0: never, as on a single processor");
 
 namespace addend {
+namespace {
+
+constexpr size_t kPlaceBytesMost = 256;
+
+}  // namespace
+
 absl::StatusOr<MachineOptions> ReadMachineOptions() {
   ADDEND_ASSIGN_OR_RETURN(const TransportOptions transport, ReadTransportOptions());
   MachineOptions options{.transport = transport,
                          .scheduler = absl::GetFlag(FLAGS_scheduler),
                          .advertise = absl::GetFlag(FLAGS_advertise),
                          .data_host = "",
+                         .place = absl::GetFlag(FLAGS_network_place),
                          .bandwidth_bps = absl::GetFlag(FLAGS_bandwidth).bits_per_second,
                          .connect_timeout = absl::GetFlag(FLAGS_connect_timeout),
                          .most_spin = {}};
   if (absl::GetFlag(FLAGS_spin) < absl::ZeroDuration()) {
     return absl::InvalidArgumentError("--spin must not be negative");
+  }
+  if (options.place.size() > kPlaceBytesMost) {
+    return absl::InvalidArgumentError(absl::StrFormat("--network-place has %d bytes, more than %d",
+                                                      options.place.size(), kPlaceBytesMost));
   }
   if (UsableCpus() >= 2) options.most_spin = absl::ToChronoNanoseconds(absl::GetFlag(FLAGS_spin));
   if (options.advertise.empty()) {
@@ -82,6 +96,7 @@ v1::RegisterServerRequest ServerRegistration(const MachineOptions& options,
   request.set_bandwidth_bps(options.bandwidth_bps);
   request.set_memory_limit_bytes(memory_limit_bytes);
   request.set_hostname(Hostname());
+  request.set_place(options.place);
   return request;
 }
 

@@ -20,6 +20,7 @@ struct MachineOptions {
   PeerAddresses scheduler;
   std::string advertise;     // never empty: derived from the route to the scheduler if not given
   std::string data_host;     // of links over TCP; never empty: `advertise` by default
+  std::string place;         // in the network, outermost first: "zone/rack"; empty: unknown
   double bandwidth_bps = 0;  // of all NICs together, each direction; 0: unknown
   absl::Duration connect_timeout;
   // The longest time that a thread looks for work before it sleeps. Zero: never, as on a single
@@ -28,8 +29,8 @@ struct MachineOptions {
 };
 
 // Reads the parsed flags (--scheduler, --advertise, --data-interface, --bandwidth,
-// --connect-timeout, --spin, and those of transport_options.h), which are declared in
-// machine_options.cc. INVALID_ARGUMENT names the flag.
+// --network-place, --connect-timeout, --spin, and those of transport_options.h), which are declared
+// in machine_options.cc. INVALID_ARGUMENT names the flag.
 absl::StatusOr<MachineOptions> ReadMachineOptions();
 
 // Registration of a summation server on this machine, as a CPU server; an agent adds its job. The

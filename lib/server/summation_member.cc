@@ -30,11 +30,11 @@ JobSpec ToJobSpec(const v1::JobReservation& job) {
 
 absl::StatusOr<TensorSpec> ToTensorSpec(const JobSpec& job, const v1::TensorReservation& tensor) {
   const v1::TensorDescriptor& descriptor = tensor.tensor();
-  const auto wire = WireFormatOfNumerics(descriptor.reduction_tree());
-  if (!wire) {
-    return absl::UnimplementedError(
-        absl::StrFormat("this server does not support the numerics '%s' of tensor '%s'",
-                        descriptor.reduction_tree(), descriptor.name()));
+  const auto numerics = NumericsOf(descriptor.reduction_tree());
+  if (!numerics || *numerics != NumericsIn(job.num_nodes, numerics->wire)) {
+    return absl::UnimplementedError(absl::StrFormat(
+        "this server does not support the numerics '%s' of tensor '%s' in a job of %d nodes",
+        descriptor.reduction_tree(), descriptor.name(), job.num_nodes));
   }
   TensorSpec spec;
   spec.id = TensorId(tensor.tensor_id());
@@ -46,7 +46,7 @@ absl::StatusOr<TensorSpec> ToTensorSpec(const JobSpec& job, const v1::TensorRese
   }
   spec.dtype = static_cast<DType>(descriptor.dtype());
   spec.op = static_cast<ReduceOp>(descriptor.op());
-  spec.wire = *wire;
+  spec.wire = numerics->wire;
   if (spec.wire.lossy() && !MayBeLossy(spec.dtype, spec.op)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("tensor '%s' cannot travel as %s", descriptor.name(), ToString(spec.wire)));

@@ -25,6 +25,11 @@ ABSL_FLAG(uint32_t, rdma_traffic_class, 0,
 ABSL_FLAG(absl::Duration, rdma_spin, absl::Microseconds(50),
           "time for which a thread polls for further RDMA completions before it sleeps");
 
+ABSL_FLAG(std::string, shared_memory, "auto",
+          "links to processes of the same machine: auto (through shared memory, if they are in the "
+          "same network namespace), off (as links to other machines), or a folder that the "
+          "processes share, in which they meet instead");
+
 ABSL_FLAG(
     std::string, wire_encoding, "auto",
     "form in which gradients leave this machine: auto (exact encodings with the same bits in "
@@ -39,6 +44,14 @@ absl::StatusOr<TransportMode> ParseMode(const std::string& mode) {
   if (mode == "rdma") return TransportMode::kRdma;
   return absl::InvalidArgumentError(
       absl::StrFormat("--transport=%s is not a transport: use auto, tcp or rdma", mode));
+}
+
+absl::StatusOr<SharedMemoryOptions> ParseSharedMemory(const std::string& value) {
+  if (value == "auto") return SharedMemoryOptions{.enabled = true, .folder = ""};
+  if (value == "off") return SharedMemoryOptions{.enabled = false, .folder = ""};
+  if (value.starts_with('/')) return SharedMemoryOptions{.enabled = true, .folder = value};
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "--shared-memory=%s is neither auto nor off nor a folder that begins with /", value));
 }
 
 std::string Describe(const rdma::PortAddress& port) {
@@ -60,6 +73,9 @@ absl::StatusOr<TransportOptions> ReadTransportOptions() {
                         absl::GetFlag(FLAGS_wire_encoding)));
   }
   options.encoding = *encoding;
+  const auto shared_memory = ParseSharedMemory(absl::GetFlag(FLAGS_shared_memory));
+  if (!shared_memory.ok()) return shared_memory.status();
+  options.shared_memory = *shared_memory;
   options.devices.names = absl::StrSplit(absl::GetFlag(FLAGS_rdma_device), ',', absl::SkipEmpty());
   options.devices.gid_index = absl::GetFlag(FLAGS_rdma_gid_index);
   if (options.devices.gid_index < -1 || options.devices.gid_index > 255) {

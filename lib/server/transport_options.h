@@ -1,5 +1,5 @@
-// --transport, --wire-encoding and the options of RDMA: whether this machine's links use RDMA, and
-// through which NICs.
+// --transport, --shared-memory, --wire-encoding and the options of RDMA: whether this machine's
+// links use shared memory or RDMA, and through which NICs.
 #pragma once
 
 #include <string>
@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "lib/encoding/payload_encoder.h"
 #include "lib/transport/rdma/factory.h"
+#include "lib/transport/shm/factory.h"
 
 namespace addend {
 
@@ -18,14 +19,15 @@ enum class TransportMode {
 
 struct TransportOptions {
   TransportMode mode = TransportMode::kAuto;
+  SharedMemoryOptions shared_memory;
   WireEncoding encoding = WireEncoding::kAuto;
   rdma::DeviceOptions devices;
   RdmaOptions rdma;
 };
 
-// Reads the parsed flags (--transport, --wire-encoding, --rdma-device, --rdma-gid-index,
-// --rdma-traffic-class, --rdma-spin), which are declared in transport_options.cc. INVALID_ARGUMENT
-// names the flag.
+// Reads the parsed flags (--transport, --shared-memory, --wire-encoding, --rdma-device,
+// --rdma-gid-index, --rdma-traffic-class, --rdma-spin), which are declared in
+// transport_options.cc. INVALID_ARGUMENT names the flag.
 absl::StatusOr<TransportOptions> ReadTransportOptions();
 
 // The RDMA resources of this machine.

@@ -34,6 +34,8 @@ class Machine {
   virtual absl::StatusOr<std::unique_ptr<EventLoop>> StartLoop(const std::string& name) = 0;
   // The transport "tcp" of a shard. `loop` outlives it.
   virtual std::shared_ptr<Transport> MakeTransport(EventLoop* loop) = 0;
+  // The transport "shm" of a shard, to other processes of the machine; null: there is none.
+  virtual std::shared_ptr<Transport> MakeSharedMemory(EventLoop*) { return nullptr; }
   // INVALID_ARGUMENT when the address cannot be bound: "cannot listen on H:P for data: ...".
   virtual absl::StatusOr<std::unique_ptr<DataPort>> OpenPort(const Address& bind,
                                                              std::vector<ShardEnd> shards) = 0;

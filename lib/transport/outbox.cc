@@ -20,7 +20,7 @@ void Outbox::Attach(Link* link, const Traits& traits, bool encodes) {
   CountAll(false);  // with a former link
   link_ = link;
   by_reference_ = traits.by_reference;
-  encodes_ = encodes && !by_reference_;
+  encodes_ = encodes && !by_reference_ && !traits.same_machine;
   window_of_link_ = traits.window_bytes;
   in_flight_bytes_ = 0;
   self_ = std::make_shared<Outbox*>(this);

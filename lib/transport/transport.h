@@ -42,14 +42,16 @@ namespace addend {
 
 // Constant properties of a transport. Two transports of the same name and reach can connect.
 struct Traits {
-  std::string name;   // "inproc", "tcp", "rdma"
-  std::string reach;  // inproc: the process; tcp: "ip"; rdma: "fabric"
+  std::string name;   // "inproc", "shm", "tcp", "rdma"
+  std::string reach;  // inproc: the process; shm: "machine"; tcp: "ip"; rdma: "fabric"
   // Payloads are pointers into the sender's memory: no copy, and no limit on the bytes in flight.
   bool by_reference = false;
   // Sends without Done; a link with more is closed with RESOURCE_EXHAUSTED.
   uint32_t in_flight_max = 0;
   // Bytes in flight through a link that its full speed needs; 0: SendLimits decide.
   size_t window_bytes = 0;
+  // Bytes cost no time on a link: encoding payloads gains nothing.
+  bool same_machine = false;
   // Only devices read payloads of this size or more: they may lie in a DeviceRange. 0: payloads may
   // never lie there.
   size_t device_payload_min = 0;
@@ -57,15 +59,15 @@ struct Traits {
 
 // Written by the transports, read by any thread.
 struct TransportStats {
-  std::atomic<uint64_t> bytes_sent{0};  // on the wire: headers and payloads; inproc: 0
+  std::atomic<uint64_t> bytes_sent{0};  // on the wire: headers and payloads; inproc and shm: 0
   std::atomic<uint64_t> bytes_received{0};
-  // The thread's time for moving those bytes to and from the kernel, encryption included. RDMA and
-  // inproc: 0.
+  // The thread's time for moving those bytes to and from the kernel, encryption included. TCP
+  // only.
   std::atomic<uint64_t> sending_ns{0};
   std::atomic<uint64_t> receiving_ns{0};
   std::atomic<uint64_t> frames_sent{0};
   std::atomic<uint64_t> frames_received{0};
-  std::atomic<uint64_t> local_bytes{0};      // payloads passed by pointer
+  std::atomic<uint64_t> local_bytes{0};      // payloads sent within the machine
   std::atomic<uint64_t> links_malformed{0};  // closed because of bytes from the peer
 };
 

@@ -5,7 +5,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,11 +15,10 @@
 #include "lib/wire/crc32c.h"
 #include "tests/fuzz/check.h"
 #include "tests/fuzz/input.h"
+#include "tests/fuzz/rooms.h"
 
 namespace addend::fuzz {
 namespace {
-
-constexpr size_t kRoomMost = 64 << 10;
 
 void CheckRoundTrip(const EncodedHeader& bytes) {
   const absl::StatusOr<FrameHeader> header = DecodeHeader(bytes);
@@ -109,27 +107,13 @@ struct Taken {
   bool operator==(const Taken&) const = default;
 };
 
-// Gives memory of exactly the required size, and refuses the payloads of some partitions.
 class Taker final : public tcp::FrameTaker {
  public:
   absl::StatusOr<MutableBytes> Place(const FrameHeader& header) override {
-    if (header.partition.value() % 8 == 7) return absl::InvalidArgumentError("refused");
-    if (header.partition.value() % 4 == 1 || header.payload_bytes > kRoomMost) {
-      return MutableBytes();
-    }
-    rooms_.emplace_back(header.payload_bytes);
-    return MutableBytes(rooms_.back());
+    return rooms_.For(header);
   }
   absl::Status Take(const FrameHeader& header, MutableBytes payload) override {
-    Taken frame{header.partition.value(), header.type, {}};
-    if (!payload.empty()) {
-      FUZZ_CHECK(!rooms_.empty() && payload.data() == rooms_.front().data() &&
-                     payload.size() == header.payload_bytes,
-                 "frames come in the order of their rooms");
-      frame.payload.assign(reinterpret_cast<const char*>(payload.data()), payload.size());
-      rooms_.pop_front();
-    }
-    frames.push_back(std::move(frame));
+    frames.push_back({header.partition.value(), header.type, rooms_.Take(header, payload)});
     return absl::OkStatus();
   }
   bool closing() const override { return false; }
@@ -137,7 +121,7 @@ class Taker final : public tcp::FrameTaker {
   std::vector<Taken> frames;
 
  private:
-  std::deque<std::vector<std::byte>> rooms_;
+  Rooms rooms_;
 };
 
 // The frames of a stream that arrives in pieces, and the status at its end.

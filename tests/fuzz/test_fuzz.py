@@ -17,8 +17,8 @@ PLANTED = ROOT / "build-asan-faults"
 JOBS = os.environ.get("ADDEND_JOBS", str(os.cpu_count()))
 TARGETS = sorted(path.name.removesuffix("_fuzz.cc") for path in HERE.glob("*_fuzz.cc"))
 # The most bytes of an input: enough for the target's features, and few enough to be fast.
-MAX_LEN = {"admission_review": 2000, "agent_link": 600, "block_codec": 3000, "frame_decoder": 600, "handshake": 600, "trainer_messages": 600, "topology": 6000,
-           "store": 6000, "grpc_handlers": 6000}
+MAX_LEN = {"admission_review": 2000, "agent_link": 600, "block_codec": 3000, "frame_decoder": 600, "handshake": 600, "shm_link": 600,
+           "trainer_messages": 600, "topology": 6000, "store": 6000, "grpc_handlers": 6000}
 # Time limit for an input. A topology may take 10 s of processor time (lib/intranode/read_topology.cc), while other targets run.
 TIMEOUT_S = 20
 STATISTICS = re.compile(r"#\d+\s+DONE\s+(.*)|stat::(number_of_executed_units|average_exec_per_sec):\s+(\d+)")

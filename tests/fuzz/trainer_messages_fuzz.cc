@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "lib/base/passed_files.h"
 #include "lib/client/ipc.h"
 #include "lib/client/ring.h"
 #include "tests/fuzz/check.h"
@@ -85,19 +86,11 @@ class Trainer {
 
   void Send(std::string_view packet, const std::vector<int>& fds = {}) {
     iovec part{const_cast<char*>(packet.data()), packet.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {};
     msghdr header{};
     header.msg_iov = &part;
     header.msg_iovlen = 1;
-    if (!fds.empty()) {
-      header.msg_control = control;
-      header.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
-      cmsghdr* const rights = CMSG_FIRSTHDR(&header);
-      rights->cmsg_level = SOL_SOCKET;
-      rights->cmsg_type = SCM_RIGHTS;
-      rights->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-      std::memcpy(CMSG_DATA(rights), fds.data(), fds.size() * sizeof(int));
-    }
+    PassedFiles<8> files;
+    if (!fds.empty()) files.Send(fds, &header);
     ::sendmsg(fd_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);  // the agent may not read
   }
   void Send(ipc::Message message, std::string_view text = {}, const std::vector<int64_t>& dims = {},

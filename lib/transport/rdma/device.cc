@@ -255,9 +255,9 @@ absl::StatusOr<Registered> Device::Register(Bytes memory, Access access) {
   return domain->Register(memory, access);
 }
 
-void Device::BeforeUnmap(Bytes mapping) {
+void Device::BeforeUnmap(const Mapping& mapping) {
   MutexLock lock(&mu_);
-  for (auto& [owner, domain] : domains_) domain->Forget(mapping);
+  for (auto& [owner, domain] : domains_) domain->Forget(mapping.memory);
 }
 
 std::shared_ptr<Device::FailureListener> Device::OnFailure(TellFn tell) {

@@ -91,7 +91,7 @@ class Device final : public UnmapObserver, private FdHandler {
   absl::Status ChooseGid(int wanted);
   absl::Status Begin();
   absl::Status Probe();
-  void BeforeUnmap(Bytes mapping) override;
+  void BeforeUnmap(const Mapping& mapping) override;
   void OnReady(uint32_t events) override;
   void OnEvent(const ibv_async_event& event);
 

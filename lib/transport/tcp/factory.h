@@ -1,7 +1,6 @@
 // TCP: non-blocking sockets, vectored writes, payloads read straight to their destination.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -30,10 +29,5 @@ std::shared_ptr<Transport> MakeTcpTransport(EventLoop* loop, TcpOptions options 
 absl::StatusOr<std::unique_ptr<DataPort>> OpenTcpPort(const Address& bind,
                                                       std::vector<ShardEnd> shards,
                                                       TcpOptions options = {});
-
-// The machine that this process runs on. Never destroyed; its loops sleep at once.
-Machine* ThisMachine();
-// The same, with loops that look for events for at most `most_spin` before they sleep.
-std::unique_ptr<Machine> MakeMachine(std::chrono::nanoseconds most_spin);
 
 }  // namespace addend

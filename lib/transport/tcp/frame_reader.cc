@@ -17,7 +17,7 @@
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/trace/clock.h"
-#include "lib/transport/tcp/vectors.h"
+#include "lib/transport/vectors.h"
 
 namespace addend::tcp {
 namespace {

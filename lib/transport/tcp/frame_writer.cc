@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "lib/wire/crc32c.h"
+#include "lib/transport/link_status.h"
 
 namespace addend::tcp {
 namespace {
@@ -33,11 +33,8 @@ class Vectors {
 }  // namespace
 
 void FrameWriter::Push(const FrameHeader& header, Bytes payload, Done done) {
-  FrameHeader complete = header;
-  complete.payload_bytes = static_cast<uint32_t>(payload.size());
-  if (complete.flags & kFlagPayloadCrc) complete.payload_crc32c = Crc32c(payload);
   Waiting frame;
-  EncodeHeader(complete, &frame.header);
+  EncodeHeader(WithPayload(header, payload), &frame.header);
   frame.type = header.type;
   frame.version = header.version;
   frame.partition = header.partition;

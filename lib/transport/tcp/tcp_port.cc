@@ -12,7 +12,7 @@
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
-#include "lib/transport/tcp/acceptor.h"
+#include "lib/transport/acceptor.h"
 #include "lib/transport/tcp/socket.h"
 #include "lib/transport/tcp/tcp_transport.h"
 
@@ -44,7 +44,7 @@ class TcpPort final : public DataPort {
     ADDEND_ASSIGN_OR_RETURN(loop_, EventLoop::Start("accept"));
     absl::Status status;
     loop_->Run([&] {
-      acceptor_ = std::make_unique<tcp::Acceptor>(
+      acceptor_ = std::make_unique<Acceptor>(
           loop_.get(), std::move(fd_), [this](UniqueFd fd) { OnAccepted(std::move(fd)); },
           [this] { return EndOldest(); });
       status = acceptor_->Begin();
@@ -126,7 +126,7 @@ class TcpPort final : public DataPort {
   const std::shared_ptr<std::vector<ShardEnd>> shards_;
   const TcpOptions options_;
   std::unique_ptr<EventLoop> loop_;
-  std::unique_ptr<tcp::Acceptor> acceptor_;
+  std::unique_ptr<Acceptor> acceptor_;
   LinePace refused_;
   uint64_t last_number_ = 0;
   std::map<uint64_t, std::unique_ptr<Pending>> pending_;  // in the order of arrival

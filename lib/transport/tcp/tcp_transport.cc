@@ -141,7 +141,7 @@ TcpTransport::~TcpTransport() {
 absl::StatusOr<Address> TcpTransport::Listen(const Address& bind, AcceptFn accept) {
   Address bound = bind;
   ADDEND_ASSIGN_OR_RETURN(UniqueFd fd, tcp::ListenOn(bind, &bound.port));
-  listening_ = std::make_unique<tcp::Acceptor>(
+  listening_ = std::make_unique<Acceptor>(
       loop_, std::move(fd),
       [this, accept = std::move(accept)](UniqueFd accepted) mutable {
         Adopt(std::move(accepted), accept);
@@ -165,8 +165,9 @@ void TcpTransport::Adopt(UniqueFd fd, AcceptFn& accept) {
 
 tcp::TcpLink* TcpTransport::NewLink(UniqueFd fd, FairTurns::GroupId group) {
   tcp::Tune(fd.get(), options_.unsent_bytes_max);
-  links_.push_back(
-      std::make_unique<tcp::TcpLink>(&shared_, std::move(fd), group, [this](tcp::TcpLink* gone) {
+  std::string peer = tcp::PeerName(fd.get());
+  links_.push_back(std::make_unique<tcp::TcpLink>(
+      &shared_, std::move(fd), std::move(peer), group, [this](SocketLink* gone) {
         links_.remove_if([gone](const auto& other) { return other.get() == gone; });
       }));
   return links_.back().get();

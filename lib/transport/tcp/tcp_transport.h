@@ -4,7 +4,7 @@
 #include <list>
 #include <memory>
 
-#include "lib/transport/tcp/acceptor.h"
+#include "lib/transport/acceptor.h"
 #include "lib/transport/tcp/factory.h"
 #include "lib/transport/tcp/tcp_link.h"
 
@@ -33,7 +33,7 @@ class TcpTransport final : public Transport {
   tcp::TcpLink::Shared shared_;
   std::list<std::unique_ptr<tcp::TcpLink>> links_;
   std::list<std::unique_ptr<Connecting>> connecting_;
-  std::unique_ptr<tcp::Acceptor> listening_;
+  std::unique_ptr<Acceptor> listening_;
 };
 
 }  // namespace addend

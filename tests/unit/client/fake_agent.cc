@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "lib/base/participants.h"
+#include "lib/base/passed_files.h"
 #include "lib/reduce/reduce.h"
 
 namespace addend {
@@ -272,19 +273,11 @@ void FakeAgent::Send(const Peer& peer, ipc::Message message, std::string_view te
   std::string bytes(reinterpret_cast<const char*>(&message), sizeof(message));
   bytes.append(text);
   iovec part = {bytes.data(), bytes.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))] = {};
   msghdr header = {};
   header.msg_iov = &part;
   header.msg_iovlen = 1;
-  if (!fds.empty()) {
-    header.msg_control = control;
-    header.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
-    cmsghdr* const c = CMSG_FIRSTHDR(&header);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-    std::memcpy(CMSG_DATA(c), fds.data(), fds.size() * sizeof(int));
-  }
+  PassedFiles<4> files;
+  if (!fds.empty()) files.Send(fds, &header);
   ::sendmsg(peer.fd, &header, MSG_NOSIGNAL);
 }
 
@@ -317,7 +310,7 @@ void FakeAgent::OnInit(Peer* peer, const ipc::Message& message) {
 
 void FakeAgent::OnDeclare(Peer* peer, const ipc::Message& message, const char* rest) {
   std::vector<int64_t> shape(message.dims);
-  std::memcpy(shape.data(), rest, message.dims * sizeof(int64_t));
+  if (!shape.empty()) std::memcpy(shape.data(), rest, message.dims * sizeof(int64_t));
   const char* const text = rest + message.dims * sizeof(int64_t);
   const size_t among = message.type == ipc::Type::kDeclareAmong ? message.bytes : 0;
   const std::string name(text, message.text_bytes - among);

@@ -29,7 +29,7 @@ TEST(MessagesTest, InitHasTheTrainersPlaceAndTheJobsName) {
   fixed.size = 8;
   fixed.local_rank = 1;
   fixed.local_size = 2;
-  fixed.flags = kFlagRing;
+  fixed.flags = kFlagRing | kFlagGuard;
   ExpectFixed(message.Encode(), fixed, Type::kInit);
   const InitMessage copy = Copy(message);
   EXPECT_EQ(copy.rank, 3);
@@ -39,7 +39,9 @@ TEST(MessagesTest, InitHasTheTrainersPlaceAndTheJobsName) {
   EXPECT_EQ(copy.job, "job");
   EXPECT_EQ(copy.version, 7u);
   EXPECT_TRUE(copy.ring);
+  EXPECT_TRUE(copy.guard);
   EXPECT_FALSE(Copy(InitMessage{.ring = false}).ring) << "as of older trainers";
+  EXPECT_FALSE(Copy(InitMessage{.guard = false}).guard) << "as of older trainers";
 }
 
 TEST(MessagesTest, ProgressIsText) {

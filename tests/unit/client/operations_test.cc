@@ -268,6 +268,27 @@ TEST_F(OperationsTest, FailureReachesEveryWaitingAndLaterCall) {
   EXPECT_EQ(Sent<ipc::PushMessage>().size(), 1u);
 }
 
+// Other processes may still copy the contribution from where it lies.
+TEST_F(OperationsTest, OnlyAFailureSetsTheGuardOfAPushUnderWay) {
+  const size_t slot = ipc::SlotBytes(kElements * sizeof(float));
+  const auto guard_after = [&](const std::function<void()>& end) {
+    const auto tensor = DeclareTensor();
+    const GuardedFd memory = SegmentMemory(slot + ipc::kGuardBytes);
+    EXPECT_TRUE(Segment::Map(memory.get(), slot, Segment::Access::kReadWrite, "t",
+                             &tensor->contribution, ipc::kGuardBytes)
+                    .ok());
+    const auto pending = Push(tensor, nullptr, nullptr);
+    end();
+    EXPECT_NE(operations_.Wait(pending, 0).code, ADDEND_ERROR_TIMEOUT);
+    uint32_t guard = 0;
+    EXPECT_EQ(::pread(memory.get(), &guard, sizeof(guard), static_cast<off_t>(slot)),
+              static_cast<ssize_t>(sizeof(guard)));
+    return guard;
+  };
+  EXPECT_EQ(guard_after([&] { operations_.Clear(); }), 0u) << "the rank has contributed";
+  EXPECT_EQ(guard_after([&] { operations_.Fail(lost_); }), 1u);
+}
+
 TEST_F(OperationsTest, FailureOfTheGpuIsTheJobs) {
   ASSERT_TRUE(device_rounds_.OnGroup({.scatter = true}).ok());
   const auto tensor = DeclareTensor();

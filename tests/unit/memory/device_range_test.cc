@@ -36,7 +36,7 @@ TEST(DeviceRangeTest, ArenasHaveNone) {
 
 TEST(DeviceRangeTest, ItsUnmappingIsReportedToObservers) {
   struct Observer : UnmapObserver {
-    void BeforeUnmap(Bytes mapping) override { seen = mapping; }
+    void BeforeUnmap(const Mapping& mapping) override { seen = mapping.memory; }
     Bytes seen;
   };
   const auto observer = std::make_shared<Observer>();

@@ -41,6 +41,17 @@ TEST_F(StopSignalTest, SignalThatTheParentProcessIgnoresStaysIgnored) {
   ::signal(SIGTERM, SIG_DFL);
 }
 
+TEST_F(StopSignalTest, WaitingBeginsAnewAfterARequestToStop) {
+  StopSignal stop;
+  stop.RequestStop(absl::UnavailableError("first"));
+  EXPECT_EQ(stop.WaitUntilStopped(), absl::UnavailableError("first"));
+  stop.Resume();
+  EXPECT_EQ(stop.stop_requested(), std::nullopt);
+  EXPECT_EQ(stop.Wait(absl::Milliseconds(20)), std::nullopt);
+  stop.RequestStop(absl::InternalError("second"));
+  EXPECT_EQ(stop.WaitUntilStopped(), absl::InternalError("second"));
+}
+
 TEST_F(StopSignalTest, WaitsNoLongerThanAsked) {
   StopSignal stop;
   EXPECT_EQ(stop.Wait(absl::Milliseconds(20)), std::nullopt);

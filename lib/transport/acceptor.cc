@@ -2,7 +2,7 @@
 // out of descriptors, the owner may close a socket, otherwise accepting pauses: the listening
 // socket would stay readable and keep the loop busy.
 
-#include "lib/transport/tcp/acceptor.h"
+#include "lib/transport/acceptor.h"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -16,7 +16,7 @@
 #include "lib/base/log.h"
 #include "lib/base/strings.h"
 
-namespace addend::tcp {
+namespace addend {
 namespace {
 
 constexpr absl::Duration kPause = absl::Milliseconds(100);
@@ -85,4 +85,4 @@ void Acceptor::Resume() {
   if (const absl::Status status = Begin(); !status.ok()) Pause(Message(status));
 }
 
-}  // namespace addend::tcp
+}  // namespace addend

@@ -10,7 +10,7 @@
 #include "lib/base/line_pace.h"
 #include "lib/shard/event_loop.h"
 
-namespace addend::tcp {
+namespace addend {
 
 // Used and destroyed on the loop's thread.
 class Acceptor final : private FdHandler {
@@ -42,4 +42,4 @@ class Acceptor final : private FdHandler {
   uint64_t timer_ = 0;  // 0: accepting
 };
 
-}  // namespace addend::tcp
+}  // namespace addend

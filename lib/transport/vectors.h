@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 
-namespace addend::tcp {
+namespace addend {
 
 // Shortens the vectors to their first `most` bytes (at least 1). Returns the bytes that are left.
 inline size_t Clip(iovec* vectors, int* count, size_t most) {
@@ -19,4 +19,4 @@ inline size_t Clip(iovec* vectors, int* count, size_t most) {
   return bytes;
 }
 
-}  // namespace addend::tcp
+}  // namespace addend
