@@ -55,7 +55,8 @@ absl::Status Serve() {
   ADDEND_ASSIGN_OR_RETURN(const RdmaHere rdma, OpenRdma(options.machine.transport));
   RdmaOptions rdma_options = options.machine.transport.rdma;
   rdma_options.domain_per_owner = true;  // jobs of teams that need not trust each other
-  const std::unique_ptr<Machine> machine = MakeMachine(options.machine.most_spin);
+  const std::unique_ptr<Machine> machine =
+      MakeMachine(options.machine.most_spin, options.machine.transport.shared_memory);
   ADDEND_ASSIGN_OR_RETURN(
       const auto engine,
       Engine::Create({.shards = options.shards,
@@ -70,7 +71,7 @@ absl::Status Serve() {
                       .external_slots = nullptr,
                       .machine = machine.get()}));
   ADDEND_ASSIGN_OR_RETURN(const uint16_t data_port,
-                          engine->ListenTcp({options.data_listen.host, options.data_listen.port}));
+                          engine->Listen({options.data_listen.host, options.data_listen.port}));
   SummationService service(engine.get());
   TraceService trace(engine.get());
   DiagnosticsService diagnostics;

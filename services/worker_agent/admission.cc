@@ -28,34 +28,56 @@ absl::Status Admission::Check(const ipc::InitMessage& init) const {
         "this agent serves job '%s', not job '%s': check ADDEND_JOB and ADDEND_SOCKET", options.job,
         init.job));
   }
+  return CheckPlace(init);
+}
+
+// A launcher may count each pod of this machine as a machine: the node's ranks are the ranks of
+// several such machines then, in their order.
+absl::Status Admission::CheckPlace(const ipc::InitMessage& init) const {
+  const NodeOptions& options = *context_.options;
   const auto local_size = static_cast<int32_t>(options.local_size);
-  if (init.local_size != local_size || init.local_rank < 0 || init.local_rank >= local_size) {
+  if (init.local_size < 1 || local_size % init.local_size != 0 || init.local_rank < 0 ||
+      init.local_rank >= init.local_size) {
     return absl::InvalidArgumentError(
         absl::StrFormat("a trainer with LOCAL_RANK=%d and LOCAL_WORLD_SIZE=%d does not fit this "
                         "agent, which was started with --local-size=%d",
                         init.local_rank, init.local_size, local_size));
   }
-  const int32_t size = static_cast<int32_t>(options.num_nodes) * local_size;
-  const int32_t rank = static_cast<int32_t>(options.node.value()) * local_size + init.local_rank;
-  if (init.size != size || init.rank != rank) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("a trainer with RANK=%d and WORLD_SIZE=%d does not fit this agent: local "
-                        "rank %d of node %d is rank %d of %d",
-                        init.rank, init.size, init.local_rank, options.node.value(), rank, size));
+  const auto size = static_cast<int32_t>(options.job_size());
+  if (init.size != size || init.rank < 0 || init.rank >= size ||
+      init.rank % init.local_size != init.local_rank) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "a trainer with RANK=%d, WORLD_SIZE=%d, LOCAL_RANK=%d and LOCAL_WORLD_SIZE=%d does not fit "
+        "this agent, whose job has %d ranks (--num-nodes=%d, --local-size=%d)",
+        init.rank, init.size, init.local_rank, init.local_size, size, options.num_nodes,
+        local_size));
+  }
+  const NodeId node = NodeOf(init);
+  if (node_.value_or(node) != node) {
+    const int32_t first = static_cast<int32_t>(node_->value()) * local_size;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "a trainer with RANK=%d does not fit this agent, whose node %d has ranks %d to %d%s",
+        init.rank, node_->value(), first, first + local_size - 1,
+        options.node ? "" : " (the first trainer said so: --node-rank=trainers)"));
   }
   return absl::OkStatus();
 }
 
-absl::Status Admission::CheckFree(int32_t local_rank, const LocalRanks& ranks, bool running) const {
+NodeId Admission::NodeOf(const ipc::InitMessage& init) const {
+  return NodeId(static_cast<uint32_t>(init.rank) / context_.options->local_size);
+}
+
+absl::Status Admission::CheckFree(uint32_t local_rank, const LocalRanks& ranks,
+                                  bool running) const {
   const bool waits = std::any_of(
       waiting_.begin(), waiting_.end(),
-      [local_rank](const Waiting& waiting) { return waiting.init.local_rank == local_rank; });
-  const bool taken = ranks.at(static_cast<uint32_t>(local_rank)) != nullptr && running;
+      [local_rank](const Waiting& waiting) { return waiting.local_rank == local_rank; });
+  const bool taken = ranks.at(local_rank) != nullptr && running;
   if (!waits && !taken) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrFormat("local rank %d of node %d is already connected: more trainers were started "
                       "than --local-size=%d says",
-                      local_rank, context_.options->node.value(), context_.options->local_size));
+                      local_rank, node_->value(), context_.options->local_size));
 }
 
 absl::Status Admission::OnInit(Trainer* trainer, ipc::InitMessage init, const LocalRanks& ranks,
@@ -64,12 +86,17 @@ absl::Status Admission::OnInit(Trainer* trainer, ipc::InitMessage init, const Lo
     return absl::InvalidArgumentError("a second init on one connection");
   absl::Status status = refusing_;  // first: the options may be the reason, and Check goes by them
   if (status.ok()) status = Check(init);
-  if (status.ok()) status = CheckFree(init.local_rank, ranks, running);
+  const uint32_t local_rank =
+      status.ok() ? static_cast<uint32_t>(init.rank) % context_.options->local_size : 0;
+  if (status.ok()) status = CheckFree(local_rank, ranks, running);
   if (!status.ok()) {
     Refuse(trainer, status);
     return absl::OkStatus();
   }
-  waiting_.push_back({trainer, std::move(init), context_.loop->Now()});
+  if (!node_) node_ = NodeOf(init);
+  trainer->guards = init.guard;
+  trainer->launched_apart = init.local_size != static_cast<int32_t>(context_.options->local_size);
+  waiting_.push_back({trainer, local_rank, context_.loop->Now()});
   ReportWaiting();
   return absl::OkStatus();
 }
@@ -128,14 +155,15 @@ std::vector<Trainer*> Admission::AdmitWaiting(LocalRanks* ranks) {
 }
 
 void Admission::Admit(const Waiting& waiting, LocalRanks* ranks) const {
-  ranks->Enter(static_cast<uint32_t>(waiting.init.local_rank), waiting.trainer);
+  const NodeOptions& options = *context_.options;
+  ranks->Enter(waiting.local_rank, waiting.trainer);
   waiting.trainer->Send(
-      ipc::InitReplyMessage{.rank = waiting.init.rank,
-                            .size = waiting.init.size,
-                            .local_rank = waiting.init.local_rank,
-                            .local_size = static_cast<int32_t>(context_.options->local_size),
-                            .node_rank = static_cast<int32_t>(context_.options->node.value()),
-                            .num_nodes = static_cast<int32_t>(context_.options->num_nodes)});
+      ipc::InitReplyMessage{.rank = static_cast<int32_t>(ranks->RankOf(waiting.local_rank)),
+                            .size = static_cast<int32_t>(options.job_size()),
+                            .local_rank = static_cast<int32_t>(waiting.local_rank),
+                            .local_size = static_cast<int32_t>(options.local_size),
+                            .node_rank = static_cast<int32_t>(node_->value()),
+                            .num_nodes = static_cast<int32_t>(options.num_nodes)});
 }
 
 void Admission::OnTrainerGone(const Trainer* trainer) {

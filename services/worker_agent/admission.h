@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,12 @@ namespace addend {
 class Admission {
  public:
   // All pointers in `context` outlive this.
-  explicit Admission(const NodeContext& context) : context_(context) {}
+  explicit Admission(const NodeContext& context)
+      : context_(context), node_(context.options->node) {}
 
+  // The options' node, or that of the first trainer that fits; nullopt: none has come yet.
+  std::optional<NodeId> node() const { return node_; }
+  bool anyone_waits() const { return !waiting_.empty(); }
   // The trainer's first message: from now on it waits, or it was refused. INVALID_ARGUMENT: it is
   // not the first. `running`: the generation of `ranks` has not failed.
   absl::Status OnInit(Trainer* trainer, ipc::InitMessage init, const LocalRanks& ranks,
@@ -41,17 +46,20 @@ class Admission {
  private:
   struct Waiting {
     Trainer* trainer;
-    ipc::InitMessage init;
+    uint32_t local_rank;
     absl::Time since;
   };
   absl::Status Check(const ipc::InitMessage& init) const;
-  absl::Status CheckFree(int32_t local_rank, const LocalRanks& ranks, bool running) const;
+  absl::Status CheckPlace(const ipc::InitMessage& init) const;
+  NodeId NodeOf(const ipc::InitMessage& init) const;
+  absl::Status CheckFree(uint32_t local_rank, const LocalRanks& ranks, bool running) const;
   void Refuse(Trainer* trainer, const absl::Status& why);
   void Admit(const Waiting& waiting, LocalRanks* ranks) const;
   void TellProgress(Trainer* trainer, const LocalRanks& ranks) const;
   std::string ProgressText(const LocalRanks& ranks) const;
 
   const NodeContext context_;
+  std::optional<NodeId> node_;
   std::deque<Waiting> waiting_;
   absl::Status refusing_;  // not OK: the process is about to end
   uint32_t refused_ = 0;

@@ -91,6 +91,7 @@ absl::Status Agent::StartRdma() {
 
 absl::Status Agent::Start() {
   transports_.tcp = surroundings_.machine->MakeTransport(loop_.get());
+  transports_.shm = surroundings_.machine->MakeSharedMemory(loop_.get());
   transports_.inproc = MakeInprocTransport(loop_.get(), network_);
   context_ = MakeContext();
   generation_ = std::make_unique<NodeGeneration>(context_);
@@ -114,6 +115,7 @@ NodeContext Agent::MakeContext() {
           .reports = &lasting_.reports,
           .transports = {.tcp = transports_.tcp.get(),
                          .inproc = transports_.inproc.get(),
+                         .shm = transports_.shm.get(),
                          .rdma = transports_.rdma.get()},
           .encoder = &lasting_.encoder,
           .convoy = &lasting_.convoy,
@@ -135,6 +137,7 @@ Agent::~Agent() {
     }
     transports_.tcp.reset();
     transports_.inproc.reset();
+    transports_.shm.reset();
     transports_.rdma.reset();
   });
   loop_->Stop();
@@ -147,7 +150,7 @@ void Agent::Begin(const v1::RegisterNodeResponse& registration, ServerId colocat
     lasting_.directory.colocated = colocated_server;
     lasting_.identity = {.job = JobId(registration.job_id()),
                          .generation = Generation(registration.generation()),
-                         .node = options_.node,
+                         .node = admission_->node().value_or(NodeId(0)),
                          .incarnation = options_.incarnation,
                          .token = FromProto(registration.token()),
                          .encrypt = options_.encrypt_data};
@@ -222,6 +225,22 @@ void Agent::CheckTimeouts() {
   lasting_.directory.DropClosed();
   admission_->RefuseStalled(*generation_->ranks());
   generation_->CheckTimeouts();
+  FreeNode();
+}
+
+// Not before the generation of the trainers is over: the other nodes may still need its results.
+void Agent::FreeNode() {
+  const LocalRanks& ranks = *generation_->ranks();
+  if (options_.node || !admission_->node() || surroundings_.node_is_free == nullptr) return;
+  if (admission_->anyone_waits() || ranks.any() || ranks.anyone_left()) return;
+  door_.reset();
+  surroundings_.node_is_free();
+}
+
+std::optional<NodeId> Agent::node() {
+  std::optional<NodeId> node;
+  loop_->Run([&] { node = admission_->node(); });
+  return node;
 }
 
 void Agent::RefuseTrainers(const absl::Status& why, absl::Duration grace) {

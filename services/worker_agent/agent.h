@@ -17,6 +17,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -24,7 +25,7 @@
 #include "lib/server/link_signals.h"
 #include "lib/transport/inproc/factory.h"
 #include "lib/transport/rdma/rdma_transport.h"
-#include "lib/transport/tcp/factory.h"
+#include "lib/transport/this_machine/factory.h"
 #include "proto/addend/v1/agent.pb.h"
 #include "proto/addend/v1/scheduler.pb.h"
 #include "proto/addend/v1/trace.pb.h"
@@ -45,6 +46,9 @@ class Agent final : private TrainerEvents {
   // The agent's surroundings, which outlive it; a simulation gives its own.
   struct Surroundings {
     Machine* machine = ThisMachine();
+    // The trainers that said this node's rank have ended, and so has their generation: others may
+    // say another rank to another agent. The door is closed. Called on the loop, once.
+    std::function<void()> node_is_free = nullptr;
     // Opens the door to trainers, on the loop. Null: the socket of the options.
     std::function<absl::StatusOr<std::unique_ptr<TrainerDoor>>(EventLoop*, TrainerEvents*)>
         open_door = nullptr;
@@ -67,6 +71,8 @@ class Agent final : private TrainerEvents {
   void Begin(const v1::RegisterNodeResponse& registration, ServerId colocated_server,
              SchedulerReports* reports);
   void OnUpdate(const v1::NodeUpdate& update);
+  // The node of the options, or of the trainers' ranks; nullopt: no trainer has come yet.
+  std::optional<NodeId> node();
   // The process is about to end: every trainer that is connected, or connects within `grace`, is
   // told why. Returns when all local ranks have been told, or after `grace`.
   void RefuseTrainers(const absl::Status& why, absl::Duration grace);
@@ -99,6 +105,7 @@ class Agent final : private TrainerEvents {
   struct Transports {
     std::shared_ptr<Transport> tcp;
     std::shared_ptr<Transport> inproc;
+    std::shared_ptr<Transport> shm;  // null: not wanted
     LinkCaller link_caller;
     std::shared_ptr<RdmaTransport> rdma;  // null without a NIC
   };
@@ -115,6 +122,7 @@ class Agent final : private TrainerEvents {
   void Apply(const v1::NodeUpdate& update);
   void BeginGeneration(Generation generation);
   void AdmitWaiting();
+  void FreeNode();
   void CheckTimeouts();
 
   const Options options_;

@@ -105,6 +105,9 @@ v1::Traffic AgentReport::Traffic() const {
     traffic.set_network_bytes_received(traffic.network_bytes_received() + rdma.bytes_received);
   }
   traffic.set_local_bytes(transports.inproc->stats().local_bytes);
+  if (transports.shm != nullptr) {
+    traffic.set_local_bytes(traffic.local_bytes() + transports.shm->stats().local_bytes);
+  }
   traffic.set_copied_bytes(context_.counters->copied_bytes);
   return traffic;
 }
@@ -184,7 +187,7 @@ v1::GetAgentResponse AgentReport::Snapshot(const NodeGeneration& generation) con
   const TensorTable& tensors = generation.tensors();
   v1::GetAgentResponse response;
   response.set_job(context_.options->job);
-  response.set_node_rank(context_.options->node.value());
+  response.set_node_rank(context_.identity->node.value());
   response.set_generation(context_.identity->generation.value());
   response.set_plan_version(context_.counters->plan_version.value());
   FillTrainers(generation, &response);

@@ -47,6 +47,18 @@ absl::Status DeviceRanks::OnDevice(const Trainer& trainer, ipc::DeviceMessage de
 
 absl::Status DeviceRanks::DecideLayout() {
   const NodeOptions& options = *context_.options;
+  // A pod sees neither the GPUs of another nor its memory.
+  for (uint32_t rank = 0; rank < ranks_->size(); ++rank) {
+    const Trainer* const trainer = ranks_->at(rank);
+    if (trainer == nullptr || !trainer->launched_apart) continue;
+    if (options.intranode.value_or(Strategy::kCopy) != Strategy::kCopy) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "--intranode=%s needs all GPUs of a node in one pod, but rank %s is in a pod of its own: "
+          "use copy or auto",
+          NameOf(*options.intranode), ranks_->RanksOf({rank})));
+    }
+    return groups_.Decide(EveryGpuCopies(options.local_size, "the ranks are in several pods"));
+  }
   // Not at the start: the driver may take a second to name the GPUs that NVLink joins, and most
   // agents have no GPU.
   const absl::StatusOr<Topology> machine =
@@ -119,7 +131,7 @@ absl::Status DeviceRanks::OnDeviceFailed(const Trainer& trainer,
   state_->Fail(
       MakeFailure(FailureKind::kPeerLost,
                   absl::StrFormat("rank %s (local rank %d of node %d on %s) lost its GPU: %s",
-                                  ranks_->RanksOf({rank}), rank, context_.options->node.value(),
+                                  ranks_->RanksOf({rank}), rank, context_.identity->node.value(),
                                   ranks_->hostname(), failed.reason)));
   return absl::OkStatus();
 }
@@ -138,7 +150,7 @@ void DeviceRanks::CheckMissing() {
           "rank %s has not pushed anything from a GPU within --stall-timeout=%s, but other "
           "ranks of node %d have: all ranks of a node must do the same",
           ranks_->RanksOf(groups_.Missing()), absl::FormatDuration(patience),
-          context_.options->node.value())));
+          context_.identity->node.value())));
 }
 
 // The ranks that have named their GPU wait in their first push from it.

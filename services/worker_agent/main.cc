@@ -3,8 +3,12 @@
 #include <prometheus/registry.h>
 
 #include <algorithm>
+#include <atomic>
 #include <iterator>
+#include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -14,6 +18,7 @@
 #include "lib/base/status_macros.h"
 #include "lib/base/usable_cpus.h"
 #include "lib/member/member.h"
+#include "lib/member/node_number.h"
 #include "lib/member/protocols.h"
 #include "lib/options/log_options.h"
 #include "lib/options/options.h"
@@ -43,6 +48,8 @@ namespace {
 
 // How long a failing agent stays to tell its trainers why.
 constexpr absl::Duration kRefusalGrace = absl::Seconds(3);
+// An agent that does not know its node looks for a trainer so often.
+constexpr absl::Duration kBetweenLooks = absl::Milliseconds(100);
 
 class MemberReports final : public SchedulerReports {
  public:
@@ -53,6 +60,8 @@ class MemberReports final : public SchedulerReports {
  private:
   NodeMember* const member_;
 };
+
+using Ports = std::map<std::string, uint16_t>;  // as in the port file
 
 // No new attempt of the same process helps (docs/operations.md, Exit statuses).
 bool IsForGood(const absl::Status& status) {
@@ -93,11 +102,39 @@ absl::Status RefuseWithoutOptions(const absl::Status& why, StopSignal* stop) {
   return why;
 }
 
+// But for the node's number and its server.
+v1::RegisterNodeRequest RegistrationOf(const AgentOptions& options, Incarnation incarnation,
+                                       uint16_t grpc_port) {
+  v1::RegisterNodeRequest request;
+  FillVersions(&request);
+  request.set_incarnation(incarnation.value());
+  request.set_job(options.job);
+  v1::JobSettings* settings = request.mutable_settings();
+  settings->set_num_nodes(options.num_nodes);
+  settings->set_local_size(options.local_size);
+  settings->set_partition_bytes(options.partition_bytes);
+  settings->set_on_node_loss(options.on_node_loss);
+  settings->set_reduction_order(options.reduction_order);
+  settings->set_audit_one_in(options.audit_one_in);
+  settings->set_intranode(options.intranode ? NameOf(*options.intranode) : "auto");
+  settings->set_deterministic_intranode(options.deterministic_intranode);
+  settings->set_stall_timeout_s(absl::ToDoubleSeconds(options.stall_timeout));
+  request.set_hostname(Hostname());
+  request.set_control_address((HostPort{options.machine.advertise, grpc_port}).ToString());
+  request.set_bandwidth_bps(options.machine.bandwidth_bps);
+  request.set_place(options.machine.place);
+  request.set_join_proof(options.join_proof);
+  return request;
+}
+
 // The process: everything after the options, in the order in which it has to end.
 class AgentProcess {
  public:
-  AgentProcess(const AgentOptions& options, StopSignal* stop)
-      : options_(options), stop_(stop), machine_(MakeMachine(options.machine.most_spin)) {}
+  AgentProcess(const AgentOptions& options, Incarnation incarnation, StopSignal* stop)
+      : options_(options),
+        stop_(stop),
+        incarnation_(incarnation),
+        machine_(MakeMachine(options.machine.most_spin, options.machine.transport.shared_memory)) {}
 
   absl::Status Run() {
     // Trainers hear also why there is no RDMA, so the agent begins without it.
@@ -105,31 +142,32 @@ class AgentProcess {
     if (rdma.ok()) rdma_ = *std::move(rdma);
     network_ = MakeInprocNetwork();
     ADDEND_ASSIGN_OR_RETURN(
-        agent_, Agent::Create({.job = options_.job,
-                               .node = NodeId(options_.node_rank),
-                               .num_nodes = options_.num_nodes,
-                               .local_size = options_.local_size,
-                               .incarnation = incarnation_,
-                               .hostname = Hostname(),
-                               .advertise = options_.machine.advertise,
-                               .socket = options_.door.socket,
-                               .socket_mode = options_.door.socket_mode,
-                               .bandwidth_bps = options_.machine.bandwidth_bps,
-                               .connect_timeout = options_.machine.connect_timeout,
-                               .stall_timeout = options_.stall_timeout,
-                               .audit_one_in = options_.audit_one_in,
-                               .transport = options_.machine.transport.mode,
-                               .wire = options_.wire,
-                               .wire_encoding = options_.machine.transport.encoding,
-                               .encrypt_data = options_.encrypt_data,
-                               .rdma_devices = rdma_.devices,
-                               .why_no_rdma = rdma_.why_none,
-                               .rdma = options_.machine.transport.rdma,
-                               .topology = options_.topology,
-                               .intranode = options_.intranode,
-                               .deterministic_intranode = options_.deterministic_intranode,
-                               .gpudirect = options_.gpudirect},
-                              network_, {.machine = machine_.get()}));
+        agent_, Agent::Create(
+                    {.job = options_.job,
+                     .node = options_.node_rank ? std::optional(NodeId(node_rank_)) : std::nullopt,
+                     .num_nodes = options_.num_nodes,
+                     .local_size = options_.local_size,
+                     .incarnation = incarnation_,
+                     .hostname = Hostname(),
+                     .advertise = options_.machine.advertise,
+                     .socket = options_.door.socket,
+                     .socket_mode = options_.door.socket_mode,
+                     .bandwidth_bps = options_.machine.bandwidth_bps,
+                     .connect_timeout = options_.machine.connect_timeout,
+                     .stall_timeout = options_.stall_timeout,
+                     .audit_one_in = options_.audit_one_in,
+                     .transport = options_.machine.transport.mode,
+                     .wire = options_.wire,
+                     .wire_encoding = options_.machine.transport.encoding,
+                     .encrypt_data = options_.encrypt_data,
+                     .rdma_devices = rdma_.devices,
+                     .why_no_rdma = rdma_.why_none,
+                     .rdma = options_.machine.transport.rdma,
+                     .topology = options_.topology,
+                     .intranode = options_.intranode,
+                     .deterministic_intranode = options_.deterministic_intranode,
+                     .gpudirect = options_.gpudirect},
+                    network_, {.machine = machine_.get(), .node_is_free = [this] { FreeNode(); }}));
     const absl::Status status = rdma.ok() ? Serve() : rdma.status();
     if (absl::IsCancelled(status) && stop_->Wait(absl::ZeroDuration()).has_value()) {
       agent_->RefuseTrainers(StoppedStatus(), absl::ZeroDuration());
@@ -143,6 +181,9 @@ class AgentProcess {
     }
     return status;
   }
+
+  // Run() has ended because trainers may give the next agent another rank.
+  bool node_is_free() const { return node_is_free_; }
 
  private:
   absl::Status Serve() {
@@ -164,15 +205,20 @@ class AgentProcess {
     prometheus::Registry registry;
     const EngineMetrics engine_metrics(engine_.get());
     const AgentMetrics agent_metrics(agent_.get());
-    std::atomic<bool> joined{false};
-    const auto ready = [&joined] {
-      return joined.load() ? absl::OkStatus()
+    const auto ready = [this] {
+      return ready_.load() ? absl::OkStatus()
                            : absl::UnavailableError("not yet registered with the scheduler");
     };
     ADDEND_ASSIGN_OR_RETURN(const auto http,
                             HttpServer::Start(options_.listen.http.host, options_.listen.http.port,
                                               &registry, ready, {&engine_metrics, &agent_metrics}));
-    return JoinAndWait(http->port(), &joined);
+    const Ports ports{{"grpc", rpc_->port()},
+                      {"http", http->port()},
+                      {"health", rpc_->health_port()},
+                      {"data", data_port_}};
+    if (!options_.node_rank) ADDEND_RETURN_IF_ERROR(WaitForTrainers(ports));
+    if (node_is_free_) return absl::OkStatus();  // the trainer has gone again
+    return JoinAndWait(ports);
   }
 
   absl::Status StartEngine() {
@@ -197,11 +243,25 @@ class AgentProcess {
     ADDEND_ASSIGN_OR_RETURN(engine_, Engine::Create(std::move(engine)));
     if (!options_.colocated_summation) return absl::OkStatus();
     ADDEND_ASSIGN_OR_RETURN(
-        data_port_, engine_->ListenTcp({options_.listen.data.host, options_.listen.data.port}));
+        data_port_, engine_->Listen({options_.listen.data.host, options_.listen.data.port}));
     return engine_->ListenInproc();
   }
 
-  absl::Status JoinAndWait(uint16_t http_port, std::atomic<bool>* joined) {
+  // Until a trainer has said the node's rank. CANCELLED: a signal.
+  absl::Status WaitForTrainers(const Ports& ports) {
+    spdlog::info("waits for trainers of job {} on {}, whose RANK says which node this is",
+                 options_.job, options_.door.socket);
+    SetReady(true);
+    ADDEND_RETURN_IF_ERROR(WritePortFile(options_.port_file, ports));
+    std::optional<NodeId> node;
+    while (!(node = agent_->node())) {
+      if (stop_->Wait(kBetweenLooks)) return absl::CancelledError("stopped without a trainer");
+    }
+    node_rank_ = node->value();
+    return absl::OkStatus();
+  }
+
+  absl::Status JoinAndWait(Ports ports) {
     const MemberOptions member_options{
         .scheduler = options_.machine.scheduler.ToString(),
         .connect_timeout = options_.machine.connect_timeout,
@@ -220,22 +280,20 @@ class AgentProcess {
                                 [this](v1::HeartbeatRequest* beat) { agent_->FillBeat(beat); }));
     MemberReports reports(node.get());
     agent_->Begin(node->registration(), ServerId(server_id), &reports);
-    *joined = true;
-    rpc_->SetReady(true);
+    SetReady(true);
     if (options_.encrypt_data) {
       spdlog::info("links of this node to other machines are encrypted (by {})",
                    tcp::FastestAesLibrary().name);
     }
-    spdlog::info("node {} of job {} listens for {} trainer{} on {} ({})", options_.node_rank,
-                 options_.job, options_.local_size, options_.local_size == 1 ? "" : "s",
-                 options_.door.socket, TargetName());
-    ADDEND_RETURN_IF_ERROR(WritePortFile(options_.port_file, {{"grpc", rpc_->port()},
-                                                              {"http", http_port},
-                                                              {"health", rpc_->health_port()},
-                                                              {"data", data_port_}}));
+    spdlog::info("node {} of job {} listens for {} trainer{} on {} ({})", node_rank_, options_.job,
+                 options_.local_size, options_.local_size == 1 ? "" : "s", options_.door.socket,
+                 TargetName());
+    if (options_.numbered_by_scheduler) {
+      ports["node_rank"] = static_cast<uint16_t>(node_rank_);  // for whoever starts the trainers
+    }
+    ADDEND_RETURN_IF_ERROR(WritePortFile(options_.port_file, ports));
     const absl::Status why = stop_->WaitUntilStopped();
-    *joined = false;
-    rpc_->SetReady(false);
+    SetReady(false);
     // Trainers that are still there learn now that their agent goes; the scheduler tells the other
     // nodes.
     agent_->RefuseTrainers(why.ok() ? StoppedStatus() : why, absl::ZeroDuration());
@@ -246,48 +304,45 @@ class AgentProcess {
     return why;
   }
 
+  void SetReady(bool ready) {
+    ready_ = ready;
+    rpc_->SetReady(ready);
+  }
+
+  // On the agent's loop.
+  void FreeNode() {
+    node_is_free_ = true;
+    stop_->RequestStop(absl::OkStatus());
+  }
+
   // The reason for the trainers after a signal.
   absl::Status StoppedStatus() const {
     return MakeFailure(FailureKind::kTemporary,
-                       absl::StrFormat("the agent of node %d was stopped", options_.node_rank));
+                       absl::StrFormat("the agent of node %d was stopped", node_rank_));
   }
 
   v1::RegisterServerRequest ColocatedRegistration() const {
     auto request = ServerRegistration(options_.machine, rdma_.devices, rpc_->port(), data_port_,
                                       options_.memory_limit_bytes);
     request.set_colocated_job(options_.job);
-    request.set_colocated_node(options_.node_rank);
+    request.set_colocated_node(node_rank_);
     request.set_join_proof(options_.join_proof);
     return request;
   }
 
   v1::RegisterNodeRequest NodeRegistration(uint32_t server_id) const {
-    v1::RegisterNodeRequest request;
-    FillVersions(&request);
-    request.set_incarnation(incarnation_.value());
-    request.set_job(options_.job);
-    request.set_node_rank(options_.node_rank);
-    v1::JobSettings* settings = request.mutable_settings();
-    settings->set_num_nodes(options_.num_nodes);
-    settings->set_local_size(options_.local_size);
-    settings->set_partition_bytes(options_.partition_bytes);
-    settings->set_on_node_loss(options_.on_node_loss);
-    settings->set_reduction_order(options_.reduction_order);
-    settings->set_audit_one_in(options_.audit_one_in);
-    settings->set_intranode(options_.intranode ? NameOf(*options_.intranode) : "auto");
-    settings->set_deterministic_intranode(options_.deterministic_intranode);
-    settings->set_stall_timeout_s(absl::ToDoubleSeconds(options_.stall_timeout));
-    request.set_hostname(Hostname());
-    request.set_control_address((HostPort{options_.machine.advertise, rpc_->port()}).ToString());
-    request.set_bandwidth_bps(options_.machine.bandwidth_bps);
+    v1::RegisterNodeRequest request = RegistrationOf(options_, incarnation_, rpc_->port());
+    request.set_node_rank(node_rank_);
     request.set_colocated_server_id(server_id);
-    request.set_join_proof(options_.join_proof);
     return request;
   }
 
   const AgentOptions options_;
   StopSignal* const stop_;
-  const Incarnation incarnation_ = NewIncarnation();
+  const Incarnation incarnation_;
+  uint32_t node_rank_ = options_.node_rank.value_or(0);
+  std::atomic<bool> ready_{false};
+  std::atomic<bool> node_is_free_{false};
   uint16_t data_port_ = 0;
   RdmaHere rdma_;
   const std::unique_ptr<Machine> machine_;
@@ -299,10 +354,24 @@ class AgentProcess {
   std::unique_ptr<RpcServer> rpc_;
 };
 
+// The node's number, which the scheduler gives. Others measure the way to this machine meanwhile:
+// its port answers them, and probes of its health.
+absl::StatusOr<uint32_t> NumberFromScheduler(const AgentOptions& options, Incarnation incarnation,
+                                             StopSignal* stop) {
+  DiagnosticsService diagnostics;
+  ADDEND_ASSIGN_OR_RETURN(
+      const auto rpc, RpcServer::Start({options.listen.grpc, options.door.health}, {&diagnostics}));
+  return AskForNodeRank({.scheduler = options.machine.scheduler.ToString(),
+                         .connect_timeout = options.machine.connect_timeout,
+                         .give_up = [stop] { return stop->Wait(absl::ZeroDuration()).has_value(); },
+                         .on_fatal = [](const absl::Status&) {}},
+                        options.stall_timeout, RegistrationOf(options, incarnation, rpc->port()));
+}
+
 absl::Status Serve() {
   DropPrivileges();
   StopSignal stop;
-  const auto options = ReadAgentOptions();
+  auto options = ReadAgentOptions();
   absl::Status status = options.status();
   if (status.ok()) {
     status = StartLogging({.process = "agent", .job = options->job, .node = options->node_rank});
@@ -310,7 +379,19 @@ absl::Status Serve() {
   if (!status.ok()) return RefuseWithoutOptions(status, &stop);
   const auto tls = StartTls(PlainText::kIfAskedFor);
   if (!tls.ok()) return RefuseWithoutOptions(tls.status(), &stop);
-  return AgentProcess(*options, &stop).Run();
+  for (;;) {
+    const Incarnation incarnation = NewIncarnation();
+    if (options->numbered_by_scheduler) {
+      const auto rank = NumberFromScheduler(*options, incarnation, &stop);
+      if (absl::IsCancelled(rank.status())) return absl::OkStatus();
+      if (!rank.ok()) return RefuseWithoutOptions(rank.status(), &stop);
+      options->node_rank = *rank;
+    }
+    AgentProcess process(*options, incarnation, &stop);
+    const absl::Status done = process.Run();
+    if (!done.ok() || !process.node_is_free() || stop.Wait(absl::ZeroDuration())) return done;
+    stop.Resume();
+  }
 }
 
 // Of flags that cannot be read.

@@ -84,11 +84,12 @@ void AppendParts(const AgentNumbers& n, const MetricLabels& node, Families* fami
 
 void AppendTraffic(const v1::GetAgentResponse& agent, Families* families) {
   const v1::Traffic& traffic = agent.traffic();
-  double tcp = 0, rdma = 0;
+  double tcp = 0, rdma = 0, shm = 0;
   for (const v1::LinkInfo& link : agent.links()) {
     if (!link.connected()) continue;
     tcp += link.transport() == "tcp";
     rdma += link.transport() == "rdma";
+    shm += link.transport() == "shm";
   }
   families->push_back(MakeFamily(
       "addend_agent_network_bytes_total",
@@ -97,17 +98,17 @@ void AppendTraffic(const v1::GetAgentResponse& agent, Families* families) {
       {{"sent", Number(traffic.network_bytes_sent())},
        {"received", Number(traffic.network_bytes_received())}},
       "direction"));
-  families->push_back(
-      MakeFamily("addend_agent_local_bytes_total",
-                 "Payload bytes that passed to the colocated summation server by pointer.",
-                 MetricType::Counter, {{"", Number(traffic.local_bytes())}}));
+  families->push_back(MakeFamily(
+      "addend_agent_local_bytes_total",
+      "Payload bytes that passed to summation servers of this machine without a network.",
+      MetricType::Counter, {{"", Number(traffic.local_bytes())}}));
   families->push_back(MakeFamily("addend_agent_copied_bytes_total",
                                  "Payload bytes that the agent copied in user space.",
                                  MetricType::Counter, {{"", Number(traffic.copied_bytes())}}));
   families->push_back(MakeFamily(
       "addend_agent_links",
-      "Links to the shards of other machines' summation servers that are open, by transport.",
-      MetricType::Gauge, {{"tcp", tcp}, {"rdma", rdma}}, "transport"));
+      "Links to the shards of other processes' summation servers that are open, by transport.",
+      MetricType::Gauge, {{"tcp", tcp}, {"rdma", rdma}, {"shm", shm}}, "transport"));
   families->push_back(MakeFamily("addend_agent_rdma_fallbacks_total",
                                  "Links that were tried over TCP because RDMA had failed.",
                                  MetricType::Counter, {{"", Number(agent.rdma_fallbacks())}}));

@@ -41,6 +41,7 @@ struct NodeCounts {
 struct NodeTransports {
   Transport* tcp = nullptr;
   Transport* inproc = nullptr;  // to the colocated server
+  Transport* shm = nullptr;     // to processes of this machine; null: not wanted
   Transport* rdma = nullptr;    // null without a NIC
 };
 

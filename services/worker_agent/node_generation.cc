@@ -24,8 +24,9 @@ NodeGeneration::NodeGeneration(const NodeContext& context)
     : loop_(context.loop),
       context_(WithLoop(context, &loop_)),
       nodes_{.taking_part = context.options->num_nodes, .waiting = 0},
-      ranks_(context.options->node, context.options->local_size, context.options->hostname),
-      tensors_(context.identity->generation, &ranks_, context.reports, context.slots),
+      ranks_(context.identity->node, context.options->local_size, context.options->hostname),
+      tensors_(context.identity->generation, context.options->num_nodes, &ranks_, context.reports,
+               context.slots),
       state_(context_, &ranks_, &tensors_, this),
       servers_(context_, &tensors_, &state_, this),
       integrity_(context_, &ranks_, &state_, &nodes_, &servers_),
@@ -97,6 +98,7 @@ absl::Status NodeGeneration::OnDeclare(Trainer* trainer, ipc::DeclareMessage dec
     return absl::OkStatus();
   }
   reply.tensor = (*tensor)->number;
+  if (trainer->guards) (*tensor)->contributions[rank]->Lend();
   trainer->Send(reply, {(*tensor)->contributions[rank], (*tensor)->results});
   tensors_.DeclareFront((*tensor)->shape.name);
   return absl::OkStatus();
@@ -193,7 +195,7 @@ void NodeGeneration::TakeState(const v1::NodeUpdate& update) {
                                   {update.failed_kind(), update.exit_code()}));
     // The other nodes do not wait for a lost node, and no owner answers it any more.
     const auto& lost = update.lost_nodes();
-    if (std::find(lost.begin(), lost.end(), context_.options->node.value()) != lost.end()) {
+    if (std::find(lost.begin(), lost.end(), context_.identity->node.value()) != lost.end()) {
       state_.End(/*decided=*/false);
     }
     if (update.decided()) state_.OnAllDecided();

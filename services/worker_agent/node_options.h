@@ -18,7 +18,7 @@ namespace addend {
 
 struct NodeOptions {
   std::string job;
-  NodeId node;
+  std::optional<NodeId> node;  // nullopt: that of the first trainer's rank
   uint32_t num_nodes = 1;
   uint32_t local_size = 1;
   // The ranks of the job.

@@ -14,6 +14,8 @@
 
 namespace addend {
 
+static_assert(Segment::kGuardBytes == ipc::kGuardBytes);
+
 uint64_t TensorShape::elements() const {
   uint64_t product = 1;
   for (const int64_t dim : dims) product *= static_cast<uint64_t>(dim);
@@ -51,11 +53,12 @@ absl::StatusOr<std::shared_ptr<NodeTensor>> NodeTensor::Create(uint32_t number, 
   for (const bool takes_part : taking_part) {
     std::shared_ptr<Segment>& segment = tensor->contributions.emplace_back();
     if (!takes_part) continue;
-    ADDEND_ASSIGN_OR_RETURN(segment,
-                            Segment::Create("addend-contribution", slot, Segment::Peer::kMayWrite));
+    ADDEND_ASSIGN_OR_RETURN(
+        segment, Segment::Create("addend-contribution", slot, Segment::Peer::kMayWriteGuarded));
   }
   ADDEND_ASSIGN_OR_RETURN(tensor->results,
                           Segment::Create("addend-results", 2 * slot, Segment::Peer::kReadOnly));
+  tensor->results->Lend();
   const bool sums = std::count(taking_part.begin(), taking_part.end(), true) > 1;
   if (sums || tensor->shape.wire.lossy()) {
     ADDEND_ASSIGN_OR_RETURN(tensor->node_sum_.memory, Arena::Create(tensor->bytes));

@@ -23,6 +23,9 @@ class OneLoopMachine final : public Machine {
   std::shared_ptr<Transport> MakeTransport(EventLoop* loop) override {
     return machine_->MakeTransport(loop);
   }
+  std::shared_ptr<Transport> MakeSharedMemory(EventLoop* loop) override {
+    return machine_->MakeSharedMemory(loop);
+  }
   absl::StatusOr<std::unique_ptr<DataPort>> OpenPort(const Address& bind,
                                                      std::vector<ShardEnd> shards) override {
     return machine_->OpenPort(bind, std::move(shards));

@@ -2,6 +2,7 @@
 #include "services/worker_agent/options.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -20,7 +21,10 @@ ABSL_FLAG(std::string, job, "", "name of the job; required");
 ABSL_FLAG(std::string, job_secret_file, "",
           "a file with the job's secret: only agents that have the same are let into the job; "
           "default: whoever reaches the scheduler is");
-ABSL_FLAG(uint32_t, node_rank, 0, "this node's rank in the job, from 0 (torchrun's GROUP_RANK)");
+ABSL_FLAG(std::string, node_rank, "0",
+          "this node's rank in the job, from 0 (torchrun's GROUP_RANK); trainers: the RANK of the "
+          "first trainer says it, and when all have ended the agent waits for others; auto: the "
+          "scheduler numbers the job's nodes, neighbours in the network one after the other");
 ABSL_FLAG(std::string, node_rank_base, "0",
           "added to --node-rank: a number, or a product such as 3*8 (the fourth group of eight "
           "nodes), for launchers that number nodes within a group");
@@ -115,6 +119,29 @@ absl::StatusOr<uint32_t> ParseRankBase(const std::string& text) {
   return static_cast<uint32_t>(product);
 }
 
+constexpr char kByTrainers[] = "trainers";
+constexpr char kByScheduler[] = "auto";
+
+// nullopt: somebody else says.
+absl::StatusOr<std::optional<uint32_t>> ReadNodeRank() {
+  const std::string text = absl::GetFlag(FLAGS_node_rank);
+  if (text == kByTrainers || text == kByScheduler) {
+    if (const std::string base = absl::GetFlag(FLAGS_node_rank_base); base != "0") {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "--node-rank-base=%s has nothing to be added to: --node-rank=%s gives the whole number",
+          base, text));
+    }
+    return std::nullopt;
+  }
+  uint32_t rank = 0;
+  if (!absl::SimpleAtoi(text, &rank) || rank > kMaxNodes) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--node-rank=%s must be a number from 0 to %d, or trainers, or auto", text, kMaxNodes));
+  }
+  ADDEND_ASSIGN_OR_RETURN(const uint32_t base, ParseRankBase(absl::GetFlag(FLAGS_node_rank_base)));
+  return base + rank;
+}
+
 absl::Status OfFlag(const char* flag, const absl::Status& why) {
   return absl::Status(why.code(), absl::StrFormat("--%s: %s", flag, Message(why)));
 }
@@ -130,11 +157,11 @@ absl::Status Check(const AgentOptions& options) {
   if (options.job.empty())
     return absl::InvalidArgumentError("--job is missing: give the job a name");
   ADDEND_RETURN_IF_ERROR(CheckRange("num-nodes", options.num_nodes, 1, kMaxNodes));
-  if (options.node_rank >= options.num_nodes) {
+  if (options.node_rank.value_or(0) >= options.num_nodes) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "--node-rank=%d with --node-rank-base=%s is node %d, but must be from 0 to %d "
+        "--node-rank=%s with --node-rank-base=%s is node %d, but must be from 0 to %d "
         "(--num-nodes=%d)",
-        absl::GetFlag(FLAGS_node_rank), absl::GetFlag(FLAGS_node_rank_base), options.node_rank,
+        absl::GetFlag(FLAGS_node_rank), absl::GetFlag(FLAGS_node_rank_base), *options.node_rank,
         options.num_nodes - 1, options.num_nodes));
   }
   ADDEND_RETURN_IF_ERROR(CheckRange("local-size", options.local_size, 1, kMaxLocalSize));
@@ -168,9 +195,8 @@ TrainersDoor ReadTrainersDoor() {
 absl::StatusOr<AgentOptions> ReadAgentOptions() {
   AgentOptions options;
   options.job = absl::GetFlag(FLAGS_job);
-  ADDEND_RETURN_IF_ERROR(CheckRange("node-rank", absl::GetFlag(FLAGS_node_rank), 0, kMaxNodes));
-  ADDEND_ASSIGN_OR_RETURN(const uint32_t base, ParseRankBase(absl::GetFlag(FLAGS_node_rank_base)));
-  options.node_rank = base + absl::GetFlag(FLAGS_node_rank);
+  ADDEND_ASSIGN_OR_RETURN(options.node_rank, ReadNodeRank());
+  options.numbered_by_scheduler = absl::GetFlag(FLAGS_node_rank) == kByScheduler;
   options.num_nodes = absl::GetFlag(FLAGS_num_nodes);
   options.local_size = absl::GetFlag(FLAGS_local_size);
   ADDEND_RETURN_IF_ERROR(

@@ -26,7 +26,8 @@ struct AgentOptions {
   MachineOptions machine;
   std::string job;
   std::string join_proof;  // that the node knows the job's secret; empty: without a secret
-  uint32_t node_rank = 0;  // --node-rank-base included
+  std::optional<uint32_t> node_rank;   // --node-rank-base included; nullopt: somebody else says
+  bool numbered_by_scheduler = false;  // nullopt: the scheduler says; else the trainers' ranks
   uint32_t num_nodes = 1;
   uint32_t local_size = 1;
   TrainersDoor door;

@@ -187,7 +187,8 @@ absl::Status RoundRunner::OnResult(const ServerLink* link, const FrameHeader& he
   }
   const MutableBytes room = RoomIn(tensor.get(), partition, context_.loop->TraceTime());
   context_.counters->copied_bytes += Decode(result, dtype, elements, room.data());
-  if (!link->transport().traits().by_reference) {
+  if (const Traits& traits = link->transport().traits();
+      !traits.by_reference && !traits.same_machine) {
     context_.counters->result_bytes += bytes;
     context_.counters->result_wire_bytes += result.bytes.size();
   }

@@ -36,23 +36,36 @@ absl::Status Unproved(const absl::Status& why) {
 }  // namespace
 
 void ServerLink::Connect(Transport* transport, const Address& address, std::string reason,
-                         absl::Duration timeout) {
-  transport_ = transport;
+                         absl::Duration timeout, const Shortcut& shortcut) {
   reason_ = std::move(reason);
   state_ = State::kConnecting;
   ++attempts_;
   met_ = false;
-  transport_->Connect(address, shard_, this, timeout, [this](absl::StatusOr<Link*> link) {
-    if (!link.ok()) {
-      outbox_.Clear(link.status());
-      return Lose(rdma::IsSaidByPeer(link.status()) ? Unproved(link.status()) : link.status());
-    }
-    met_ = true;
-    link_ = *link;
-    link_->LimitInFlight(in_flight_bytes_);
-    if (given_up()) return link_->Close(absl::CancelledError("the generation is over"));
-    SayHello();
-  });
+  auto dial = [this, transport, address, timeout] {
+    transport_ = transport;
+    transport_->Connect(address, shard_, this, timeout,
+                        [this](absl::StatusOr<Link*> link) { OnConnected(link); });
+  };
+  if (shortcut.transport == nullptr) return dial();
+  transport_ = shortcut.transport;
+  transport_->Connect(shortcut.address, shard_, this, timeout,
+                      [this, dial](absl::StatusOr<Link*> link) {
+                        if (!link.ok() && !given_up()) return dial();
+                        reason_ = "on the same machine";
+                        OnConnected(link);
+                      });
+}
+
+void ServerLink::OnConnected(const absl::StatusOr<Link*>& link) {
+  if (!link.ok()) {
+    outbox_.Clear(link.status());
+    return Lose(rdma::IsSaidByPeer(link.status()) ? Unproved(link.status()) : link.status());
+  }
+  met_ = true;
+  link_ = *link;
+  link_->LimitInFlight(in_flight_bytes_);
+  if (given_up()) return link_->Close(absl::CancelledError("the generation is over"));
+  SayHello();
 }
 
 void ServerLink::Push(const FrameHeader& header, Bytes payload, Done done, uint64_t place,

@@ -40,6 +40,12 @@ struct NodeIdentity {
 
 class ServerLink;
 
+// A way to a server that is tried first. Where nobody listens, it is as if it were not there.
+struct Shortcut {
+  Transport* transport = nullptr;  // null: there is none
+  Address address = {};
+};
+
 // The events of links, and the frames that arrive.
 class ServerEvents {
  public:
@@ -99,7 +105,7 @@ class ServerLink final : public Sink {
   // Again after OnLinkLost, perhaps through another transport: the frames queued before are
   // dropped. `transport` outlives the link. `reason`: of the choice of transport, for people.
   void Connect(Transport* transport, const Address& address, std::string reason,
-               absl::Duration timeout);
+               absl::Duration timeout, const Shortcut& shortcut = {});
   // `payload` is lent until the round has its result. `place`, `handed_at`, `encode`: as in
   // Outbox::Push.
   void Push(const FrameHeader& header, Bytes payload, Done done, uint64_t place = 0,
@@ -156,6 +162,7 @@ class ServerLink final : public Sink {
   void OnClosed(absl::Status why) override;
 
  private:
+  void OnConnected(const absl::StatusOr<Link*>& link);
   void SayHello();
   // Whether a frame of this type may come now.
   absl::Status CheckExpected(const FrameHeader& header) const;

@@ -12,6 +12,7 @@
 #include "lib/member/protocols.h"
 #include "lib/rpc/local_address.h"
 #include "lib/summation/engine.h"
+#include "lib/transport/shm/factory.h"
 #include "services/worker_agent/route.h"
 
 namespace addend {
@@ -109,7 +110,7 @@ absl::Status Servers::CheckReachable(const std::string& where,
       absl::FailedPreconditionError(absl::StrFormat(
           "%s advertises %s, which other machines cannot reach: start it with --advertise=HOST, an "
           "address that %s (node %d) reaches",
-          where, endpoint.host(), options.hostname, options.node.value())),
+          where, endpoint.host(), options.hostname, context_.identity->node.value())),
       FailureKind::kInvalid);
 }
 
@@ -154,12 +155,18 @@ absl::Status Servers::Connect(ServerLink* link, const v1::ServerInfo& server,
                  route.reason);
   }
   former = route.reason;
+  Shortcut here;
+  if (!without_shared_memory_.contains(server.server_id())) {
+    here = {
+        .transport = context_.transports.shm,
+        .address = {.host = SharedMemoryName(Incarnation(server.incarnation()), link->shard())}};
+  }
   if (!route.rdma) {
-    link->Connect(context_.transports.tcp, route.address, route.reason, timeout);
+    link->Connect(context_.transports.tcp, route.address, route.reason, timeout, here);
   } else {
     const bool or_tcp = options.transport == TransportMode::kAuto;
     link->Connect(context_.transports.rdma, route.address, route.reason,
-                  or_tcp ? std::min(timeout, kRdmaTimeout) : timeout);
+                  or_tcp ? std::min(timeout, kRdmaTimeout) : timeout, here);
   }
   return absl::OkStatus();
 }
@@ -207,6 +214,17 @@ bool Servers::FallBackToTcp(ServerLink* link, const absl::Status& why) {
   return true;
 }
 
+// Whatever is wrong with shared memory, the network may lead to the server: for the rest of the
+// generation it is taken. A link that was open may only have lost its process.
+bool Servers::FallBackFromSharedMemory(ServerLink* link, const absl::Status& why) {
+  if (&link->transport() != context_.transports.shm || !link->met()) return false;
+  if (link->open_attempts() == 0 && IsTransient(why) && !absl::IsDataLoss(why)) return false;
+  if (!without_shared_memory_.insert(link->server().value()).second) return false;
+  spdlog::warn("{}; trying the network", Message(why));
+  ReconnectLater(*link, /*at_once=*/true);
+  return true;
+}
+
 bool Servers::OnOpen(ServerLink* link, Incarnation incarnation) {
   const auto server = servers().find(link->server().value());
   if (server != servers().end() && server->second.incarnation() != incarnation.value()) {
@@ -234,7 +252,7 @@ void Servers::OnLost(ServerLink* link, const absl::Status& why) {
   spdlog::debug("lost the link to {}: {}", link->where(), Message(why));
   const auto server = servers().find(link->server().value());
   if (server == servers().end()) return;  // declared dead already
-  if (FallBackToTcp(link, why)) return;
+  if (FallBackFromSharedMemory(link, why) || FallBackToTcp(link, why)) return;
   const FailureKind kind = KindOf(why);
   if (kind == FailureKind::kMismatch || kind == FailureKind::kVersion) {
     return state_->Fail(WithKind(why, kind));

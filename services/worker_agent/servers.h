@@ -1,11 +1,12 @@
-// The summation servers of a generation and the links to them: connects, reconnects, chooses TCP or
-// RDMA, and tells the scheduler of servers that this node cannot reach. Belongs to the agent's core
-// thread.
+// The summation servers of a generation and the links to them: connects, reconnects, chooses shared
+// memory, TCP or RDMA, and tells the scheduler of servers that this node cannot reach. Belongs to
+// the agent's core thread.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -74,6 +75,7 @@ class Servers {
   // Through the best transport of both ends. FAILED_PRECONDITION: there is no such transport.
   absl::Status Connect(ServerLink* link, const v1::ServerInfo& server, absl::Duration timeout);
   void Reconnect(const LinkKey& key);
+  bool FallBackFromSharedMemory(ServerLink* link, const absl::Status& why);
   bool FallBackToTcp(ServerLink* link, const absl::Status& why);
   void ReportLost(ServerLink* link, const absl::Status& why);
   void WithdrawReport(ServerId server);
@@ -86,6 +88,7 @@ class Servers {
   Links links_;
   std::vector<std::unique_ptr<ServerLink>> replaced_;  // by links to servers that have returned
   std::map<uint32_t, std::string> rdma_failures_;      // by server: the first reason
+  std::set<uint32_t> without_shared_memory_;           // servers whose links failed there
   std::map<uint32_t, std::string> routes_;             // by server: the last, as it was logged
   std::map<uint32_t, absl::Status> reported_lost_;     // by server: why
   bool loads_changed_ = false;

@@ -75,7 +75,7 @@ void StallWatch::Apply(const v1::NodeUpdate& update) {
     if (former == told_.end()) one.since = now - absl::Seconds(stall.open_s());
     one.text = stall.text();
     one.concerns =
-        std::find(missing.begin(), missing.end(), context_.options->node.value()) != missing.end();
+        std::find(missing.begin(), missing.end(), context_.identity->node.value()) != missing.end();
   }
   told_ = std::move(told);
 }
@@ -83,7 +83,7 @@ void StallWatch::Apply(const v1::NodeUpdate& update) {
 void StallWatch::TellOthers() {
   const absl::Time now = context_.loop->Now();
   for (auto& [key, told] : told_) {
-    if (!told.concerns && context_.options->node != NodeId(0)) continue;
+    if (!told.concerns && context_.identity->node != NodeId(0)) continue;
     const auto tensor = tensors_->ByName(key.first);
     // Then this node warns by itself.
     if (tensor != nullptr && tensor->IsOpen()) continue;

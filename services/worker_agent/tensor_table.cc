@@ -15,13 +15,13 @@ namespace {
 
 constexpr uint64_t kMaxTensorBytes = uint64_t{1} << 44;
 
-v1::TensorDescriptor DescriptorOf(const TensorShape& shape) {
+v1::TensorDescriptor DescriptorOf(const TensorShape& shape, uint32_t nodes) {
   v1::TensorDescriptor descriptor;
   descriptor.set_name(shape.name);
   descriptor.set_dtype(static_cast<v1::DType>(shape.dtype));
   descriptor.set_op(static_cast<v1::ReduceOp>(shape.op));
   for (const int64_t dim : shape.dims) descriptor.add_shape(dim);
-  descriptor.set_reduction_tree(NumericsOf(shape.wire));
+  descriptor.set_reduction_tree(ToString(NumericsIn(nodes, shape.wire)));
   descriptor.set_participants(shape.participants.bits());
   return descriptor;
 }
@@ -126,13 +126,13 @@ void TensorTable::DeclareFront(const std::string& name) {
   if (front.agreement.declared) return;
   front.agreement.declared = true;
   slots_->Enter(generation_, front);
-  reports_->Send(report::Declare(generation_, DescriptorOf(front.shape), front.number));
+  reports_->Send(report::Declare(generation_, DescriptorOf(front.shape, nodes_), front.number));
   if (front.agreement.differing) DeclareDiffering(front);
 }
 
 void TensorTable::DeclareDiffering(const NodeTensor& tensor) {
-  reports_->Send(
-      report::Declare(generation_, DescriptorOf(*tensor.agreement.differing), tensor.number));
+  reports_->Send(report::Declare(generation_, DescriptorOf(*tensor.agreement.differing, nodes_),
+                                 tensor.number));
 }
 
 TensorTable::Shared TensorTable::Attached(uint32_t number, uint32_t local_rank) const {
@@ -174,7 +174,7 @@ void TensorTable::DeclareAgain() const {
     if (instances.empty()) continue;
     const NodeTensor& front = *instances.front();
     if (!front.agreement.declared || front.planned() || !front.error.ok()) continue;
-    reports_->Send(report::Declare(generation_, DescriptorOf(front.shape), front.number));
+    reports_->Send(report::Declare(generation_, DescriptorOf(front.shape, nodes_), front.number));
   }
 }
 

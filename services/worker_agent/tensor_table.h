@@ -27,10 +27,10 @@ class TensorTable {
  public:
   using Shared = std::shared_ptr<NodeTensor>;
 
-  // All pointers outlive the table.
-  TensorTable(Generation generation, const LocalRanks* ranks, SchedulerReports* reports,
-              ResultSlots* slots)
-      : generation_(generation), ranks_(ranks), reports_(reports), slots_(slots) {}
+  // `nodes`: of the job. All pointers outlive the table.
+  TensorTable(Generation generation, uint32_t nodes, const LocalRanks* ranks,
+              SchedulerReports* reports, ResultSlots* slots)
+      : generation_(generation), nodes_(nodes), ranks_(ranks), reports_(reports), slots_(slots) {}
 
   // ---- the trainers' declarations ----
   // Attaches the rank to the tensor, which is made at the first declaration. A rank that has
@@ -82,6 +82,7 @@ class TensorTable {
   void DeclareDiffering(const NodeTensor& tensor);
 
   const Generation generation_;
+  const uint32_t nodes_;
   const LocalRanks* const ranks_;
   SchedulerReports* const reports_;
   ResultSlots* const slots_;

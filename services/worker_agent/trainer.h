@@ -26,7 +26,9 @@ class Trainer {
   virtual void Close(absl::Status why) = 0;
   virtual int32_t pid() const = 0;
 
-  int32_t local_rank = -1;  // from the admission on
+  int32_t local_rank = -1;      // from the admission on
+  bool guards = false;          // it sets guards (ipc.h)
+  bool launched_apart = false;  // from other ranks of the node, in a pod of its own
   bool said_goodbye = false;
 
  private:

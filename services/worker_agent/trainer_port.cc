@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "lib/base/limits.h"
 #include "lib/base/log.h"
+#include "lib/base/passed_files.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
 
@@ -43,16 +44,10 @@ bool SomebodyListens(const sockaddr_un& address) {
 // The first of the descriptors that came with a message; the others are closed.
 UniqueFd TakeDescriptor(msghdr* header) {
   UniqueFd first;
-  for (cmsghdr* c = CMSG_FIRSTHDR(header); c != nullptr; c = CMSG_NXTHDR(header, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-      UniqueFd received(fd);
-      if (!first.valid()) first = std::move(received);
-    }
-  }
+  PassedFiles<kMaxFds>::Take(header, [&first](int fd) {
+    UniqueFd received(fd);
+    if (!first.valid()) first = std::move(received);
+  });
   return first;
 }
 
@@ -140,19 +135,12 @@ bool TrainerLink::SendOne(const Outgoing& message) {
   msghdr header{};
   header.msg_iov = &vector;
   header.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+  PassedFiles<2> files;
   if (!message.segments.empty()) {
     int fds[2];
     ADDEND_CHECK(message.segments.size() <= 2, "a message carries at most two descriptors");
     for (size_t i = 0; i < message.segments.size(); ++i) fds[i] = message.segments[i]->fd();
-    const size_t bytes = message.segments.size() * sizeof(int);
-    header.msg_control = control;
-    header.msg_controllen = CMSG_SPACE(bytes);
-    cmsghdr* rights = CMSG_FIRSTHDR(&header);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(bytes);
-    std::memcpy(CMSG_DATA(rights), fds, bytes);
+    files.Send(std::span(fds, message.segments.size()), &header);
   }
   // The next read of the socket finds out that a trainer is gone.
   return ::sendmsg(fd_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0 ||
@@ -252,12 +240,11 @@ absl::Status TrainerLink::TakeFromRing() {
 absl::Status TrainerLink::ReadSocket(bool* found) {
   std::byte packet[ipc::kMaxMessageBytes];
   iovec part{packet, sizeof(packet)};
-  alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
   msghdr header{};
   header.msg_iov = &part;
   header.msg_iovlen = 1;
-  header.msg_control = control;
-  header.msg_controllen = sizeof(control);
+  PassedFiles<kMaxFds> files;
+  files.Receive(&header);
   const ssize_t got = ::recvmsg(fd_.get(), &header, MSG_DONTWAIT | MSG_TRUNC | MSG_CMSG_CLOEXEC);
   *found = got >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
   if (!*found) return absl::OkStatus();

@@ -1,4 +1,5 @@
 """A cluster of containers as Kubernetes would run it: pods of a trainer and an agent, and services of a container each."""
+import contextlib
 import json
 
 from tests.support.cluster import ROOT
@@ -26,10 +27,22 @@ class Pods:
     def __init__(self, podman, images, nodes):
         self.podman, self.images, self.nodes = podman, images, nodes
 
+    @contextlib.contextmanager
+    def removed_at_the_end(self):
+        """Removes all containers at the end; after a failure their logs are shown before."""
+        try:
+            yield
+        except BaseException:
+            for name in self.podman("ps", "--all", "--format={{.Names}}").split():
+                print(f"---- {name}\n{self.log(name)}")
+            raise
+        finally:
+            self.podman.remove_all()
+
     # ---- starting ----
     def start(self, servers):
         self.podman("network", "create", self.NETWORK)
-        self._service("scheduler", "scheduler", "--volume=scheduler-data:/var/lib/addend")
+        self.start_scheduler()
         for index in range(servers):
             self._service("summation", f"summation-{index}", "--env=ADDEND_SCHEDULER=scheduler:7070", "--env=ADDEND_SHARDS=1")
         for node in range(self.nodes):
@@ -38,6 +51,9 @@ class Pods:
         self.podman("run", "--detach", "--name=tools", f"--network={self.NETWORK}", *CONFINED, self.images["tools"], "sleep", "infinity")
         for name in self.services():
             eventually(lambda name=name: self.serves(name, "readiness"), 60, f"{name} to be ready; its log:\n{self.log(name)}")
+
+    def start_scheduler(self):
+        self._service("scheduler", "scheduler", "--volume=scheduler-data:/var/lib/addend")
 
     def services(self):
         return [name for name in self.podman("ps", "--format={{.Names}}").split() if self._kind(name) in HEALTH_PORTS]

@@ -181,7 +181,7 @@ def pods(objects):
 
 
 def _templates(kind, spec):
-    if kind in ("Deployment", "StatefulSet", "Job"):
+    if kind in ("Deployment", "StatefulSet", "DaemonSet", "Job"):
         return [spec["template"]]
     if kind == "PyTorchJob":
         return [replica["template"] for replica in spec["pytorchReplicaSpecs"].values()]

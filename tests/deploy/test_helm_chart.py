@@ -94,6 +94,7 @@ def test_a_misspelt_value_is_refused_by_its_name(setting):
 @pytest.mark.parametrize("setting", [
     "scheduler.replicas=0", "scheduler.store=postgres", "scheduler.lease=5", "summation.cpu=1.5", "summation.memory=8GB",
     "summation.bandwidth=fast", "logLevel=verbose", "metrics.monitors=maybe", "scheduler.image.digest=sha256:abc", "rdma.resource=hca",
+    "hostAgents=all",
 ])
 def test_a_value_out_of_bounds_is_refused(setting):
     assert setting.split("=")[0] in chart.refusal(setting)
@@ -113,6 +114,10 @@ def test_a_value_out_of_bounds_is_refused(setting):
     (["injection.enabled=true", "rbac.clusterScoped=false"], "set rbac.clusterScoped=true"),
     (["summation.transport=rdma"], "set rdma.enabled"),
     (["autoscaling.enabled=true", "autoscaling.minReplicas=9"], "autoscaling.minReplicas must not be more"),
+    ([f"hostAgents[{i}].{item}" for i in (0, 1) for item in (f"job=j{i}", "numNodes=2", "localSize=2", "directory=/run/a")],
+     "hostAgents has /run/a twice"),
+    ([f"hostAgents[{i}].{item}" for i, job in enumerate(("a.b", "a-b")) for item in (f"job={job}", "numNodes=2", "localSize=2", f"directory=/run/{i}")],
+     "-host-a-b twice"),
 ])
 def test_values_that_do_not_go_together_are_refused_in_a_sentence(settings, sentence):
     assert sentence in chart.refusal(*settings)
@@ -139,7 +144,7 @@ def test_selectors_select_the_pods_that_they_are_meant_for(variant):
     labels = [labels for name, labels, _, _ in chart.pods(objects)]
     for o in objects:
         spec = o.get("spec", {})
-        if o["kind"] in ("Deployment", "StatefulSet"):
+        if o["kind"] in ("Deployment", "StatefulSet", "DaemonSet"):
             assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
         selector = {"Service": lambda: spec["selector"], "PodDisruptionBudget": lambda: spec["selector"]["matchLabels"],
                     "NetworkPolicy": lambda: spec["podSelector"]["matchLabels"],
@@ -239,6 +244,50 @@ def test_keda_asks_for_a_metric_that_the_scheduler_has():
     assert labels == {"namespace": chart.NAMESPACE, "service": service["metadata"]["name"]}
 
 
+# ---- agents of machines ----
+
+def test_an_agent_of_a_machine_serves_the_pods_of_its_job_alone():
+    objects = chart.render("host-agents")
+    sets = [o for o in objects if o["kind"] == "DaemonSet"]
+    assert [o["metadata"]["name"] for o in sets] == ["rel-addend-host-team.train".replace(".", "-"), "rel-addend-host-team-tune"]
+    selectors = [o["spec"]["selector"]["matchLabels"] for o in sets]
+    assert [sum(selector.items() <= labels.items() for _, labels, _, _ in chart.pods(objects)) for selector in selectors] == [1, 1]
+    for o, job, machines, ranks in zip(sets, ("team.train", "team.tune"), ("2", "3"), ("4", "2")):
+        spec = o["spec"]["template"]["spec"]
+        agent, = spec["containers"]
+        env = chart.environment(agent)
+        assert {name: env[f"ADDEND_{name}"] for name in ("JOB", "NUM_NODES", "LOCAL_SIZE", "NODE_RANK")} == {
+            "JOB": job, "NUM_NODES": machines, "LOCAL_SIZE": ranks, "NODE_RANK": "trainers"}
+        assert "ADDEND_STAY_TO_REFUSE" not in env, "Kubernetes starts it again"
+        assert "restartPolicy" not in agent and agent["readinessProbe"]["grpc"]["service"] == "readiness"
+        assert agent["securityContext"]["runAsGroup"] == 65532, "the group of the trainers"
+        directory, = (volume["hostPath"] for volume in spec["volumes"] if volume["name"] == "addend-run")
+        assert directory == {"path": f"/run/addend/{job.split('.')[1]}", "type": "DirectoryOrCreate"}
+    assert (sets[0]["spec"]["template"]["spec"]["nodeSelector"], sets[1]["spec"]["template"]["spec"]["hostNetwork"]) == ({"pool": "gpu"}, True)
+
+
+def test_agents_of_machines_are_scraped():
+    monitor = chart.find(chart.render("host-agents", apis=OPERATOR), "PodMonitor", "host-agents")
+    key, = [expression["key"] for expression in monitor["spec"]["selector"]["matchExpressions"]]
+    assert all(key in o["spec"]["template"]["metadata"]["labels"] for o in chart.render("host-agents") if o["kind"] == "DaemonSet")
+    assert monitor["metadata"]["namespace"] == chart.NAMESPACE, "which is where they run"
+
+
+def test_long_names_of_jobs_stay_apart_within_a_labels_length():
+    jobs = ["team/Training-of-a-model-with-a-rather-long-name-and-a-" + end for end in ("first", "second")]
+    settings = [f"hostAgents[{i}].{item}" for i, job in enumerate(jobs)
+                for item in (f"job={job}", "numNodes=2", "localSize=2", f"directory=/run/{i}")]
+    names = {o["metadata"]["name"] for o in chart.render(None, *settings) if o["kind"] == "DaemonSet"}
+    assert len(names) == 2 and all(re.fullmatch(r"rel-addend-host-team-training-[a-z0-9-]*[a-z0-9]", name) and len(name) <= 63 for name in names), names
+
+
+def test_an_agent_of_a_machine_has_memory_for_its_job():
+    """(L + 3) times the bytes of all tensors, and 128 MiB."""
+    first, second = (o["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
+                     for o in chart.render("host-agents") if o["kind"] == "DaemonSet")
+    assert (int(first), int(second)) == (7 * 500_000_000 + (128 << 20), 5 * 1_500_000_000 + (128 << 20))
+
+
 # ---- security ----
 
 @pytest.mark.parametrize("variant", chart.VARIANTS)
@@ -249,7 +298,8 @@ def test_our_containers_are_confined(variant):
         assert own["capabilities"]["drop"] == ["ALL"], name
         assert own.get("seccompProfile", pod.get("seccompProfile")) == {"type": "RuntimeDefault"}, name
         root = own.get("runAsUser", pod.get("runAsUser", 65532)) == 0
-        assert root == (variant == "rdma" and container["name"] != "scheduler"), name
+        of_machine = any("hostPath" in volume for volume in spec.get("volumes", []))  # only root may write to it
+        assert root == (variant == "rdma" and container["name"] != "scheduler" or of_machine), name
         assert own.get("runAsNonRoot", pod.get("runAsNonRoot")) is not root, name
         assert (container.get("imagePullPolicy"), spec.get("hostPID"), spec.get("hostIPC")) == ("IfNotPresent", None, None)
 

@@ -22,6 +22,7 @@ OTHERS = {
     "agent.wireEncoding": "raw", "agent.wireDtype": "int8", "agent.wireRounding": "stochastic",
     "agent.cpu": "3", "agent.memory": "7Gi", "agent.bandwidth": "7Gbps", "agent.resources": {"limits": {"cpu": "6"}},
     "agent.extraEnv": [{"name": "ADDEND_OTHER", "value": "1"}],
+    "hostAgents": [{"job": "other", "numNodes": 2, "localSize": 2, "directory": "/run/other"}],
     "injection.apiVersion": "admissionregistration.k8s.io/v1beta1", "injection.failurePolicy": "Ignore",
     "injection.namespaceSelector": {"matchLabels": {"other": "label"}},
     "injection.webhook.resources": {"limits": {"memory": "1Gi"}}, "injection.webhook.caBundle": "ZGVm",

@@ -20,6 +20,10 @@ class AdmissionTest : public ::testing::Test {
     return {
         .rank = 2 + local_rank, .size = 4, .local_rank = local_rank, .local_size = 2, .job = "job"};
   }
+  // Alone in its pod, which its launcher takes for a machine.
+  static ipc::InitMessage PodOf(int32_t rank) {
+    return {.rank = rank, .size = 4, .local_rank = 0, .local_size = 1, .job = "job"};
+  }
   absl::Status Init(FakeTrainer* trainer, const ipc::InitMessage& init, bool running = true) {
     return admission_.OnInit(trainer, init, ranks_, running);
   }
@@ -77,8 +81,53 @@ TEST_F(AdmissionTest, RefusesTrainersThatDoNotFit) {
   ExpectRefused(init, "LOCAL_WORLD_SIZE=3 does not fit");
   init = InitOf(0);
   init.rank = 0;
-  ExpectRefused(init, "local rank 0 of node 1 is rank 2 of 4");
-  EXPECT_EQ(admission_.refused(), 4u);
+  ExpectRefused(init, "RANK=0 does not fit this agent, whose node 1 has ranks 2 to 3");
+  init = InitOf(0);
+  init.rank = 3;
+  ExpectRefused(init, "RANK=3, WORLD_SIZE=4, LOCAL_RANK=0 and LOCAL_WORLD_SIZE=2 does not fit");
+  init = InitOf(0);
+  init.size = 6;
+  ExpectRefused(init, "whose job has 4 ranks (--num-nodes=2, --local-size=2)");
+  for (const int32_t rank : {-2, 4}) {
+    init = InitOf(0);
+    init.rank = rank;
+    ExpectRefused(init, "does not fit this agent, whose job has 4 ranks");
+  }
+  EXPECT_EQ(admission_.refused(), 8u);
+}
+
+TEST_F(AdmissionTest, PodsOfTheMachineAreRanksOfTheNodeInTheirOrder) {
+  for (const int32_t rank : {3, 2}) {
+    FakeTrainer& trainer = rank == 3 ? second_ : first_;
+    ASSERT_TRUE(Init(&trainer, PodOf(rank)).ok());
+  }
+  EXPECT_THAT(admission_.AdmitWaiting(&ranks_), ElementsAre(&second_, &first_));
+  EXPECT_EQ(ranks_.at(0), &first_);
+  EXPECT_EQ(ranks_.at(1), &second_);
+  const auto reply = second_.Last<ipc::InitReplyMessage>();
+  EXPECT_EQ(reply.rank, 3);
+  EXPECT_EQ(reply.local_rank, 1);
+  EXPECT_EQ(reply.local_size, 2);
+  EXPECT_EQ(reply.num_nodes, 2);
+  EXPECT_TRUE(second_.launched_apart);
+  ExpectRefused(PodOf(2), "local rank 0 of node 1 is already connected");
+  ExpectRefused(PodOf(1), "RANK=1 does not fit this agent, whose node 1 has ranks 2 to 3");
+}
+
+TEST_F(AdmissionTest, FirstTrainerThatFitsSaysTheNode) {
+  node_.options.node = std::nullopt;
+  Admission admission(node_.context());
+  FakeTrainer stranger;
+  ipc::InitMessage init = PodOf(3);
+  init.size = 6;
+  ASSERT_TRUE(admission.OnInit(&stranger, init, ranks_, /*running=*/true).ok());
+  EXPECT_EQ(admission.node(), std::nullopt);
+  ASSERT_TRUE(admission.OnInit(&first_, PodOf(3), ranks_, /*running=*/true).ok());
+  EXPECT_EQ(admission.node(), NodeId(1));
+  EXPECT_TRUE(admission.anyone_waits());
+  ASSERT_TRUE(admission.OnInit(&second_, PodOf(0), ranks_, /*running=*/true).ok());
+  EXPECT_THAT(second_.Last<ipc::InitReplyMessage>().reason,
+              HasSubstr("has ranks 2 to 3 (the first trainer said so: --node-rank=trainers)"));
 }
 
 TEST_F(AdmissionTest, RefusesASecondTrainerOfARank) {

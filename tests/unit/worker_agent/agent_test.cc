@@ -67,6 +67,7 @@ class AgentTest : public ::testing::Test {
   void Start() {
     agent_ = *Agent::Create(options_, MakeInprocNetwork(),
                             {.machine = &machine_,
+                             .node_is_free = [this] { ++freed_; },
                              .open_door = [this](EventLoop*, TrainerEvents* events)
                                  -> absl::StatusOr<std::unique_ptr<TrainerDoor>> {
                                events_ = events;
@@ -153,6 +154,7 @@ class AgentTest : public ::testing::Test {
   FakeReports reports_;
   FakeTrainer trainers_[2] = {FakeTrainer(100), FakeTrainer(101)};
   int doors_closed_ = 0;
+  int freed_ = 0;
   TrainerEvents* events_ = nullptr;
   std::unique_ptr<Agent> agent_;
 };
@@ -227,6 +229,50 @@ TEST_F(AgentTest, SchedulerThatFormsTheJobHearsOfTheWaitingTrainers) {
   next.set_full(true);
   Update(next);
   EXPECT_THAT(reports_.said, ElementsAre("trainers 0")) << "it may have been started again";
+}
+
+// --node-rank=trainers.
+TEST_F(AgentTest, NodeOfTheTrainersIsFreeWhenTheirGenerationIsOverOnAllNodes) {
+  options_.node = std::nullopt;
+  Start();
+  EXPECT_EQ(agent_->node(), std::nullopt);
+  ASSERT_TRUE(Init(1).ok());
+  EXPECT_EQ(agent_->node(), NodeId(1));
+  Begin();
+  EXPECT_EQ(agent_->Snapshot().node_rank(), 1u);
+  ASSERT_TRUE(Init(0).ok());
+  Update(UpdateOf(1, v1::READY));
+  for (FakeTrainer& trainer : trainers_) {
+    ASSERT_TRUE(events_->OnMessage(&trainer, ipc::ShutdownMessage().Encode(), UniqueFd()).ok());
+    events_->OnTrainerGone(&trainer, absl::UnavailableError("its socket closed"));
+  }
+  machine_.loop->Pass(absl::Seconds(10));
+  EXPECT_EQ(freed_, 0) << "other nodes may still need a result of this node's server";
+  Update(UpdateOf(2, v1::FORMING));
+  machine_.loop->Pass(absl::Seconds(10));
+  EXPECT_EQ(freed_, 1);
+  EXPECT_EQ(doors_closed_, 1) << "before a trainer could come that would be refused";
+}
+
+TEST_F(AgentTest, NodeOfATrainerThatIsGoneBeforeTheJobBeginsIsFree) {
+  options_.node = std::nullopt;
+  Start();
+  machine_.loop->Pass(absl::Seconds(10));
+  EXPECT_EQ(freed_, 0) << "nobody has said it";
+  ASSERT_TRUE(Init(0).ok());
+  machine_.loop->Pass(absl::Seconds(10));
+  EXPECT_EQ(freed_, 0);
+  events_->OnTrainerGone(&trainers_[0], absl::UnavailableError("its socket closed"));
+  machine_.loop->Pass(absl::Seconds(2));
+  EXPECT_EQ(freed_, 1);
+}
+
+TEST_F(AgentTest, NodeOfTheOptionsIsNeverFree) {
+  Start();
+  ASSERT_TRUE(Init(0).ok());
+  events_->OnTrainerGone(&trainers_[0], absl::UnavailableError("its socket closed"));
+  machine_.loop->Pass(absl::Seconds(10));
+  EXPECT_EQ(freed_, 0);
 }
 
 // A scheduler that hears that a node is idle forgets the node's trainers.

@@ -20,8 +20,9 @@ class FakeGeneration final : private ServerEvents, private GenerationState::List
   explicit FakeGeneration(FakeNode* fake)
       : node(*fake),
         context(node.context()),
-        ranks(node.options.node, node.options.local_size, node.options.hostname),
-        tensors(node.identity.generation, &ranks, &node.reports, &node.slots),
+        ranks(node.identity.node, node.options.local_size, node.options.hostname),
+        tensors(node.identity.generation, node.options.num_nodes, &ranks, &node.reports,
+                &node.slots),
         state(context, &ranks, &tensors, this),
         servers(context, &tensors, &state, this),
         integrity(context, &ranks, &state, &nodes, &servers),

@@ -295,7 +295,7 @@ inline std::vector<std::byte> FloatBytes(const std::vector<float>& values) {
 }
 
 inline void WriteFloats(MutableBytes bytes, const std::vector<float>& values) {
-  std::memcpy(bytes.data(), values.data(), values.size() * sizeof(float));
+  if (!values.empty()) std::memcpy(bytes.data(), values.data(), values.size() * sizeof(float));
 }
 
 }  // namespace addend

@@ -87,16 +87,18 @@ TEST_F(AgentMetricsTest, TrafficIsCountedByItsWay) {
   ExpectLine("addend_agent_copied_bytes_total 14");
 }
 
-TEST_F(AgentMetricsTest, LinksAreOfTheOpenConnectionsToOtherMachines) {
+TEST_F(AgentMetricsTest, LinksAreOfTheOpenConnectionsToOtherProcesses) {
   AddLink("tcp", true);
   AddLink("tcp", false);
   AddLink("rdma", true);
   AddLink("rdma", true);
   AddLink("rdma", false);
+  AddLink("shm", true);
   AddLink("inproc", true);
   agent_.set_rdma_fallbacks(5);
   ExpectLine("addend_agent_links{transport=\"tcp\"} 1");
   ExpectLine("addend_agent_links{transport=\"rdma\"} 2");
+  ExpectLine("addend_agent_links{transport=\"shm\"} 1");
   EXPECT_THAT(Export(), Not(HasSubstr("inproc")));
   ExpectLine("addend_agent_rdma_fallbacks_total 5");
 }

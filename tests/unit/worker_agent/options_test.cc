@@ -156,7 +156,17 @@ TEST_F(AgentOptionsTest, NodeIsOneOfTheJob) {
             "--node-rank=4 with --node-rank-base=0 is node 4, but must be from 0 to 3 "
             "(--num-nodes=4)");
   Set("node_rank", "65537");
-  EXPECT_THAT(Refusal(), HasSubstr("--node-rank=65537 must be from 0 to 65536"));
+  for (const char* rank : {"65537", "-1", "second", ""}) {
+    Set("node_rank", rank);
+    EXPECT_THAT(Refusal(), HasSubstr("must be a number from 0 to 65536, or trainers")) << rank;
+  }
+}
+
+TEST_F(AgentOptionsTest, NodeMayBeThatOfTheTrainers) {
+  Set("node_rank", "trainers");
+  EXPECT_EQ(Read().node_rank, std::nullopt);
+  Set("node_rank_base", "3*8");
+  EXPECT_THAT(Refusal(), HasSubstr("--node-rank-base=3*8 has nothing to be added to"));
 }
 
 TEST_F(AgentOptionsTest, NumbersHaveTheirRange) {

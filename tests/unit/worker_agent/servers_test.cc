@@ -219,32 +219,44 @@ TEST_F(ServersTest, FailedRdmaFallsBackToTcp) {
   servers.Retire(absl::CancelledError("the test ends"));
 }
 
-// A node whose links the test makes over RDMA.
-class RdmaServersTest : public ServersTest {
+// A node that has a further transport.
+class MoreTransportsTest : public ServersTest {
  protected:
-  RdmaServersTest() { events_.servers = &over_rdma_; }
-  ~RdmaServersTest() override {
-    over_rdma_.Retire(absl::CancelledError("the test ends"));
+  MoreTransportsTest(std::string name, Transport* NodeTransports::*kind)
+      : more_(&node_.loop, &node_.identity, std::move(name)),
+        reached_(With(kind), &generation_.tensors, &generation_.state, &events_) {
+    events_.servers = &reached_;
+  }
+  ~MoreTransportsTest() override {
+    reached_.Retire(absl::CancelledError("the test ends"));
     node_.loop.Settle();
     node_.directory.DropClosed();
   }
+  NodeContext With(Transport* NodeTransports::*kind) {
+    NodeContext context = node_.context();
+    context.transports.*kind = &more_;
+    return context;
+  }
+
+  FakeTransport more_;
+  LostLinkEvents events_;
+  Servers reached_;
+};
+
+// A node whose links the test makes over RDMA.
+class RdmaServersTest : public MoreTransportsTest {
+ protected:
+  RdmaServersTest() : MoreTransportsTest("rdma", &NodeTransports::rdma) {}
   // The route to this server is TCP; the link is made over RDMA instead.
   ServerLink* LinkOverRdma(uint32_t server) {
-    ServerLink* const link = *over_rdma_.LinkTo(server, 0);
+    ServerLink* const link = *reached_.LinkTo(server, 0);
     node_.tcp.Refuse(absl::CancelledError("not used"));
     link->Connect(&rdma_, {}, "", absl::Seconds(1));
     node_.loop.Pass(absl::Milliseconds(100));  // of the attempt over TCP nothing is left
     return link;
   }
-  NodeContext Context() {
-    NodeContext context = node_.context();
-    context.transports.rdma = &rdma_;
-    return context;
-  }
 
-  FakeTransport rdma_{&node_.loop, &node_.identity, "rdma"};
-  LostLinkEvents events_;
-  Servers over_rdma_{Context(), &generation_.tensors, &generation_.state, &events_};
+  FakeTransport& rdma_ = more_;
 };
 
 TEST_F(RdmaServersTest, LinkThatIsOnlyBrokenStaysWithRdma) {
@@ -292,6 +304,75 @@ TEST_F(RdmaServersTest, NodeThatMayUseRdmaAloneDoesNotFallBack) {
   rdma_.Refuse(rdma::PathFailure(absl::UnavailableError("the port is down")));
   EXPECT_EQ(node_.counters.rdma_fallbacks, 0u);
   EXPECT_TRUE(node_.tcp.attempts.empty());
+}
+
+// A node that tries shared memory first.
+class SharedMemoryServersTest : public MoreTransportsTest {
+ protected:
+  SharedMemoryServersTest() : MoreTransportsTest("shm", &NodeTransports::shm) {
+    node_.directory.servers[2].set_incarnation(9);
+  }
+
+  FakeTransport& shm_ = more_;
+};
+
+TEST_F(SharedMemoryServersTest, ServerOfThisMachineIsReachedByTheNameOfItsProcess) {
+  ServerLink* const link = *reached_.LinkTo(2, 3);
+  ASSERT_EQ(shm_.attempts.size(), 1u);
+  EXPECT_EQ(shm_.attempts.front().address.host, "addend-shm1-0000000000000009-3");
+  shm_.Open();
+  EXPECT_TRUE(link->open());
+  EXPECT_EQ(link->reason(), "on the same machine");
+  EXPECT_TRUE(node_.tcp.attempts.empty());
+}
+
+TEST_F(SharedMemoryServersTest, ServerOfAnotherMachineIsReachedThroughTheNetworkAtOnce) {
+  ServerLink* const link = *reached_.LinkTo(2, 0);
+  shm_.Refuse(absl::UnavailableError("nobody listens"));
+  ASSERT_EQ(node_.tcp.attempts.size(), 1u);
+  node_.tcp.Open();
+  EXPECT_TRUE(link->open());
+  EXPECT_FALSE(link->has_forgotten()) << "nothing was sent in vain";
+  EXPECT_EQ(link->open_attempts(), 0);
+}
+
+TEST_F(SharedMemoryServersTest, LinkThatBreaksWhileItIsMadeIsMadeThroughTheNetwork) {
+  ServerLink* const link = *reached_.LinkTo(2, 0);
+  shm_.Meet()->Close(absl::UnavailableError("too many strangers"));
+  node_.loop.Settle();
+  EXPECT_TRUE(shm_.attempts.empty());
+  ASSERT_EQ(node_.tcp.attempts.size(), 1u);
+  node_.tcp.Open()->Close(absl::UnavailableError("reset"));
+  node_.loop.Settle();
+  EXPECT_EQ(link->times_open(), 1);
+  EXPECT_TRUE(shm_.attempts.empty()) << "for the rest of the generation";
+}
+
+TEST_F(SharedMemoryServersTest, LinkWithoutDescriptorsLeftIsMadeThroughTheNetwork) {
+  ASSERT_TRUE(reached_.LinkTo(2, 0).ok());
+  shm_.Open()->Close(absl::ResourceExhaustedError("no file descriptor is left"));
+  node_.loop.Settle();
+  EXPECT_TRUE(generation_.state.running());
+  EXPECT_TRUE(shm_.attempts.empty());
+  EXPECT_EQ(node_.tcp.attempts.size(), 1u);
+}
+
+TEST_F(SharedMemoryServersTest, LinkThatWasOpenIsMadeThereAgain) {
+  generation_.Declare(Floats("t", 4));
+  ASSERT_TRUE(reached_.LinkTo(2, 0).ok());
+  shm_.Open()->Close(absl::UnavailableError("the peer shut down"));
+  node_.loop.Settle();
+  reached_.ReconnectLater(**reached_.LinkTo(2, 0), /*at_once=*/true);
+  node_.loop.Settle();
+  EXPECT_EQ(shm_.attempts.size(), 1u);
+}
+
+TEST_F(SharedMemoryServersTest, LinkThatIsGivenUpWhileItIsTriedIsNotMadeElsewhere) {
+  ServerLink* const link = *reached_.LinkTo(2, 0);
+  link->Close(absl::CancelledError("the generation is over"));
+  shm_.Refuse(absl::UnavailableError("nobody listens"));
+  EXPECT_TRUE(node_.tcp.attempts.empty());
+  EXPECT_TRUE(link->closed());
 }
 
 TEST_F(ServersTest, EachLinkGetsItsPartOfTheBytesInFlight) {

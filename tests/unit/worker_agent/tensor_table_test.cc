@@ -33,7 +33,7 @@ class TensorTableTest : public ::testing::Test {
   LocalRanks ranks_{NodeId(1), 2, "host"};
   FakeReports reports_;
   ResultSlots slots_;
-  TensorTable table_{Generation(4), &ranks_, &reports_, &slots_};
+  TensorTable table_{Generation(4), /*nodes=*/2, &ranks_, &reports_, &slots_};
   std::shared_ptr<NodeTensor> conflicting_;
 };
 

@@ -17,6 +17,7 @@
 #include <functional>
 #include <optional>
 
+#include "lib/base/passed_files.h"
 #include "tests/unit/shard/fake_event_loop.h"
 
 namespace addend {
@@ -62,16 +63,8 @@ class TrainerEnd {
     msghdr header{};
     header.msg_iov = &part;
     header.msg_iovlen = 1;
-    alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {};
-    if (!fds.empty()) {
-      header.msg_control = control;
-      header.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
-      cmsghdr* const rights = CMSG_FIRSTHDR(&header);
-      rights->cmsg_level = SOL_SOCKET;
-      rights->cmsg_type = SCM_RIGHTS;
-      rights->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-      std::memcpy(CMSG_DATA(rights), fds.data(), fds.size() * sizeof(int));
-    }
+    PassedFiles<8> files;
+    if (!fds.empty()) files.Send(fds, &header);
     ASSERT_EQ(::sendmsg(fd_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT),
               static_cast<ssize_t>(packet.size()));
   }
@@ -79,12 +72,11 @@ class TrainerEnd {
   std::optional<Received> Receive() {
     std::byte packet[ipc::kMaxMessageBytes];
     iovec part{packet, sizeof(packet)};
-    alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))];
     msghdr header{};
     header.msg_iov = &part;
     header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof(control);
+    PassedFiles<8> files;
+    files.Receive(&header);
     const ssize_t got = ::recvmsg(fd_.get(), &header, MSG_DONTWAIT);
     closed_ = got == 0;
     if (got < static_cast<ssize_t>(sizeof(ipc::Message))) return std::nullopt;
@@ -92,13 +84,7 @@ class TrainerEnd {
     std::memcpy(&received.fixed, packet, sizeof(received.fixed));
     received.text.assign(reinterpret_cast<const char*>(packet) + sizeof(received.fixed),
                          static_cast<size_t>(got) - sizeof(received.fixed));
-    for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
-      for (size_t i = 0; CMSG_LEN((i + 1) * sizeof(int)) <= c->cmsg_len; ++i) {
-        int fd = -1;
-        std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-        received.fds.emplace_back(fd);
-      }
-    }
+    files.Take(&header, [&received](int fd) { received.fds.emplace_back(fd); });
     return received;
   }
   // The last Receive() found the end of the connection.

@@ -109,6 +109,19 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end -}}
 {{- end -}}
 
+{{/*
+The name of the agents of machines for a job, which is a label's value too, so at most 63 characters: (dict "root" $ "job" name).
+*/}}
+{{- define "addend.hostAgentName" -}}
+{{- $job := regexReplaceAll "[^a-z0-9]+" (lower .job) "-" | trimAll "-" -}}
+{{- $name := printf "%s-host-%s" (include "addend.fullname" .root) $job -}}
+{{- if gt (len $name) 63 -}}
+{{- printf "%s-%s" ($name | trunc 54 | trimSuffix "-") (sha256sum .job | trunc 8) -}}
+{{- else -}}
+{{- $name -}}
+{{- end -}}
+{{- end -}}
+
 {{/* A map of the chart's with the user's values over it: (dict "own" text in YAML, "over" map). */}}
 {{- define "addend.over" -}}
 {{- mergeOverwrite (fromYaml .own) (deepCopy (default dict .over)) | toYaml -}}

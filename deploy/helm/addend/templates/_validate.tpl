@@ -28,6 +28,15 @@
 {{- fail "tls.certManager.enabled needs tls.certManager.issuerRef.name: the Issuer or ClusterIssuer that signs." -}}
 {{- end -}}
 {{- end -}}
+{{- $seen := dict -}}
+{{- range $v.hostAgents -}}
+{{- range list (include "addend.hostAgentName" (dict "root" $ "job" .job)) .directory -}}
+{{- if hasKey $seen . -}}
+{{- fail (printf "hostAgents has %s twice: a job has a single agent on a machine, and each agent its own directory." .) -}}
+{{- end -}}
+{{- $_ := set $seen . true -}}
+{{- end -}}
+{{- end -}}
 {{- $page := $v.statusPage -}}
 {{- if and $page.ingress.enabled (not $page.ingress.authentication) (not $page.open) -}}
 {{- fail "statusPage.ingress shows jobs and machines to everybody who reaches it: set statusPage.ingress.authentication to the annotations by which your ingress controller asks for a login, or statusPage.open." -}}
