@@ -13,9 +13,9 @@ BENCH = pathlib.Path(__file__).resolve().parent
 
 
 @contextlib.contextmanager
-def network(rates):
-    """Hosts 1, 2, ... whose links have these rates in Mbit/s in each direction."""
-    with netns.Network(len(rates), f"{max(rates)}mbit") as result:
+def network(rates, buffer=1_000_000):
+    """Hosts 1, 2, ... whose links have these rates in Mbit/s in each direction; `buffer`: as of netns.Network."""
+    with netns.Network(len(rates), f"{max(rates)}mbit", buffer) as result:
         for host, rate in enumerate(rates, 1):
             result.limit(host, f"{rate}mbit")
             # Otherwise links that idle between rounds would restart with TCP's slow start.
@@ -24,14 +24,14 @@ def network(rates):
 
 
 @contextlib.contextmanager
-def cluster(nodes, rates, agent_flags=(), part=1, common_flags=()):
+def cluster(nodes, rates, agent_flags=(), part=1, common_flags=(), buffer=1_000_000):
     """An agent per node, a summation server on each further host; all assume that `part` of their link's rate is payload.
 
     `common_flags` are for agents and servers.
     """
     def bandwidth(rate):
         return f"--bandwidth={int(rate * 1e6 * part)}bps"
-    with network(rates) as hosts, tempfile.TemporaryDirectory() as folder, Cluster(
+    with network(rates, buffer) as hosts, tempfile.TemporaryDirectory() as folder, Cluster(
             folder, nodes, 1, network=hosts, agent_flags=[*agent_flags, *common_flags], summation_flags=common_flags,
             flags_of_node=lambda node: [bandwidth(rates[node])]) as result:
         for rate in rates[nodes:]:

@@ -131,16 +131,19 @@ absl::Status LocalCluster::Start() {
   ADDEND_ASSIGN_OR_RETURN(const uint16_t port, AwaitPort(0, "grpc"));
   scheduler_ = absl::StrFormat("127.0.0.1:%d", port);
   for (uint32_t i = 0; i < options_.cpu_nodes; ++i) {
-    ADDEND_RETURN_IF_ERROR(StartService("addend-summation", absl::StrFormat("server%d", i), {}));
+    ADDEND_RETURN_IF_ERROR(StartService("addend-summation", absl::StrFormat("server%d", i),
+                                        {"--shared-memory=" + options_.shared_memory}));
   }
   // All servers must be registered before the first tensor is planned.
   for (size_t i = 1; i < services_.size(); ++i)
     ADDEND_RETURN_IF_ERROR(AwaitPort(i, "data").status());
   for (uint32_t node = 0; node < options_.nodes; ++node) {
-    Words flags = {"--job=bench", absl::StrFormat("--node-rank=%d", node),
+    Words flags = {"--job=bench",
+                   absl::StrFormat("--node-rank=%d", node),
                    absl::StrFormat("--num-nodes=%d", options_.nodes),
                    absl::StrFormat("--local-size=%d", options_.local_size),
-                   "--socket=" + Socket(node)};
+                   "--socket=" + Socket(node),
+                   "--shared-memory=" + options_.shared_memory};
     if (!options_.partition_bytes.empty()) {
       flags.push_back("--partition-bytes=" + options_.partition_bytes);
     }

@@ -40,6 +40,7 @@ ABSL_FLAG(int32_t, cpu_nodes, 0, "local: CPU machines, each with a summation ser
 ABSL_FLAG(int32_t, local_size, 1, "local: ranks per GPU machine.");
 ABSL_FLAG(int32_t, shards, 0, "local: shards of every summation server; 0 takes the default.");
 ABSL_FLAG(std::string, partition_bytes, "", "local: as of addend-agent; empty takes the default.");
+ABSL_FLAG(std::string, shared_memory, "auto", "local: as of addend-agent and addend-summation.");
 
 namespace addend {
 namespace {
@@ -125,6 +126,7 @@ absl::StatusOr<BenchOptions> ReadBenchOptions() {
   options.json = absl::GetFlag(FLAGS_json);
   options.socket = absl::GetFlag(FLAGS_socket);
   options.partition_bytes = absl::GetFlag(FLAGS_partition_bytes);
+  options.shared_memory = absl::GetFlag(FLAGS_shared_memory);
   return options;
 }
 

@@ -34,6 +34,7 @@ struct BenchOptions {
   uint32_t local_size = 0;
   uint32_t shards = 0;          // 0: the services' default
   std::string partition_bytes;  // empty: the agent's default
+  std::string shared_memory;    // as of the services
 };
 
 // Reads the flags. InvalidArgument names the flag, its value and the expected values.
