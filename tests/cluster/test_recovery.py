@@ -17,8 +17,9 @@ def cpu_servers(cluster):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
 @pytest.mark.parametrize("nodes,local_size,shards", [(2, 1, 1), (3, 2, 2)])
-def test_a_server_is_lost(tmp_path, nodes, local_size, shards, number):
-    with Cluster(tmp_path, nodes, local_size, cpu_servers=2, shards=shards, scheduler_flags=LEASE) as cluster:
+@pytest.mark.parametrize("shared_memory", ["off", "auto"])
+def test_a_server_is_lost(tmp_path, nodes, local_size, shards, number, shared_memory):
+    with Cluster(tmp_path, nodes, local_size, cpu_servers=2, shards=shards, scheduler_flags=LEASE, shared_memory=shared_memory) as cluster:
         ranks = running(cluster)
         goes_on(ranks)
         cluster.servers[0].signal(number)

@@ -73,7 +73,8 @@ class Job:
         self.watches = [self.scheduler.watch_node(member) for member in self.members]
         for member in self.members:
             self._say("ReportTrainers", member=member, generation=self.generation, initialised=1)
-        tensor = {"name": "flood", "shape": [options.bytes // 4], "op": ACCUMULATE if options.kind == "updates" else 0}
+        tensor = {"name": "flood", "shape": [options.bytes // 4], "op": ACCUMULATE if options.kind == "updates" else 0,
+                  "reduction_tree": "tree8" if options.nodes > 8 else "flat"}
         for member in self.members:
             self._say("Declare", member=member, generation=self.generation, tensors=[tensor])
         self._wait_for_plan(self.watches[0])

@@ -42,7 +42,17 @@ class Process:
         return self._popen.wait(timeout)
 
     def signal(self, number):
+        """Returns after SIGSTOP when all threads stand still: on a busy machine some run on until the kernel has told the first."""
         self._popen.send_signal(number)
+        if number == signal.SIGSTOP:
+            eventually(self._stands_still, 30, f"the end of {self.name}'s last time slice", 0.001)
+
+    def _stands_still(self):
+        states = []
+        for stat in pathlib.Path(f"/proc/{self.pid}/task").glob("*/stat"):
+            with contextlib.suppress(OSError):  # a thread that has ended meanwhile
+                states.append(stat.read_text().rpartition(")")[2].split()[0])
+        return all(state in "TtZX" for state in states)
 
     def kill(self):
         """Kills the process and all processes in its group."""

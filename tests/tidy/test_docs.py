@@ -248,10 +248,10 @@ def test_the_statuses_of_python_errors_are_those_of_the_document():
 def test_the_table_of_releases_has_the_versions_of_this_release():
     header = (ROOT / "lib/base/version.h").read_text()
     ranges = {name: (int(oldest), int(newest)) for name, oldest, newest in re.findall(r"constexpr VersionRange (k\w+)\{(\d+), (\d+)\};", header)}
-    columns = ("kControl", "kFrame", "kRdma", "kTrainers", "kStore")
+    columns = ("kControl", "kFrame", "kRdma", "kSharedMemory", "kTrainers", "kStore")
     assert set(columns) == {name for name in ranges if not name.endswith("Unnamed")}, "a protocol without a column"
     release = re.search(r"project\(\w+ VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
-    rows = {row[0].split()[0]: row[1:] for row in table("docs/releasing.md", "Protocol versions of each release", 6)}
+    rows = {row[0].split()[0]: row[1:] for row in table("docs/releasing.md", "Protocol versions of each release", 7)}
     spoken = [cell.split(" to ") for cell in rows[release]]
     assert [(int(cell[0]), int(cell[-1])) for cell in spoken] == [ranges[name] for name in columns]
 

@@ -132,6 +132,10 @@ def test_every_field_of_a_message_over_rdma_has_a_bound():
     same("Fields of messages over RDMA", members("lib/transport/rdma/message.h", "MessageHead"))
 
 
+def test_every_field_of_a_record_in_shared_memory_has_a_bound():
+    same("Fields of records in shared memory", members("lib/transport/shm/record.h", "Record"))
+
+
 def test_every_field_and_flag_of_a_trainers_message_has_a_bound():
     wanted = ["flags: " + frame_name(flag) for flag in flags("lib/client/ipc.h")]
     same("Fields of trainers' messages", [*members("lib/client/ipc.h", "Message"), *wanted])

@@ -21,6 +21,7 @@ MAY_INCLUDE = {
     "lib/auth": {"lib/base"},
     "lib/wire": {"lib/base"},
     "lib/plan": {"lib/base"},
+    "lib/network": {"lib/base"},
     "lib/reduce": {"lib/base"},
     "lib/encoding": {"lib/base", "lib/memory", "lib/reduce", "lib/trace", "lib/wire"},
     "lib/intranode": {"lib/base"},
@@ -45,13 +46,13 @@ MAY_INCLUDE["bench"] = {"lib/base", "lib/options", "lib/plan", "lib/reduce", "li
 # The scheduler's core: services/scheduler/membership.h has the graph of these objects.
 DECIDERS = """
     admission agreements changes decision declarations departures dispatch event_log fleet frame_ranges handover heartbeats history job
-    lease lifecycle membership node_list partition_ledger placement planner record registration replacement reservations restore roster
+    lease lifecycle membership network_file network_map network_view node_list numbering partition_ledger placement planner record registration replacement reservations restore roster
     stale_store status_view stragglers tokens updates
 """.split()
 # A generation of the job on a node: services/worker_agent/node_generation.h has the graph.
 NODE = "admission agent_report contribution_source departures device_ generation_state host_ integrity journal local_ranks node_ plan_follower round_runner server stall_watch staging tensor_".split()
 # Cores that decide: they know no thread, socket, gRPC or clock.
-PURE = ("lib/wire", "lib/plan", "lib/reduce", "lib/intranode/strategy", "lib/intranode/cost_model", "lib/summation", *(f"services/scheduler/{name}" for name in DECIDERS),
+PURE = ("lib/wire", "lib/plan", "lib/network", "lib/reduce", "lib/intranode/strategy", "lib/intranode/cost_model", "lib/summation", *(f"services/scheduler/{name}" for name in DECIDERS),
         *(f"services/worker_agent/{name}" for name in NODE))
 IMPURE_INCLUDE = re.compile(r"<(thread|mutex|condition_variable|chrono|sys/socket\.h|sys/epoll\.h|netinet/\S*|grpcpp/\S*|future)>")
 

@@ -52,3 +52,8 @@ def test_the_fields_fill_the_header():
 
 def test_the_rdma_version_is_the_newest():
     assert f"`lib/transport/rdma/message.h`, version {newest('kRdma')}:" in WIRE_FORMAT
+
+
+def test_the_version_of_shared_memory_is_the_newest():
+    version = newest("kSharedMemory")
+    assert f"`lib/transport/shm/record.h`, version {version}," in WIRE_FORMAT and f"`addend-shm{version}-INCARNATION-SHARD`" in WIRE_FORMAT

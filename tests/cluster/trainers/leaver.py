@@ -12,8 +12,8 @@ def main():
     leaves = RANK == p["leaver"]
     report = {"sums": []}
 
-    def add(name, value=1):
-        report["sums"].append(float(addend.push_pull(np.full(5, value, np.float32), name, op=addend.Sum)[0]))
+    def add(name, elements=5):
+        report["sums"].append(float(addend.push_pull(np.ones(elements, np.float32), name, op=addend.Sum)[0]))
 
     def run():
         addend.init()
@@ -21,7 +21,9 @@ def main():
             add("before")
         if leaves:
             if p.get("pushes_last"):  # its contribution to the last round is complete, and it does not wait for the others
-                handle = addend.push_pull_async(np.ones(5, np.float32), "last", op=addend.Sum)
+                if p.get("pauses"):
+                    gate("pause")
+                handle = addend.push_pull_async(np.ones(p.get("elements", 5), np.float32), "last", op=addend.Sum)
                 if p.get("waits_for_last"):
                     addend.synchronize(handle)
             addend.shutdown()
@@ -29,7 +31,7 @@ def main():
             return
         gate("left")
         if p.get("pushes_last"):
-            add("last")
+            add("last", p.get("elements", 5))
         if not p.get("ends"):
             add("further" if p.get("new_tensor") else "before")
         addend.shutdown()

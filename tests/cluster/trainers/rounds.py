@@ -1,5 +1,5 @@
 """Pushes random tensors round after round and compares every result with the reference, until the gate "stop" is open. The parameter `kind`:
-of the values; `wire`: the type in which sums and averages of float32 travel.
+of the values; `wire`: the type in which sums and averages of float32 travel; `ranks_of_a_node`: of an agent's, if not those of the launcher's.
 """
 import os
 
@@ -13,7 +13,7 @@ TENSORS = [("float32", "Sum", 100_003), ("float16", "Average", 5_001), ("int64",
 VARIANTS = 5  # of the values, in turn
 KINDS = {"random": reference.random_values, "mixed": reference.mixed_values}
 p = parameters()
-SIZE, LOCAL_SIZE = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
+SIZE, LOCAL_SIZE = int(os.environ["WORLD_SIZE"]), p.get("ranks_of_a_node") or int(os.environ["LOCAL_WORLD_SIZE"])
 
 
 def contribution(tensor, variant, rank):
