@@ -68,6 +68,10 @@ class ServerMember {
   // the scheduler does not answer, unless `is_needed` returns false: then there is nothing to move
   // and it returns true. Watch and lease go on meanwhile.
   bool Drain(absl::Duration timeout, absl::FunctionRef<bool()> is_needed);
+  // A colocated server, for NodeMember: adds its heartbeat to that of its node. From any thread.
+  void FillCarried(v1::HeartbeatRequest* of_node);
+  // The scheduler has taken it: until it has not for a while, this member sends no heartbeats.
+  void WasCarried();
   // Ends the threads, then notifies the scheduler, for at most 1.5 s. A second call does nothing.
   void Leave();
 
@@ -81,10 +85,12 @@ class NodeMember {
  public:
   using UpdateFn = std::function<void(const v1::NodeUpdate&)>;
 
-  // As ServerMember::Join.
+  // As ServerMember::Join. `colocated`: the server of this process, whose heartbeats the node's
+  // carry; it outlives the node. Null: there is none.
   static absl::StatusOr<std::unique_ptr<NodeMember>> Join(const MemberOptions& options,
                                                           v1::RegisterNodeRequest request,
-                                                          UpdateFn on_update, BeatFn on_beat);
+                                                          UpdateFn on_update, BeatFn on_beat,
+                                                          ServerMember* colocated = nullptr);
   ~NodeMember();
 
   // The scheduler's answer to the first registration; constant.

@@ -166,14 +166,23 @@ NodeMember::~NodeMember() = default;
 
 absl::StatusOr<std::unique_ptr<NodeMember>> NodeMember::Join(const MemberOptions& options,
                                                              v1::RegisterNodeRequest request,
-                                                             UpdateFn on_update, BeatFn on_beat) {
+                                                             UpdateFn on_update, BeatFn on_beat,
+                                                             ServerMember* colocated) {
   request.set_member_key(std::string(auth::TextOf(auth::NewSecret())));
   auto impl = std::make_unique<Impl>(options, std::move(request), std::move(on_update));
   ADDEND_RETURN_IF_ERROR(impl->session.Join(
       {.register_member = [impl = impl.get()](
                               auto* context,
                               auto* previous) { return impl->Register(context, previous); },
-       .beat = std::move(on_beat),
+       .beat =
+           [on_beat = std::move(on_beat), colocated](v1::HeartbeatRequest* beat) {
+             on_beat(beat);
+             if (colocated != nullptr) colocated->FillCarried(beat);
+           },
+       .on_beat_answer =
+           [colocated](const v1::HeartbeatResponse& answer) {
+             if (colocated != nullptr && answer.took_colocated()) colocated->WasCarried();
+           },
        .watch = [impl = impl.get()](const auto& id,
                                     auto* context) { return impl->Watch(id, context); }}));
   impl->sender = std::thread([impl = impl.get()] { impl->RunSender(); });

@@ -147,6 +147,7 @@ absl::StatusOr<std::unique_ptr<ServerMember>> ServerMember::Join(const MemberOpt
                               auto* context,
                               auto* previous) { return impl->Register(context, previous); },
        .beat = std::move(on_beat),
+       .on_beat_answer = nullptr,
        .watch = [impl = impl.get()](const auto& id,
                                     auto* context) { return impl->Watch(id, context); }}));
   return std::unique_ptr<ServerMember>(new ServerMember(std::move(impl)));
@@ -169,6 +170,22 @@ bool ServerMember::Drain(absl::Duration timeout, absl::FunctionRef<bool()> is_ne
   }
   return false;
 }
+
+// The incidents are of the same job, and are sent again with the node's if there is no answer.
+void ServerMember::FillCarried(v1::HeartbeatRequest* of_node) {
+  v1::HeartbeatRequest own;
+  impl_->session.FillBeat(&own);
+  v1::ColocatedBeat* const carried = of_node->mutable_colocated();
+  *carried->mutable_member() = std::move(*own.mutable_member());
+  *carried->mutable_traffic() = std::move(*own.mutable_traffic());
+  carried->set_activity(std::move(*own.mutable_activity()));
+  carried->set_memory_used_bytes(own.memory_used_bytes());
+  for (v1::Incident& incident : *own.mutable_incidents()) {
+    *of_node->add_incidents() = std::move(incident);
+  }
+}
+
+void ServerMember::WasCarried() { impl_->session.WasCarried(); }
 
 uint32_t ServerMember::server_id() const { return impl_->session.id().server_id(); }
 void ServerMember::Leave() { impl_->session.Leave(); }

@@ -216,6 +216,22 @@ void Session::BeatSoon() {
   stopped_.NotifyAll();
 }
 
+void Session::FillBeat(v1::HeartbeatRequest* request) {
+  *request->mutable_member() = id();
+  hooks_.beat(request);
+}
+
+void Session::WasCarried() {
+  MutexLock lock(&mu_);
+  carried_at_ = SteadyNow();
+}
+
+// The other member's heartbeats come as often as this one's, but not to the moment.
+bool Session::IsCarried(absl::Duration interval) const {
+  MutexLock lock(&mu_);
+  return SteadyNow() - carried_at_ < 1.25 * interval;
+}
+
 bool Session::SleepUntilBeat(absl::Duration duration) {
   const auto deadline = std::chrono::steady_clock::now() + absl::ToChronoMicroseconds(duration);
   MutexLock lock(&mu_);
@@ -285,6 +301,7 @@ void Session::RunHeartbeat() {
       *request.mutable_member() = registered_.id;
     }
     if (!SleepUntilBeat(try_next ? kBetweenSchedulers : interval)) return;
+    if (IsCarried(interval)) continue;
     hooks_.beat(&request);
     unanswered.AddTo(&request);
     prober_.Take(request.mutable_probes());
@@ -295,6 +312,7 @@ void Session::RunHeartbeat() {
       if (answered.ok()) {
         KeepClusterTime(response.now_unix_s());
         prober_.Measure(response.probe());
+        if (hooks_.on_beat_answer) hooks_.on_beat_answer(response);
       }
       return answered;
     });

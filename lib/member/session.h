@@ -39,6 +39,8 @@ class Session {
     std::function<absl::StatusOr<Registered>(grpc::ClientContext*, const v1::MemberId* previous)>
         register_member;
     BeatFn beat;
+    // The scheduler has answered a heartbeat; may be null.
+    std::function<void(const v1::HeartbeatResponse&)> on_beat_answer;
     // Follows the watch until it breaks, and returns the reason. Calls WatchWorks at every update.
     std::function<absl::Status(const v1::MemberId&, grpc::ClientContext*)> watch;
   };
@@ -72,6 +74,10 @@ class Session {
   bool Sleep(absl::Duration duration);
   // Sends the next heartbeat at once. From any thread.
   void BeatSoon();
+  // Another member of this process calls FillBeat(), sends that with its own heartbeat, and calls
+  // WasCarried() when the scheduler has taken it: while it does, this session sends no heartbeats.
+  void FillBeat(v1::HeartbeatRequest* request);
+  void WasCarried();
 
  private:
   class CallScope;
@@ -85,6 +91,7 @@ class Session {
   // Attempts once; options_.give_up cancels the attempt.
   absl::StatusOr<Registered> RegisterUnlessGivenUp(grpc::ClientContext* context);
   void RunHeartbeat();
+  bool IsCarried(absl::Duration interval) const;
   // Sleeps as Sleep() does, but BeatSoon() ends it.
   bool SleepUntilBeat(absl::Duration duration);
   void RunWatch();
@@ -116,6 +123,7 @@ class Session {
   bool failed_ ABSL_GUARDED_BY(mu_) = false;
   bool left_ ABSL_GUARDED_BY(mu_) = false;
   bool beat_soon_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Time carried_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
 };
 
 }  // namespace addend::internal

@@ -34,6 +34,7 @@ class SummationMember {
     return member_->Drain(timeout, [this] { return SumsForSomebody(); });
   }
   void Leave() { member_->Leave(); }
+  ServerMember* member() const { return member_.get(); }
 
  private:
   explicit SummationMember(Engine* engine) : engine_(engine) {}

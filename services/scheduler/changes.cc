@@ -60,17 +60,6 @@ void Changes::EndWatch(WatchId watch, absl::Status reason) {
   ended_.push_back({watch, std::move(reason)});
 }
 
-void Changes::Withdraw(JobId job, TensorId tensor) {
-  const auto found = updates_.broadcasts.find(job);
-  if (found == updates_.broadcasts.end()) return;
-  auto* const plans = found->second.mutable_tensors();
-  plans->erase(std::remove_if(plans->begin(), plans->end(),
-                              [tensor](const v1::TensorPlan& plan) {
-                                return plan.tensor_id() == tensor.value();
-                              }),
-               plans->end());
-}
-
 v1::JobReservation* Changes::ReservationFor(ServerId server, JobId job) {
   v1::ServerUpdate& update = updates_.servers[server];
   for (v1::JobReservation& reservation : *update.mutable_jobs()) {

@@ -94,9 +94,6 @@ class Changes {
   // The update of all nodes of the job, and of a single node.
   v1::NodeUpdate& Broadcast(JobId job) { return updates_.broadcasts[job]; }
   v1::NodeUpdate& Single(JobId job, NodeId node) { return updates_.singles[{job, node}]; }
-  // Takes a plan of the tensor out of the broadcast, because this event has replaced it: the nodes
-  // are told the new plan when its owners have answered.
-  void Withdraw(JobId job, TensorId tensor);
   // The node, or the server, gets the whole state.
   void SendAll(JobId job, NodeId node) { updates_.full.insert({job, node}); }
   void SendAll(ServerId server) { updates_.servers[server].set_full(true); }

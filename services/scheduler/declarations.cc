@@ -26,13 +26,12 @@ std::string Differs(const DeclaredTensor& tensor, const v1::TensorDescriptor& ot
 
 }  // namespace
 
-void Declarations::Declare(NodeId node, const v1::TensorDescriptor& descriptor, uint32_t number,
-                           const PartitionSize& size) {
+void Declarations::Declare(NodeId node, const v1::TensorDescriptor& descriptor, uint32_t number) {
   const auto answer = [&](v1::TensorError error) {
     error.set_number(number);
     *scope_.changes.Single(job_.id, node).add_errors() = std::move(error);
   };
-  const absl::StatusOr<Participants> participants = Check(node, descriptor, size);
+  const absl::StatusOr<Participants> participants = Check(node, descriptor);
   if (!participants.ok()) {
     return answer(
         TensorErrorOf(descriptor.name(), FailureKind::kMismatch, Message(participants.status())));
@@ -53,7 +52,13 @@ void Declarations::Declare(NodeId node, const v1::TensorDescriptor& descriptor, 
   }
   if (declared.created) scope_.changes.Store(job_.id);  // the next agreement's number
   job_.CountNodes(declared.tensor);
-  scope_.changes.StoreAgreement(job_.id, declared.tensor->agreement);
+  // Not with every node that declares the same: to a scheduler that is started again, nodes declare
+  // again what has no plan yet.
+  const bool told_again =
+      declared.tensor->stage == Stages::COLLECTING && !declared.tensor->differing;
+  if (declared.created || !told_again) {
+    scope_.changes.StoreAgreement(job_.id, declared.tensor->agreement);
+  }
   if (declared.tensor->stage == Stages::REFUSED) {
     answer(declared.tensor->error);
   } else if (declared.front) {
@@ -61,12 +66,16 @@ void Declarations::Declare(NodeId node, const v1::TensorDescriptor& descriptor, 
   }
 }
 
+// What another node has declared alike has been checked.
 absl::StatusOr<Participants> Declarations::Check(NodeId node,
-                                                 const v1::TensorDescriptor& descriptor,
-                                                 const PartitionSize& size) const {
-  ADDEND_RETURN_IF_ERROR(CheckDescriptor(descriptor, size));
-  ADDEND_RETURN_IF_ERROR(CheckNumerics(descriptor, job_.settings.num_nodes()));
-  if (IsLossy(descriptor)) job_.current.lossy = true;
+                                                 const v1::TensorDescriptor& descriptor) {
+  const DeclaredTensor* const last = job_.current.tensors.Last(descriptor.name());
+  if (last == nullptr || !Agree(last->descriptor, descriptor)) {
+    if (!partition_size_) partition_size_ = PartitionSizeOf(job_, scope_.fleet);
+    ADDEND_RETURN_IF_ERROR(CheckDescriptor(descriptor, *partition_size_));
+    ADDEND_RETURN_IF_ERROR(CheckNumerics(descriptor, job_.settings.num_nodes()));
+    if (IsLossy(descriptor)) job_.current.lossy = true;
+  }
   ADDEND_ASSIGN_OR_RETURN(Participants participants, job_.ParticipantsOf(descriptor));
   if (!job_.IsAmong(node, participants) || participants.bits() != descriptor.participants()) {
     return absl::InvalidArgumentError(
@@ -94,7 +103,7 @@ void Declarations::Repeat(NodeId node, DeclaredTensor* tensor,
     if (tensor->stage == Stages::REFUSED) TakeDiffering(node, tensor, descriptor, participants);
   } else if (tensor->stage == Stages::PLANNED && tensor->recovering.empty()) {
     v1::NodeUpdate& update = scope_.changes.Single(job_.id, node);
-    FillServers(job_, scope_.fleet, &update);
+    FillServers(&job_, scope_.fleet, &update);
     *update.add_tensors() = PlanForNodes(job_, *tensor);
   }
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,7 @@ class Declarations {
 
   // A node that takes part in a READY generation declares the tensor. `number`: the node's own for
   // it, 0 if unknown.
-  void Declare(NodeId node, const v1::TensorDescriptor& descriptor, uint32_t number,
-               const PartitionSize& size);
+  void Declare(NodeId node, const v1::TensorDescriptor& descriptor, uint32_t number);
   void Undeclare(NodeId node, const std::string& name);
   // Two tensors that ranks push instead of each other: both fail on all ranks.
   void RefuseClash(const Standstill::Clash& clash);
@@ -36,8 +36,7 @@ class Declarations {
 
  private:
   // The participants of a declaration that can be taken. INVALID_ARGUMENT says why it cannot.
-  absl::StatusOr<Participants> Check(NodeId node, const v1::TensorDescriptor& descriptor,
-                                     const PartitionSize& size) const;
+  absl::StatusOr<Participants> Check(NodeId node, const v1::TensorDescriptor& descriptor);
   void Repeat(NodeId node, DeclaredTensor* tensor, const v1::TensorDescriptor& descriptor,
               const Participants& participants);
   void Fail(DeclaredTensor* tensor, const std::string& message);
@@ -50,7 +49,8 @@ class Declarations {
   const JobScope scope_;
   PartitionLedger ledger_;
   Placement placement_;
-  std::vector<uint64_t> ready_;  // agreements
+  std::vector<uint64_t> ready_;                  // agreements
+  std::optional<PartitionSize> partition_size_;  // found when it is needed
 };
 
 }  // namespace addend

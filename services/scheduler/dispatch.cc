@@ -73,7 +73,8 @@ void Dispatch::SendToNodes() {
   for (const auto& [job_id, rank] : updates.full) {
     Job& job = jobs_.at(job_id);
     SharedUpdate& full = fulls[job_id];
-    if (full == nullptr) full = std::make_shared<const v1::NodeUpdate>(FullNodeUpdate(job, fleet_));
+    if (full == nullptr)
+      full = std::make_shared<const v1::NodeUpdate>(FullNodeUpdate(&job, fleet_));
     SendTo(job, &job.nodes.at(rank), full);
   }
   for (auto& [job_id, update] : updates.broadcasts) {

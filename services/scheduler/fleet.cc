@@ -63,13 +63,41 @@ Fleet::Colocation Fleet::ColocationOf(const Server& server) {
   return {server.info.colocated_job(), NodeId(server.info.colocated_node()), server.secret_digest};
 }
 
-void Fleet::Add(Server server) {
-  const ServerId id = server.id;
+Server* Fleet::FindProcess(Incarnation incarnation) {
+  const auto found = processes_.find(incarnation.value());
+  return found == processes_.end() ? nullptr : &servers_.at(found->second);
+}
+
+const Server* Fleet::FindCpuServerAt(const std::string& control_address) const {
+  const auto found = cpu_servers_at_.lower_bound({control_address, ServerId()});
+  if (found == cpu_servers_at_.end() || found->first != control_address) return nullptr;
+  return &servers_.at(found->second);
+}
+
+void Fleet::Enter(const Server& server) {
+  if (server.draining) draining_.insert(server.id);
+  processes_.try_emplace(server.info.incarnation(), server.id);
   if (server.colocated()) {
-    colocated_[ColocationOf(server)] = id;
+    colocated_[ColocationOf(server)] = server.id;
   } else {
-    cpu_servers_.insert(id);
+    cpu_servers_.insert(server.id);
+    cpu_servers_at_.emplace(server.info.control_address(), server.id);
   }
+}
+
+// A record of the store may have the incarnation, or the place, of another.
+void Fleet::Strike(const Server& server) {
+  const auto process = processes_.find(server.info.incarnation());
+  if (process != processes_.end() && process->second == server.id) processes_.erase(process);
+  draining_.erase(server.id);
+  cpu_servers_.erase(server.id);
+  cpu_servers_at_.erase({server.info.control_address(), server.id});
+  if (server.colocated()) colocated_.erase(ColocationOf(server));
+}
+
+void Fleet::Add(Server server) {
+  Enter(server);
+  const ServerId id = server.id;
   servers_.emplace(id, std::move(server));
 }
 
@@ -77,9 +105,19 @@ Server Fleet::Remove(ServerId id) {
   const auto found = servers_.find(id);
   Server server = std::move(found->second);
   servers_.erase(found);
-  cpu_servers_.erase(id);
-  if (server.colocated()) colocated_.erase(ColocationOf(server));
+  Strike(server);
   return server;
+}
+
+void Fleet::Drain(Server* server) {
+  server->draining = true;
+  draining_.insert(server->id);
+}
+
+void Fleet::Replace(Server* server, v1::RegisterServerRequest info) {
+  Strike(*server);
+  server->info = std::move(info);
+  Enter(*server);
 }
 
 ServerId Fleet::NumberFor(uint32_t former) {

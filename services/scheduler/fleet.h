@@ -50,6 +50,10 @@ class Fleet {
   // Null if there is no such server.
   Server* Find(ServerId id);
   const Server* Find(ServerId id) const;
+  // The server of the process with this incarnation; null if there is none.
+  Server* FindProcess(Incarnation incarnation);
+  // The CPU server that registered first of those at this control address; null if there is none.
+  const Server* FindCpuServerAt(const std::string& control_address) const;
   // The colocated server of a node. `digest`: of the job's proof, so that a server without that
   // proof takes no other server's place.
   const Server* FindColocated(const std::string& job, NodeId node, const std::string& digest) const;
@@ -58,6 +62,10 @@ class Fleet {
 
   void Add(Server server);
   Server Remove(ServerId id);
+  // The server's partitions are to move to other servers from now on.
+  void Drain(Server* server);
+  // A process registers again.
+  void Replace(Server* server, v1::RegisterServerRequest info);
 
   // A new number. `former`: the number that a former scheduler gave to this server (0: unknown),
   // which the server keeps if the store had lost it and it is not in use.
@@ -75,16 +83,22 @@ class Fleet {
   std::map<ServerId, Server>& servers() { return servers_; }
   const std::map<ServerId, Server>& servers() const { return servers_; }
   const std::set<ServerId>& cpu_servers() const { return cpu_servers_; }
+  const std::set<ServerId>& draining() const { return draining_; }
 
  private:
   // (job, node, digest of the proof)
   using Colocation = std::tuple<std::string, NodeId, std::string>;
   static Colocation ColocationOf(const Server& server);
+  void Enter(const Server& server);
+  void Strike(const Server& server);
 
   std::map<ServerId, Server> servers_;
   // Indices of servers_. Every job looks through all CPU servers.
   std::map<Colocation, ServerId> colocated_;
   std::set<ServerId> cpu_servers_;
+  std::set<ServerId> draining_;
+  std::map<uint64_t, ServerId> processes_;                     // by incarnation
+  std::set<std::pair<std::string, ServerId>> cpu_servers_at_;  // by control address
   uint32_t next_ = 1;
   // Numbers from first_ on are unknown to the store: this process or a former scheduler gave them.
   uint32_t first_ = 1;

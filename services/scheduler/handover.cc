@@ -59,9 +59,10 @@ void Handover::TakeAnnounced(const Node& node, const v1::Announced& told) {
 void Handover::Plan() {
   JobGeneration& current = job_.current;
   if (!current.rebalance || current.state != v1::READY || current.change.under_way()) return;
-  if (!job_.AllHeard()) return;  // nodes may know of a plan that the store has lost
+  if (!job_.AllHeard()) return;                // nodes may know of a plan that the store has lost
+  if (!current.told.answered.empty()) return;  // the nodes have yet to be told of that
   for (const auto& [agreement, tensor] : current.tensors) {
-    if (!tensor.recovering.empty()) return;  // the nodes have yet to be told of that
+    if (!tensor.recovering.empty()) return;  // and of that
   }
   const PlanReason reason = *std::exchange(current.rebalance, std::nullopt);
   std::set<uint64_t> changed;

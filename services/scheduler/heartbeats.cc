@@ -32,6 +32,14 @@ v1::HeartbeatRequest ShownOf(const v1::HeartbeatRequest& beat) {
   return shown;
 }
 
+v1::HeartbeatRequest ShownOf(const v1::ColocatedBeat& beat) {
+  v1::HeartbeatRequest shown;
+  shown.set_memory_used_bytes(beat.memory_used_bytes());
+  shown.set_activity(Shortened(beat.activity(), kShownBytes));
+  *shown.mutable_traffic() = beat.traffic();
+  return shown;
+}
+
 void TakeIncidents(const v1::HeartbeatRequest& beat, Job* job, Changes* changes) {
   const int taken = std::min(beat.incidents_size(), kMaxIncidents);
   for (int i = 0; i < taken; ++i) {

@@ -54,6 +54,11 @@ bool Job::AllTakingPartIn(const std::set<NodeId>& set) const {
   });
 }
 
+bool Job::AllTakeServerChanges() const {
+  return std::all_of(nodes.begin(), nodes.end(),
+                     [](const auto& node) { return node.second.info.takes_server_changes(); });
+}
+
 bool Job::AllHeard() const {
   return std::all_of(nodes.begin(), nodes.end(), [this](const auto& node) {
     return node.second.lease.has_watched || !TakesPart(node.second);

@@ -80,6 +80,18 @@ struct JobLoad {
   std::vector<uint64_t> shards;
 };
 
+// What the nodes have been told of the plan, and what they have yet to be told.
+struct Told {
+  std::set<ServerId> servers;        // all nodes know them
+  std::set<ServerId> known_servers;  // some nodes know them, and were not told to forget them
+  // Tensors whose servers, or new owners, have been asked; of some all have answered since.
+  std::set<uint64_t> unsettled;
+  // Tensors of which all have answered, and which nodes have yet to be told of; and when nodes were
+  // last told of such.
+  std::vector<uint64_t> answered;
+  absl::Time at = absl::InfinitePast();
+};
+
 // The first result with a NaN or an infinity in a generation, as far as nodes have told. A node
 // that had received such a result before is not its origin, whatever the times say: they are only
 // as exact as heartbeats are fast. If all nodes had, a sum has overflowed, or several nodes pushed
@@ -115,6 +127,8 @@ struct JobGeneration {
   std::set<NodeId> decided;
   bool all_decided = false;  // all nodes are told so
   absl::Time forming_since;
+  NodeId
+      held_up_by;  // FORMING, with all nodes registered: the node that was found to lack something
 
   // Incarnations of nodes that were lost. A node that returns in the same incarnation still has its
   // trainers.
@@ -129,7 +143,7 @@ struct JobGeneration {
   // For each set of ranks that tensors have, the load of the servers by these tensors.
   std::map<Participants, std::map<ServerId, JobLoad>> loads;
   std::set<ServerId> plan_servers;  // own, or have owned, a published partition
-  std::set<ServerId> told_servers;  // those that all nodes have been told of
+  Told told;
   Change change;
   std::optional<PlanReason> rebalance;  // a change is due, for this reason
   // Set when the job comes back to a scheduler without records: until this time its servers may
@@ -193,6 +207,8 @@ struct Job {
   bool AllIn(const NodeSet& set, const DeclaredTensor& tensor) const;
   // `set` has all nodes that take part. Other nodes push nothing any more.
   bool AllTakingPartIn(const std::set<NodeId>& set) const;
+  // Every node knows changes of the plan's servers; else all are told all servers.
+  bool AllTakeServerChanges() const;
   // Every node that takes part has opened a watch since this scheduler began, or is lost.
   bool AllHeard() const;
   uint64_t ranks() const { return uint64_t{settings.num_nodes()} * settings.local_size(); }

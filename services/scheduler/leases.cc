@@ -18,6 +18,8 @@ constexpr absl::Duration kAccusedInterval = absl::Milliseconds(20);
 constexpr absl::Duration kAccusationHolds = absl::Seconds(1);
 // The interval in which nodes are told again of the nodes that a forming job waits for.
 constexpr absl::Duration kFormingInterval = absl::Milliseconds(200);
+// Tensors whose servers have agreed wait for others, but not long.
+constexpr absl::Duration kAnsweredInterval = absl::Milliseconds(20);
 // A job whose nodes were all lost is kept for so many leases, for nodes that were only cut off.
 constexpr int kLeasesEmpty = 12;
 
@@ -151,6 +153,7 @@ absl::Time Leases::NextLook(absl::Time now, const Fleet& fleet, const Jobs& jobs
       if (!node.accusers.empty()) next = std::min(next, now + kAccusedInterval);
     }
     if (job.forming_changed) next = std::min(next, now + kFormingInterval);
+    if (!job.current.told.answered.empty()) next = std::min(next, now + kAnsweredInterval);
   }
   return next;
 }

@@ -11,8 +11,16 @@ namespace addend {
 namespace {
 
 // The shortest time between two sentences about a forming job: of n nodes that join in turn, each
-// would else be told n times.
+// would else be told n times. Longer for very many nodes, each of which is told.
 constexpr absl::Duration kProgressInterval = absl::Milliseconds(200);
+constexpr absl::Duration kProgressIntervalForEach = absl::Milliseconds(1);
+// Of more nodes it would take long to look at all of them whenever one has taken a step.
+constexpr size_t kLookedAtEachStep = 64;
+
+absl::Duration ProgressInterval(const Job& job) {
+  return std::max(kProgressInterval,
+                  kProgressIntervalForEach * static_cast<double>(job.nodes.size()));
+}
 
 // Takes as long as there are nodes that have registered, however many nodes the job claims.
 NodeList NotRegistered(const Job& job) {
@@ -28,6 +36,34 @@ NodeList NotRegistered(const Job& job) {
   return missing;
 }
 
+enum class Lack : uint8_t { kNothing, kWatch, kServer, kTrainers };
+
+// What a registered node lacks until its job can begin.
+Lack LackOf(const Job& job, const Node& node, const Fleet& fleet) {
+  if (node.lease.watch == 0) return Lack::kWatch;
+  if (node.info.colocated_server_id() != 0 && ColocatedServer(job, node.rank, fleet) == nullptr) {
+    return Lack::kServer;
+  }
+  return node.trainers < job.settings.local_size() ? Lack::kTrainers : Lack::kNothing;
+}
+
+// The job cannot begin yet. Looks at few nodes, except where the answer is no: the node that held
+// the job up before may still do so, and all nodes before it lacked nothing then.
+bool IsHeldUp(const Fleet& fleet, Job* job) {
+  if (job->nodes.size() < job->settings.num_nodes()) return true;
+  const auto lacks = [&](const auto& node) {
+    return LackOf(*job, node.second, fleet) != Lack::kNothing;
+  };
+  auto holds_up =
+      std::find_if(job->nodes.lower_bound(job->current.held_up_by), job->nodes.end(), lacks);
+  if (holds_up == job->nodes.end()) {
+    holds_up = std::find_if(job->nodes.begin(), job->nodes.end(), lacks);
+  }
+  if (holds_up == job->nodes.end()) return false;
+  job->current.held_up_by = holds_up->first;
+  return true;
+}
+
 }  // namespace
 
 std::string WaitsFor(const Job& job, const Fleet& fleet) {
@@ -37,13 +73,18 @@ std::string WaitsFor(const Job& job, const Fleet& fleet) {
   NodeList without_trainers;
   const uint32_t n = job.settings.num_nodes();
   for (const auto& [rank, node] : job.nodes) {
-    if (node.lease.watch == 0) {
-      unwatched.Add(rank.value());
-    } else if (node.info.colocated_server_id() != 0 &&
-               ColocatedServer(job, rank, fleet) == nullptr) {
-      without_server.Add(rank.value());
-    } else if (node.trainers < job.settings.local_size()) {
-      without_trainers.Add(rank.value());
+    switch (LackOf(job, node, fleet)) {
+      case Lack::kNothing:
+        break;
+      case Lack::kWatch:
+        unwatched.Add(rank.value());
+        break;
+      case Lack::kServer:
+        without_server.Add(rank.value());
+        break;
+      case Lack::kTrainers:
+        without_trainers.Add(rank.value());
+        break;
     }
   }
   const auto sentence = [n](const NodeList& nodes, std::string_view state) {
@@ -70,6 +111,11 @@ std::string WaitsFor(const Job& job, const Fleet& fleet) {
 void Lifecycle::UpdateForming() {
   JobGeneration& current = job_.current;
   if (current.state != v1::FORMING || job_.nodes.empty()) return;
+  const bool told = scope_.changes.now() - job_.forming_told < ProgressInterval(job_);
+  if (told && job_.nodes.size() > kLookedAtEachStep && IsHeldUp(scope_.fleet, &job_)) {
+    job_.forming_changed = true;
+    return;
+  }
   std::string reason = WaitsFor(job_, scope_.fleet);
   if (reason.empty()) {
     current.state = v1::READY;
@@ -86,10 +132,21 @@ void Lifecycle::UpdateForming() {
   }
   if (reason == current.reason) return;
   current.reason = std::move(reason);
-  job_.forming_changed = scope_.changes.now() - job_.forming_told < kProgressInterval;
-  if (job_.forming_changed) return;
+  job_.forming_changed = told;
+  if (!told) TellForming();
+}
+
+void Lifecycle::TellForming() {
+  job_.forming_changed = false;
   job_.forming_told = scope_.changes.now();
   scope_.changes.Broadcast(job_.id);
+}
+
+void Lifecycle::TellFormingIfDue() {
+  if (!job_.forming_changed) return;
+  if (scope_.changes.now() - job_.forming_told < ProgressInterval(job_)) return;
+  if (job_.current.state == v1::FORMING) job_.current.reason = WaitsFor(job_, scope_.fleet);
+  TellForming();
 }
 
 void Lifecycle::Fail(std::string reason, ToldFailure told) {

@@ -22,6 +22,8 @@ class Lifecycle {
   // Makes the job READY if nothing is missing; else nodes are told, not too often, which nodes it
   // waits for.
   void UpdateForming();
+  // Tells them what has changed since they were told last, if that is a while ago.
+  void TellFormingIfDue();
   // Fails a READY generation; no effect in other states.
   void Fail(std::string reason, ToldFailure told);
   void Fail(std::string reason, FailureKind kind) { Fail(std::move(reason), TellFailure(kind)); }
@@ -42,6 +44,8 @@ class Lifecycle {
   void TellServers();
 
  private:
+  void TellForming();
+
   Job& job_;
   const JobScope scope_;
 };

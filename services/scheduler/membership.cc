@@ -15,6 +15,7 @@
 #include "services/scheduler/heartbeats.h"
 #include "services/scheduler/job_servers.h"
 #include "services/scheduler/lifecycle.h"
+#include "services/scheduler/placement.h"
 #include "services/scheduler/reservations.h"
 #include "services/scheduler/restore.h"
 #include "services/scheduler/roster.h"
@@ -89,6 +90,7 @@ Decision Membership::Finish(Changes* changes) {
   for (auto& [id, job] : jobs_) {
     Lifecycle(ScopeOf(job, *changes)).TellIfAllDecided();
     Declarations(ScopeOf(job, *changes)).GoOnWithServers();
+    Placement(ScopeOf(job, *changes)).PublishAnswered();
     Handover handover(ScopeOf(job, *changes));
     handover.Advance();
     handover.Plan();
@@ -98,7 +100,8 @@ Decision Membership::Finish(Changes* changes) {
 }
 
 void Membership::TellDrained(Changes* changes) {
-  for (auto& [id, server] : fleet_.servers()) {
+  for (const ServerId id : fleet_.draining()) {
+    Server& server = *fleet_.Find(id);
     if (server.drained_told || !IsDrained(server, jobs_)) continue;
     server.drained_told = true;
     changes->SendDrained(id);
@@ -190,6 +193,16 @@ bool HasDataNetwork(const Server* server) {
 
 }  // namespace
 
+bool Membership::TakeColocated(absl::Time now, const v1::HeartbeatRequest& request) {
+  if (!request.has_colocated()) return false;
+  Server* const server = FindServer(request.colocated().member());
+  // A server that is not known will ask for itself.
+  if (server == nullptr || !server->colocated()) return false;
+  server->lease.last_seen = now;
+  server->beat = ShownOf(request.colocated());
+  return true;
+}
+
 // Speed may depend on it, but no result.
 void Membership::Hear(absl::Time now, NetworkMember member) {
   for (const std::string& known : {NumericHost(member.control_address), member.hostname}) {
@@ -271,7 +284,7 @@ absl::Status Membership::DrainServer(const v1::DrainRequest& request, Changes* c
   }
   ADDEND_RETURN_IF_ERROR(CheckDrain(request, *server, rules_.servers_digest));
   if (server->draining) return absl::OkStatus();
-  server->draining = true;
+  fleet_.Drain(server);
   changes->Store(server->id);
   for (auto& [id, job] : jobs_) job.current.rebalance = PlanReason::kDrain;
   changes->Note(event_kind::kDrained, "", NameOf(*server) + " is being drained");
@@ -340,11 +353,10 @@ Outcome<absl::Status> Membership::AckReservation(absl::Time now,
 Outcome<absl::Status> Membership::Declare(absl::Time now, const v1::DeclareRequest& request) {
   return Report(now, request, [&](Job* job, Node* node, Changes* changes) {
     if (job->current.state != v1::READY || !job->TakesPart(*node)) return;
-    const PartitionSize partition_size = PartitionSizeOf(*job, fleet_);
     Declarations declarations(ScopeOf(*job, *changes));
     for (int i = 0; i < request.tensors_size(); ++i) {
       const uint32_t number = i < request.numbers_size() ? request.numbers(i) : 0;
-      declarations.Declare(node->rank, request.tensors(i), number, partition_size);
+      declarations.Declare(node->rank, request.tensors(i), number);
     }
     declarations.Plan();
   });
@@ -440,10 +452,7 @@ Outcome<absl::Time> Membership::Tick(absl::Time now) {
       for (const auto& [rank, node] : job.nodes) {
         if (tokens_.IsDue(now, job, node)) changes->Single(id, rank);
       }
-      if (!job.forming_changed) continue;
-      job.forming_changed = false;
-      job.forming_told = now;
-      changes->Broadcast(id);
+      Lifecycle(ScopeOf(job, *changes)).TellFormingIfDue();
     }
     return leases_.NextLook(now, fleet_, jobs_);
   });

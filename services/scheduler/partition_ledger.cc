@@ -185,9 +185,7 @@ void PartitionLedger::LetGo(DeclaredTensor* tensor, ServerId from,
 
 void PartitionLedger::OwnerReady(DeclaredTensor* tensor, ServerId server) {
   if (tensor->recovering.erase(server) == 0 || !tensor->recovering.empty()) return;
-  v1::NodeUpdate& update = scope_.changes.Broadcast(job_.id);
-  *update.add_tensors() = PlanForNodes(job_, *tensor);
-  TellServers(&job_, scope_.fleet, &update);
+  job_.current.told.answered.push_back(tensor->agreement);
 }
 
 }  // namespace addend

@@ -18,6 +18,15 @@ namespace {
 
 using Stages = v1::AgreementRecord;
 
+// The time between two updates of the nodes with new tensors, for each node: a few times as long as
+// the update of a node takes.
+constexpr absl::Duration kPublishIntervalForEach = absl::Microseconds(250);
+
+bool Waits(const DeclaredTensor& tensor) {
+  return (tensor.stage == Stages::RESERVING && !tensor.awaited.empty()) ||
+         !tensor.recovering.empty();
+}
+
 }  // namespace
 
 void Placement::Refuse(DeclaredTensor* tensor, FailureKind kind, std::string message) {
@@ -151,7 +160,11 @@ void Placement::Reserve(DeclaredTensor* tensor, v1::TensorPlan plan) {
   scope_.changes.StoreAgreement(job_.id, tensor->agreement);
   scope_.changes.StorePlan(job_.id, tensor->agreement);
   scope_.changes.CountPlanned();
-  if (tensor->awaited.empty()) Publish(tensor);  // no elements, no partitions
+  if (tensor->awaited.empty()) {  // no elements, no partitions
+    Publish(tensor);
+    return;
+  }
+  job_.current.told.unsettled.insert(tensor->agreement);
 }
 
 void Placement::TakeAnswer(const Server& server, DeclaredTensor* tensor, bool settled) {
@@ -197,6 +210,7 @@ void Placement::LoseReservation(ServerId server, DeclaredTensor* tensor) {
 void Placement::TakeAsPublished(DeclaredTensor* tensor) {
   tensor->stage = Stages::PLANNED;
   tensor->recovering = std::exchange(tensor->awaited, {});
+  job_.current.told.unsettled.insert(tensor->agreement);
   tensor->refusers.clear();
   scope_.changes.StoreAgreement(job_.id, tensor->agreement);
   for (const auto& [server, owned] : tensor->owned) job_.current.plan_servers.insert(server);
@@ -205,7 +219,7 @@ void Placement::TakeAsPublished(DeclaredTensor* tensor) {
 // When the last server of its plan has answered, a tensor is published or planned again.
 void Placement::EndReservation(DeclaredTensor* tensor) {
   if (!tensor->awaited.empty()) return;
-  if (tensor->refusers.empty()) return Publish(tensor);
+  if (tensor->refusers.empty()) return job_.current.told.answered.push_back(tensor->agreement);
   const std::set<ServerId> refusers = tensor->refusers;
   ledger_.Remove(tensor, refusers);
   tensor->stage = Stages::COLLECTING;
@@ -213,23 +227,53 @@ void Placement::EndReservation(DeclaredTensor* tensor) {
   PlanAlone(tensor);
 }
 
-void Placement::Publish(DeclaredTensor* tensor) {
+bool Placement::AnyWaits() {
+  std::set<uint64_t>& unsettled = job_.current.told.unsettled;
+  while (!unsettled.empty()) {
+    const DeclaredTensor* const tensor = job_.current.tensors.Find(*unsettled.begin());
+    if (tensor != nullptr && Waits(*tensor)) return true;
+    unsettled.erase(unsettled.begin());
+  }
+  return false;
+}
+
+void Placement::PublishAnswered() {
+  JobGeneration& current = job_.current;
+  if (current.told.answered.empty()) return;
+  const absl::Time now = scope_.changes.now();
+  const auto nodes = static_cast<double>(job_.nodes.size());
+  if (now - current.told.at < kPublishIntervalForEach * nodes && AnyWaits()) return;
+  current.told.at = now;
+  bool untold = false;
+  for (const uint64_t agreement : std::exchange(current.told.answered, {})) {
+    DeclaredTensor* const tensor = current.tensors.Find(agreement);
+    if (tensor == nullptr || Waits(*tensor)) continue;
+    if (tensor->stage == Stages::PLANNED) {  // recovered
+      *scope_.changes.Broadcast(job_.id).add_tensors() = PlanForNodes(job_, *tensor);
+      untold = true;
+    } else if (tensor->stage == Stages::RESERVING && tensor->refusers.empty()) {
+      untold |= Publish(tensor);
+    }
+  }
+  if (untold) TellServers(&job_, scope_.fleet, &scope_.changes.Broadcast(job_.id));
+}
+
+bool Placement::Publish(DeclaredTensor* tensor) {
   tensor->stage = Stages::PLANNED;
   tensor->limit_bytes.clear();
   scope_.changes.StoreAgreement(job_.id, tensor->agreement);
-  v1::NodeUpdate& update = scope_.changes.Broadcast(job_.id);
-  *update.add_tensors() = tensor->plan;
+  *scope_.changes.Broadcast(job_.id).add_tensors() = tensor->plan;
   NoteFirstPlan(*tensor);
   // A server that recovers other partitions meanwhile is among the plan's servers, but no node has
   // been told of it yet.
   bool untold = false;
   for (const auto& [id, owned] : tensor->owned) {
     job_.current.plan_servers.insert(id);
-    untold |= !job_.current.told_servers.contains(id);
+    untold |= !job_.current.told.servers.contains(id);
     const Server* const server = scope_.fleet.Find(id);
     if (server != nullptr && server->draining) job_.current.rebalance = PlanReason::kDrain;
   }
-  if (untold) TellServers(&job_, scope_.fleet, &update);
+  return untold;
 }
 
 // The first plan of a generation only: later plans would flood the log.

@@ -38,6 +38,10 @@ class Placement {
   // The nodes may have the plan already; only the store does not know that its servers have room.
   // The nodes are told of it, perhaps again, when the servers that have not answered yet have.
   void TakeAsPublished(DeclaredTensor* tensor);
+  // Tells the nodes of tensors whose servers, or new owners, have answered: when no other tensor
+  // waits for its own, or a while after the last time, so that many tensors cost few updates of
+  // many nodes.
+  void PublishAnswered();
 
  private:
   void PlanSet(const Participants& set, const std::vector<uint64_t>& ready);
@@ -47,7 +51,9 @@ class Placement {
   std::vector<uint64_t> WithinPartitions(const std::vector<uint64_t>& agreements);
   void Reserve(DeclaredTensor* tensor, v1::TensorPlan plan);
   void EndReservation(DeclaredTensor* tensor);
-  void Publish(DeclaredTensor* tensor);
+  // Returns whether nodes have to be told of servers, too.
+  bool Publish(DeclaredTensor* tensor);
+  bool AnyWaits();
   void NoteFirstPlan(const DeclaredTensor& tensor);
 
   Job& job_;

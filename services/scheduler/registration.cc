@@ -80,14 +80,14 @@ absl::StatusOr<v1::RegisterServerResponse> Registration::RegisterServer(
   v1::RegisterServerResponse response;
   response.set_lease_s(absl::ToDoubleSeconds(leases_.length()));
   response.set_now_unix_s(tokens_.NowUnixS());
-  if (Server* const known = FindIncarnation(request)) {
+  if (Server* const known = fleet_.FindProcess(Incarnation(request.incarnation()))) {
     if (!SameKey(known->info, request)) return NotTheSame(request.hostname());
     if (!BesideTheSameNode(known->info, request)) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "%s registers again, beside another node than before: a process stays where it is",
           NameOf(*known)));
     }
-    known->info = WithoutProof(request);
+    fleet_.Replace(known, WithoutProof(request));
     known->lease.last_seen = changes_.now();
     changes_.Store(known->id);
     response.set_server_id(known->id.value());
@@ -104,13 +104,6 @@ absl::StatusOr<v1::RegisterServerResponse> Registration::RegisterServer(
   response.set_server_id(server.id.value());
   JoinServer(std::move(server));
   return response;
-}
-
-Server* Registration::FindIncarnation(const v1::RegisterServerRequest& request) {
-  for (auto& [id, server] : fleet_.servers()) {
-    if (server.info.incarnation() == request.incarnation()) return &server;
-  }
-  return nullptr;
 }
 
 void Registration::JoinServer(Server server) {
@@ -160,12 +153,10 @@ absl::Status Registration::ReplaceServer(const v1::RegisterServerRequest& reques
                      IsSilent(old->lease));
   }
   if (request.control_address().empty()) return absl::OkStatus();
-  for (const auto& [id, old] : fleet_.servers()) {
-    if (old.colocated() || old.info.control_address() != request.control_address()) continue;
-    // A server that is not connected has given the address up: two cannot listen there.
-    return old.lease.watch != 0 ? AddressTaken(old) : give_way(old);
-  }
-  return absl::OkStatus();
+  const Server* const old = fleet_.FindCpuServerAt(request.control_address());
+  if (old == nullptr) return absl::OkStatus();
+  // A server that is not connected has given the address up: two cannot listen there.
+  return old->lease.watch != 0 ? AddressTaken(*old) : give_way(*old);
 }
 
 // Nothing could be asked of a server that comes before its job: the oldest of these gives way.

@@ -43,7 +43,6 @@ class Registration {
 
  private:
   JobScope ScopeOf(Job& job) { return {job, fleet_, changes_, jobs_.size()}; }
-  Server* FindIncarnation(const v1::RegisterServerRequest& request);
   bool IsSilent(const Lease& lease) const;
   absl::Status ReplaceServer(const v1::RegisterServerRequest& request);
   absl::Status ReplaceNode(Job* job, const v1::RegisterNodeRequest& request);

@@ -130,7 +130,6 @@ void Replacement::Recover(ServerId lost, const std::vector<uint64_t>& agreements
     DeclaredTensor& tensor = current.tensors.at(agreement);
     tensor.owned.erase(lost);
     tensor.recovering.erase(lost);
-    scope_.changes.Withdraw(job_.id, TensorId(tensor.plan.tensor_id()));
     scope_.changes.StorePlan(job_.id, agreement);
   }
   for (const auto& [set, whole] : partitions.whole) {
@@ -174,6 +173,7 @@ void Replacement::AskNewOwners(DeclaredTensor* tensor) {
     tensor->recovering.insert(id);
     ledger_.Ask(*tensor, id, owned);
   }
+  job_.current.told.unsettled.insert(tensor->agreement);
 }
 
 void Replacement::RecoverAll() {
@@ -218,6 +218,7 @@ size_t Replacement::RecoverInPlace(DeclaredTensor* tensor) {
              job_.plan_version.value());
     tensor->recovering.insert(partition.server);
   }
+  job_.current.told.unsettled.insert(tensor->agreement);
   scope_.changes.StorePlan(job_.id, tensor->agreement);
   return all.size();
 }

@@ -139,6 +139,7 @@ absl::Status Restorer::Take(const v1::PlanRecord& record) {
   if (tensor->stage == Stages::RESERVING) {
     tensor->restored = true;
     for (const auto& [server, owned] : tensor->owned) tensor->awaited.insert(server);
+    job->current.told.unsettled.insert(tensor->agreement);
     return absl::OkStatus();
   }
   for (const auto& [server, owned] : tensor->owned) job->current.plan_servers.insert(server);
@@ -157,6 +158,7 @@ absl::Status Restorer::Take(const v1::PlanRecord& record) {
     for (const uint32_t server : tensor->plan.servers()) {
       tensor->recovering.insert(ServerId(server));
     }
+    job->current.told.unsettled.insert(tensor->agreement);
   }
   return absl::OkStatus();
 }

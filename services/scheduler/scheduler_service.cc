@@ -17,6 +17,7 @@
 #include "lib/rpc/request_bounds.h"
 #include "lib/rpc/status.h"
 #include "services/scheduler/store/format.h"
+#include "services/scheduler/written_updates.h"
 
 namespace addend {
 namespace {
@@ -240,10 +241,11 @@ void SchedulerService::Deliver(const Decision& decision, Streams* touched) {
     found->second->Push(send.update);
     touched->push_back(found->second);
   }
+  WrittenUpdates written;
   for (const NodeSend& send : decision.to_nodes) {
     const auto found = node_streams_.find(send.watch);
     if (found == node_streams_.end()) continue;
-    found->second->Push(send.update);
+    found->second->Push(written.Of(*send.update));
     touched->push_back(found->second);
   }
 }
@@ -302,16 +304,24 @@ grpc::ServerWriteReactor<v1::ServerUpdate>* SchedulerService::WatchServer(
   return stream.get();
 }
 
-grpc::ServerWriteReactor<v1::NodeUpdate>* SchedulerService::WatchNode(
-    grpc::CallbackServerContext*, const v1::WatchRequest* request) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* SchedulerService::WatchNode(
+    grpc::CallbackServerContext*, const grpc::ByteBuffer* request) {
+  v1::WatchRequest watch;  // of no member, if the bytes are no WatchRequest
+  grpc::ByteBuffer bytes = *request;
+  (void)grpc::SerializationTraits<v1::WatchRequest>::Deserialize(&bytes, &watch);
+  return OpenWatch(watch);
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* SchedulerService::OpenWatch(
+    const v1::WatchRequest& request) {
   const WatchId watch = NextWatch();
-  const auto stream = UpdateStream<v1::NodeUpdate>::Create([this, watch] { StreamDone(watch); });
+  const auto stream = UpdateStream<grpc::ByteBuffer>::Create([this, watch] { StreamDone(watch); });
   {
     MutexLock lock(&mu_);
     node_streams_[watch] = stream;
   }
-  const absl::Status status = Run(*request, [&](Membership& membership, absl::Time now) {
-    return membership.WatchNode(now, *request, watch);
+  const absl::Status status = Run(request, [&](Membership& membership, absl::Time now) {
+    return membership.WatchNode(now, request, watch);
   });
   if (!status.ok()) {
     stream->End(ToGrpc(status));
@@ -342,7 +352,9 @@ grpc::ServerUnaryReactor* SchedulerService::Heartbeat(grpc::CallbackServerContex
   response->set_now_unix_s(absl::ToDoubleSeconds(SteadyNow() - absl::UnixEpoch()));
   return Answer(context, *request, [&](Membership& membership, absl::Time now) {
     Outcome<absl::Status> outcome = membership.Heartbeat(now, *request);
-    if (outcome.answer.ok()) membership.ExchangeProbes(now, *request, response);
+    if (!outcome.answer.ok()) return outcome;
+    response->set_took_colocated(membership.TakeColocated(now, *request));
+    membership.ExchangeProbes(now, *request, response);
     return outcome;
   });
 }

@@ -32,7 +32,8 @@ namespace addend {
 // service stops answering and asks the process to end, because the store still has the truth.
 //
 // Ends in this order: Shutdown, then the RpcServer that serves it, then this.
-class SchedulerService final : public v1::Scheduler::CallbackService {
+class SchedulerService final
+    : public v1::Scheduler::WithRawCallbackMethod_WatchNode<v1::Scheduler::CallbackService> {
  public:
   struct Options {
     absl::Duration lease;
@@ -85,8 +86,10 @@ class SchedulerService final : public v1::Scheduler::CallbackService {
                                   v1::LeaveResponse* response) override;
   grpc::ServerWriteReactor<v1::ServerUpdate>* WatchServer(grpc::CallbackServerContext* context,
                                                           const v1::WatchRequest* request) override;
-  grpc::ServerWriteReactor<v1::NodeUpdate>* WatchNode(grpc::CallbackServerContext* context,
-                                                      const v1::WatchRequest* request) override;
+  // The messages are NodeUpdates. Most go to all nodes of a job, and are written down once for all.
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchNode(grpc::CallbackServerContext* context,
+                                                        const grpc::ByteBuffer* request) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* OpenWatch(const v1::WatchRequest& request);
   grpc::ServerUnaryReactor* AckReservation(grpc::CallbackServerContext* context,
                                            const v1::AckReservationRequest* request,
                                            v1::AckReservationResponse* response) override;
@@ -157,7 +160,7 @@ class SchedulerService final : public v1::Scheduler::CallbackService {
   Membership membership_ ABSL_GUARDED_BY(mu_);
   std::map<WatchId, std::shared_ptr<UpdateStream<v1::ServerUpdate>>> server_streams_
       ABSL_GUARDED_BY(mu_);
-  std::map<WatchId, std::shared_ptr<UpdateStream<v1::NodeUpdate>>> node_streams_
+  std::map<WatchId, std::shared_ptr<UpdateStream<grpc::ByteBuffer>>> node_streams_
       ABSL_GUARDED_BY(mu_);
   WatchId next_watch_ ABSL_GUARDED_BY(mu_) = 1;
   LinePace reasons_ ABSL_GUARDED_BY(mu_);

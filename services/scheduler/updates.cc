@@ -35,6 +35,20 @@ std::string WaitsForIdle(const Job& job) {
                          job.current.number.value(), active.Text());
 }
 
+void AddServer(const Fleet& fleet, ServerId id, v1::NodeUpdate* update) {
+  const Server* const server = fleet.Find(id);
+  if (server == nullptr) return;
+  v1::ServerInfo* info = update->add_servers();
+  info->set_server_id(id.value());
+  info->set_incarnation(server->info.incarnation());
+  *info->mutable_endpoints() = server->info.endpoints();
+  info->set_shards(server->info.shards());
+  info->set_colocated(server->colocated());
+  info->set_colocated_node(server->info.colocated_node());
+  info->set_hostname(server->info.hostname());
+  *info->mutable_protocols() = server->info.protocols();
+}
+
 }  // namespace
 
 std::map<uint32_t, v1::PartitionMove> MovesOf(const DeclaredTensor& tensor) {
@@ -45,8 +59,11 @@ std::map<uint32_t, v1::PartitionMove> MovesOf(const DeclaredTensor& tensor) {
 
 bool MovesAreHeldBack(const Job& job) {
   const Agreements& tensors = job.current.tensors;
-  return std::any_of(tensors.begin(), tensors.end(), [](const auto& entry) {
-    return !entry.second.plan.moves().empty() && !entry.second.recovering.empty();
+  const std::vector<uint64_t>& untold = job.current.told.answered;
+  return std::any_of(tensors.begin(), tensors.end(), [&](const auto& entry) {
+    if (entry.second.plan.moves().empty()) return false;
+    return !entry.second.recovering.empty() ||
+           std::find(untold.begin(), untold.end(), entry.first) != untold.end();
   });
 }
 
@@ -138,26 +155,41 @@ v1::TensorPlan PlanForNodes(const Job& job, const DeclaredTensor& tensor) {
   return plan;
 }
 
-void FillServers(const Job& job, const Fleet& fleet, v1::NodeUpdate* update) {
+void FillServers(Job* job, const Fleet& fleet, v1::NodeUpdate* update) {
   update->clear_servers();
-  for (const ServerId id : job.current.plan_servers) {
-    const Server* const server = fleet.Find(id);
-    if (server == nullptr) continue;
-    v1::ServerInfo* info = update->add_servers();
-    info->set_server_id(id.value());
-    info->set_incarnation(server->info.incarnation());
-    *info->mutable_endpoints() = server->info.endpoints();
-    info->set_shards(server->info.shards());
-    info->set_colocated(server->colocated());
-    info->set_colocated_node(server->info.colocated_node());
-    info->set_hostname(server->info.hostname());
-    *info->mutable_protocols() = server->info.protocols();
-  }
+  update->clear_servers_gone();
+  update->set_servers_are_changes(false);
+  for (const ServerId id : job->current.plan_servers) AddServer(fleet, id, update);
+  job->current.told.known_servers.insert(job->current.plan_servers.begin(),
+                                         job->current.plan_servers.end());
 }
 
+// An update that has all servers already has the changes too.
 void TellServers(Job* job, const Fleet& fleet, v1::NodeUpdate* update) {
-  FillServers(*job, fleet, update);
-  job->current.told_servers = job->current.plan_servers;
+  JobGeneration& current = job->current;
+  std::set<ServerId> plan = current.plan_servers;
+  std::erase_if(plan, [&fleet](ServerId id) { return fleet.Find(id) == nullptr; });
+  const bool all = update->servers_size() > 0 && !update->servers_are_changes();
+  if (all || !job->AllTakeServerChanges()) {
+    FillServers(job, fleet, update);
+  } else {
+    update->set_servers_are_changes(true);
+    for (const ServerId id : plan) {
+      if (!current.told.servers.contains(id)) AddServer(fleet, id, update);
+    }
+    for (const ServerId id : current.told.known_servers) {
+      if (!plan.contains(id)) update->add_servers_gone(id.value());
+    }
+    // It may have come into the plan earlier in the same event.
+    auto* const servers = update->mutable_servers();
+    servers->erase(std::remove_if(servers->begin(), servers->end(),
+                                  [&plan](const v1::ServerInfo& server) {
+                                    return !plan.contains(ServerId(server.server_id()));
+                                  }),
+                   servers->end());
+  }
+  current.told.servers = plan;
+  current.told.known_servers = std::move(plan);
 }
 
 void FillState(const Job& job, v1::NodeUpdate* update) {
@@ -182,15 +214,15 @@ void FillState(const Job& job, v1::NodeUpdate* update) {
   current.standstill.Fill(update);
 }
 
-v1::NodeUpdate FullNodeUpdate(const Job& job, const Fleet& fleet) {
+v1::NodeUpdate FullNodeUpdate(Job* job, const Fleet& fleet) {
   v1::NodeUpdate update;
   update.set_full(true);
-  FillState(job, &update);
+  FillState(*job, &update);
   FillServers(job, fleet, &update);
-  for (const auto& [agreement, tensor] : job.current.tensors) {
+  for (const auto& [agreement, tensor] : job->current.tensors) {
     // Where new owners have not answered yet, the nodes are told when they have.
     if (tensor.stage == Stages::PLANNED && tensor.recovering.empty()) {
-      *update.add_tensors() = PlanForNodes(job, tensor);
+      *update.add_tensors() = PlanForNodes(*job, tensor);
     }
     if (tensor.stage == Stages::REFUSED) *update.add_errors() = tensor.error;
   }
@@ -216,6 +248,7 @@ SharedUpdate AsSeenBy(const Job& job, const Node& node, const SharedUpdate& upda
   if (gone != job.current.gone.end()) {
     own->clear_tensors();
     own->clear_servers();
+    own->clear_servers_gone();
     own->clear_removed();
   }
   if (node.idle) {

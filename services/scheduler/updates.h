@@ -1,4 +1,4 @@
-// The updates that members get, built from the state. Pure: reads only.
+// The updates that members get, built from the state. Pure: reads only, but for what nodes know.
 #pragma once
 
 #include <cstdint>
@@ -37,13 +37,14 @@ v1::ServerUpdate FullServerUpdate(const Server& server, const Jobs& jobs,
 // To nodes.
 // The tensor's plan as nodes may know it: with moves only when the owners-to-be are ready.
 v1::TensorPlan PlanForNodes(const Job& job, const DeclaredTensor& tensor);
-// The servers of the job's plan.
-void FillServers(const Job& job, const Fleet& fleet, v1::NodeUpdate* update);
-// The same in an update to all nodes.
+// The servers of the job's plan, and notes that some nodes know them.
+void FillServers(Job* job, const Fleet& fleet, v1::NodeUpdate* update);
+// The same in an update to all nodes: what has changed since they were told last, if all nodes take
+// that.
 void TellServers(Job* job, const Fleet& fleet, v1::NodeUpdate* update);
 // The job's state, plan version, and the nodes that are gone.
 void FillState(const Job& job, v1::NodeUpdate* update);
-v1::NodeUpdate FullNodeUpdate(const Job& job, const Fleet& fleet);
+v1::NodeUpdate FullNodeUpdate(Job* job, const Fleet& fleet);
 
 // Shared by the nodes that get the same.
 using SharedUpdate = std::shared_ptr<const v1::NodeUpdate>;

@@ -123,6 +123,7 @@ v1::RegisterNodeRequest RegistrationOf(const AgentOptions& options, Incarnation 
   request.set_control_address((HostPort{options.machine.advertise, grpc_port}).ToString());
   request.set_bandwidth_bps(options.machine.bandwidth_bps);
   request.set_place(options.machine.place);
+  request.set_takes_server_changes(true);
   request.set_join_proof(options.join_proof);
   return request;
 }
@@ -277,7 +278,8 @@ class AgentProcess {
                             NodeMember::Join(
                                 member_options, NodeRegistration(server_id),
                                 [this](const v1::NodeUpdate& update) { agent_->OnUpdate(update); },
-                                [this](v1::HeartbeatRequest* beat) { agent_->FillBeat(beat); }));
+                                [this](v1::HeartbeatRequest* beat) { agent_->FillBeat(beat); },
+                                server ? server->member() : nullptr));
     MemberReports reports(node.get());
     agent_->Begin(node->registration(), ServerId(server_id), &reports);
     SetReady(true);

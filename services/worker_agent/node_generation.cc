@@ -174,7 +174,11 @@ bool NodeGeneration::Apply(const v1::NodeUpdate& update) {
     ++context_.counters->plan_changes;
   }
   context_.journal->SetOptimum(update.optimal_s_per_byte());
-  if (update.servers_size() > 0) servers_.Learn(update.servers());
+  if (update.servers_are_changes()) {
+    servers_.LearnChanges(update.servers(), update.servers_gone());
+  } else if (update.servers_size() > 0) {
+    servers_.Learn(update.servers());
+  }
   plan_.Apply(update);
   TakeMembers(update);
   departures_.Apply(update);

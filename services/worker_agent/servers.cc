@@ -42,11 +42,22 @@ std::string NameFor(uint32_t server, const v1::ServerInfo& info) {
 }  // namespace
 
 void Servers::Learn(const google::protobuf::RepeatedPtrField<v1::ServerInfo>& servers_in_plan) {
-  std::map<uint32_t, v1::ServerInfo> former;
-  former.swap(context_.directory->servers);
-  for (const v1::ServerInfo& server : servers_in_plan) {
-    context_.directory->servers[server.server_id()] = server;
-  }
+  std::map<uint32_t, v1::ServerInfo> now;
+  for (const v1::ServerInfo& server : servers_in_plan) now[server.server_id()] = server;
+  Replace(std::move(now));
+}
+
+void Servers::LearnChanges(const google::protobuf::RepeatedPtrField<v1::ServerInfo>& changed,
+                           const google::protobuf::RepeatedField<uint32_t>& gone) {
+  std::map<uint32_t, v1::ServerInfo> now = servers();
+  for (const uint32_t server : gone) now.erase(server);
+  for (const v1::ServerInfo& server : changed) now[server.server_id()] = server;
+  Replace(std::move(now));
+}
+
+void Servers::Replace(std::map<uint32_t, v1::ServerInfo> now_in_plan) {
+  const std::map<uint32_t, v1::ServerInfo> former =
+      std::exchange(context_.directory->servers, std::move(now_in_plan));
   // A server that returns to the plan later may be lost a second time.
   std::erase_if(reported_lost_,
                 [this](const auto& report) { return !servers().contains(report.first); });

@@ -32,6 +32,9 @@ class Servers {
   // Replaces the servers of the plan. Closes links to servers that left the plan: their frames must
   // not arrive after those of the new owners.
   void Learn(const google::protobuf::RepeatedPtrField<v1::ServerInfo>& servers);
+  // The same, where only some have changed.
+  void LearnChanges(const google::protobuf::RepeatedPtrField<v1::ServerInfo>& servers,
+                    const google::protobuf::RepeatedField<uint32_t>& gone);
   // The link to the shard, which is made, or reconnected, if it is not there. INTERNAL: the plan
   // does not name the server. FAILED_PRECONDITION: this machine cannot reach it.
   absl::StatusOr<ServerLink*> LinkTo(uint32_t server, uint32_t shard);
@@ -67,6 +70,7 @@ class Servers {
  private:
   enum class Use : uint8_t { kNone, kNextOwner, kOwner };
   const std::map<uint32_t, v1::ServerInfo>& servers() const { return context_.directory->servers; }
+  void Replace(std::map<uint32_t, v1::ServerInfo> now);
   ServerLink* Make(const LinkKey& key, const std::string& where);
   // FAILED_PRECONDITION: the server advertises a loopback address of another machine.
   absl::Status CheckReachable(const std::string& where, const v1::DataEndpoint& endpoint) const;

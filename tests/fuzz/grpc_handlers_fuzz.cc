@@ -96,7 +96,7 @@ class Cluster {
   std::unique_ptr<SchedulerService> scheduler_;
   grpc::CallbackServerContext context_;
   std::vector<std::pair<v1::MemberId, std::unique_ptr<Watch<v1::ServerUpdate>>>> servers_;
-  std::vector<std::pair<v1::MemberId, std::unique_ptr<Watch<v1::NodeUpdate>>>> nodes_;
+  std::vector<std::pair<v1::MemberId, std::unique_ptr<Watch<grpc::ByteBuffer>>>> nodes_;
   std::set<std::pair<const void*, uint32_t>> reported_;  // by stream and generation
   bool engine_used_ = false;
 };
@@ -139,7 +139,10 @@ void Cluster::Follow() {
     }
   }
   for (auto& [member, watch] : nodes_) {
-    for (const v1::NodeUpdate& update : watch->Read()) {
+    for (grpc::ByteBuffer& bytes : watch->Read()) {
+      v1::NodeUpdate update;
+      FUZZ_CHECK(grpc::SerializationTraits<v1::NodeUpdate>::Deserialize(&bytes, &update).ok(),
+                 "nodes can read it");
       v1::ReportTrainersRequest trainers;
       *trainers.mutable_member() = member;
       trainers.set_generation(update.generation());
@@ -182,8 +185,8 @@ void Cluster::Take(const v1::Call& call) {
       return;
     case v1::Call::kWatchNode:
       request = ByItself(call.watch_node());
-      nodes_.emplace_back(request.member(), std::make_unique<Watch<v1::NodeUpdate>>(
-                                                scheduler_->WatchNode(&context_, &request)));
+      nodes_.emplace_back(request.member(), std::make_unique<Watch<grpc::ByteBuffer>>(
+                                                scheduler_->OpenWatch(request)));
       return;
     case v1::Call::kAckReservation:
       return Tell(&S::AckReservation, ByItself(call.ack_reservation()));

@@ -306,6 +306,8 @@ absl::StatusOr<v1::MemberId> AgentHost::Register(Scheduler* scheduler, const v1:
   request.set_colocated_server_id(server_->id());
   request.set_member_key(key_);
   request.set_bandwidth_bps(cluster_->plan().bandwidth_bps);
+  // The others are of an older release.
+  request.set_takes_server_changes(incarnation_.value() % 16 != 1);
   if (former != nullptr) {
     request.set_former_job_id(former->job_id());
     memory_.AddTo(&request);

@@ -50,6 +50,11 @@ void FakeScheduler::SetLease(double seconds) {
   lease_s_ = seconds;
 }
 
+void FakeScheduler::SetTakesColocated(bool takes) {
+  MutexLock lock(&mu_);
+  takes_colocated_ = takes;
+}
+
 void FakeScheduler::SetServerId(uint32_t server_id) {
   MutexLock lock(&mu_);
   server_id_ = server_id;
@@ -167,10 +172,11 @@ grpc::Status FakeScheduler::RegisterNode(grpc::ServerContext*,
 }
 
 grpc::Status FakeScheduler::Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest* request,
-                                      v1::HeartbeatResponse*) {
+                                      v1::HeartbeatResponse* response) {
   {
     MutexLock lock(&mu_);
     heartbeats_.push_back(*request);
+    response->set_took_colocated(request->has_colocated() && takes_colocated_);
   }
   return ToGrpc(Count("Heartbeat"));
 }

@@ -31,6 +31,8 @@ class FakeScheduler : public v1::Scheduler::Service {
   // The next answers of a method, before that of Answer.
   void AnswerOnce(const std::string& method, absl::Status status);
   void SetLease(double seconds);
+  // Whether it knows heartbeats that carry that of a colocated server.
+  void SetTakesColocated(bool takes);
   void SetServerId(uint32_t server_id);
   void SetJobId(uint64_t job_id);
 
@@ -95,6 +97,7 @@ class FakeScheduler : public v1::Scheduler::Service {
   std::map<std::string, absl::Status> answers_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::deque<absl::Status>> answers_once_ ABSL_GUARDED_BY(mu_);
   double lease_s_ ABSL_GUARDED_BY(mu_) = 0.3;
+  bool takes_colocated_ ABSL_GUARDED_BY(mu_) = true;
   uint32_t server_id_ ABSL_GUARDED_BY(mu_) = 5;
   uint64_t job_id_ ABSL_GUARDED_BY(mu_) = 9;
   std::vector<v1::ServerUpdate> server_updates_;  // guarded by mu_; handed to Watch by reference

@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <future>
 
@@ -138,6 +140,72 @@ TEST_F(NodeMemberTest, LeavingWithUndeliverableReportsIsQuick) {
   member_->Leave();
   EXPECT_LT(absl::Now() - start, absl::Seconds(30));  // a hang, not slowness
   EXPECT_EQ(scheduler_.left().node_rank(), 3u);
+}
+
+// An agent: a colocated server and its node.
+class ColocatedTest : public ::testing::Test {
+ protected:
+  MemberOptions Options() {
+    return {.scheduler = scheduler_.address(),
+            .connect_timeout = absl::Seconds(30),
+            .give_up = nullptr,
+            .on_fatal = [](const absl::Status& why) { ADD_FAILURE() << why; }};
+  }
+  void Join() {
+    server_ = *ServerMember::Join(
+        Options(), {}, [](const v1::ServerUpdate&) { return v1::AckReservationRequest(); },
+        [this](v1::HeartbeatRequest* beat) {
+          beat->set_activity("sums");
+          if (incident_.exchange(false)) beat->add_incidents()->set_text("it has happened");
+        });
+    node_ = *NodeMember::Join(
+        Options(), {}, [](const v1::NodeUpdate&) {},
+        [](v1::HeartbeatRequest* beat) { beat->set_activity("trains"); }, server_.get());
+  }
+  // Those of the server itself.
+  int OwnBeats() {
+    const auto all = scheduler_.heartbeats();
+    return static_cast<int>(std::count_if(
+        all.begin(), all.end(), [](const auto& beat) { return beat.member().server_id() != 0; }));
+  }
+
+  FakeScheduler scheduler_;
+  std::atomic<bool> incident_{false};
+  std::unique_ptr<ServerMember> server_;
+  std::unique_ptr<NodeMember> node_;  // first, because it carries the server's heartbeats
+};
+
+TEST_F(ColocatedTest, HeartbeatOfTheNodeCarriesThatOfItsServer) {
+  incident_ = true;
+  Join();
+  ASSERT_TRUE(scheduler_.WaitForCalls("Heartbeat", 3));
+  const int before = OwnBeats();
+  ASSERT_TRUE(scheduler_.WaitForCalls("Heartbeat", 13));
+  EXPECT_LE(OwnBeats(), before + 2) << "there is one call for both";
+  const v1::HeartbeatRequest beat = scheduler_.last_heartbeat();
+  EXPECT_EQ(beat.activity(), "trains");
+  EXPECT_EQ(beat.colocated().activity(), "sums");
+  EXPECT_EQ(beat.colocated().member().server_id(), 5u);
+  const auto all = scheduler_.heartbeats();
+  const auto told = std::count_if(all.begin(), all.end(),
+                                  [](const auto& one) { return one.incidents_size() == 1; });
+  EXPECT_EQ(told, 1) << "an incident of the server is told once";
+}
+
+TEST_F(ColocatedTest, ServerKeepsItsLeaseItselfIfTheSchedulerDoesNotTakeWhatTheNodeCarries) {
+  scheduler_.SetTakesColocated(false);
+  Join();
+  ASSERT_TRUE(scheduler_.WaitForCalls("Heartbeat", 10));
+  EXPECT_GE(OwnBeats(), 3);
+}
+
+TEST_F(ColocatedTest, ServerKeepsItsLeaseItselfWhenTheNodeHasLeft) {
+  Join();
+  ASSERT_TRUE(scheduler_.WaitForCalls("Heartbeat", 4));
+  node_->Leave();
+  const int before = OwnBeats();
+  ASSERT_TRUE(scheduler_.WaitForCalls("Heartbeat", scheduler_.calls("Heartbeat") + 2));
+  EXPECT_GE(OwnBeats(), before + 2);
 }
 
 }  // namespace

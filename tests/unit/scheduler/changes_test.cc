@@ -56,21 +56,6 @@ TEST_F(ChangesTest, ReleaseOfAJobReplacesItsReservations) {
   EXPECT_THAT(update.jobs(0).reserve(), IsEmpty());
 }
 
-// The simulator has found it: a server's answer ended a recovery, and made the job leave the
-// server. The nodes were told a plan that named the server, and not where it is.
-TEST_F(ChangesTest, APlanThatTheSameEventReplacesIsNotTold) {
-  changes_.Withdraw(job_, TensorId(5));  // nothing is told
-  EXPECT_TRUE(changes_.updates().broadcasts.empty());
-  for (const uint32_t tensor : {4, 5, 6}) {
-    changes_.Broadcast(job_).add_tensors()->set_tensor_id(tensor);
-  }
-  changes_.Withdraw(job_, TensorId(5));
-  const v1::NodeUpdate& update = changes_.updates().broadcasts.at(job_);
-  ASSERT_EQ(update.tensors_size(), 2);
-  EXPECT_EQ(update.tensors(0).tensor_id(), 4u);
-  EXPECT_EQ(update.tensors(1).tensor_id(), 6u);
-}
-
 TEST_F(ChangesTest, DeletedRecordsAreNotWritten) {
   changes_.Store(server_);
   changes_.Store(job_);

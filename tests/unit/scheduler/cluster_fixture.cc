@@ -175,7 +175,8 @@ void FakeNode::Take(const v1::NodeUpdate& update) {
   for (const uint32_t id : update.removed()) {
     EXPECT_EQ(std::erase_if(plans, [id](const auto& p) { return p.second.tensor_id() == id; }), 1u);
   }
-  if (update.servers_size() > 0) servers.clear();
+  if (update.servers_size() > 0 && !update.servers_are_changes()) servers.clear();
+  for (const uint32_t gone : update.servers_gone()) servers.erase(gone);
   for (const auto& server : update.servers()) servers[server.server_id()] = server;
   for (const auto& plan : update.tensors()) {
     for (const uint32_t server : plan.servers()) {
@@ -359,6 +360,8 @@ v1::RegisterNodeRequest ClusterTest::NodeRequest(const std::string& job, uint32_
   request.mutable_settings()->set_local_size(1);
   request.mutable_settings()->set_partition_bytes(partition_bytes_);
   request.mutable_settings()->set_on_node_loss(on_node_loss_);
+  request.set_takes_server_changes(rank % 2 == 0 ||
+                                   num_nodes % 2 == 0);  // or jobs with older agents
   return request;
 }
 

@@ -37,6 +37,55 @@ TEST(FleetTest, ColocatedServersAreFoundByJobNodeAndProof) {
   EXPECT_EQ(fleet.Find(ServerId(2)), nullptr);
 }
 
+TEST(FleetTest, ProcessesAreFoundByTheirIncarnation) {
+  Fleet fleet;
+  Server server = CpuServer(1);
+  server.info.set_incarnation(70);
+  fleet.Add(server);
+  server.id = ServerId(2);
+  fleet.Add(server);  // as a damaged store may have it
+  EXPECT_EQ(fleet.FindProcess(Incarnation(70))->id, ServerId(1));
+  EXPECT_EQ(fleet.FindProcess(Incarnation(71)), nullptr);
+  fleet.Remove(ServerId(2));
+  EXPECT_EQ(fleet.FindProcess(Incarnation(70))->id, ServerId(1));
+  fleet.Remove(ServerId(1));
+  EXPECT_EQ(fleet.FindProcess(Incarnation(70)), nullptr);
+}
+
+TEST(FleetTest, CpuServersAreFoundByTheirPresentAddress) {
+  Fleet fleet;
+  Server server = CpuServer(1);
+  server.info.set_control_address("10.0.0.1:7070");
+  fleet.Add(server);
+  Server colocated = Colocated(2, "a", 0, "");
+  colocated.info.set_control_address("10.0.0.2:7070");
+  fleet.Add(colocated);
+  EXPECT_EQ(fleet.FindCpuServerAt("10.0.0.1:7070")->id, ServerId(1));
+  EXPECT_EQ(fleet.FindCpuServerAt("10.0.0.2:7070"), nullptr);
+  EXPECT_EQ(fleet.FindCpuServerAt("10.0.0.1"), nullptr);
+  v1::RegisterServerRequest moved = server.info;
+  moved.set_control_address("10.0.0.3:7070");
+  fleet.Replace(fleet.Find(ServerId(1)), moved);
+  EXPECT_EQ(fleet.FindCpuServerAt("10.0.0.1:7070"), nullptr);
+  EXPECT_EQ(fleet.FindCpuServerAt("10.0.0.3:7070")->id, ServerId(1));
+  fleet.Remove(ServerId(1));
+  EXPECT_EQ(fleet.FindCpuServerAt("10.0.0.3:7070"), nullptr);
+}
+
+TEST(FleetTest, DrainingServersAreKnownUntilTheyAreGone) {
+  Fleet fleet;
+  fleet.Add(CpuServer(1));
+  Server restored = CpuServer(2);
+  restored.draining = true;
+  fleet.Add(restored);
+  fleet.Drain(fleet.Find(ServerId(1)));
+  EXPECT_TRUE(fleet.Find(ServerId(1))->draining);
+  EXPECT_EQ(fleet.draining(), (std::set<ServerId>{ServerId(1), ServerId(2)}));
+  fleet.Replace(fleet.Find(ServerId(1)), {});
+  fleet.Remove(ServerId(2));
+  EXPECT_EQ(fleet.draining(), std::set<ServerId>{ServerId(1)});
+}
+
 TEST(FleetTest, MemoryIsReservedAndReleasedWithinTheLimit) {
   Fleet fleet;
   fleet.Add(CpuServer(1, 100));

@@ -41,6 +41,7 @@ class JobScopeTest : public testing::Test {
       node.info.set_incarnation(100 + rank);
       node.info.set_node_rank(rank);
       node.info.set_hostname("gpu" + std::to_string(rank));
+      node.info.set_takes_server_changes(true);
       node.trainers = 1;
       node.lease = Leases::Begun(now_);
       node.lease.watch = 200 + rank;
@@ -91,6 +92,7 @@ class JobScopeTest : public testing::Test {
     placement.PlanAll({tensor.agreement});
     const std::set<ServerId> awaited = tensor.awaited;
     for (const ServerId id : awaited) placement.TakeAnswer(*fleet_.Find(id), &tensor, true);
+    placement.PublishAnswered();
     EXPECT_EQ(tensor.stage, v1::AgreementRecord::PLANNED);
     NextEvent();
     return tensor;

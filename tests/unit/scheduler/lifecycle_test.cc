@@ -58,6 +58,53 @@ TEST_F(LifecycleTest, NodesAreNotToldAnewTooOften) {
   EXPECT_FALSE(job_.forming_changed);
 }
 
+// More nodes than are looked at whenever one has taken a step.
+class LargeJobTest : public LifecycleTest {
+ protected:
+  static constexpr uint32_t kNodes = 500;
+  LargeJobTest() {
+    AddNodes(kNodes);
+    job_.current.state = v1::FORMING;
+    for (auto& [rank, node] : job_.nodes) node.trainers = 0;
+    Update();
+    NextEvent(absl::Milliseconds(1));
+  }
+};
+
+TEST_F(LargeJobTest, BeginsWithTheLastNodeWhateverTheOrder) {
+  for (uint32_t i = 0; i < kNodes; ++i) {
+    EXPECT_EQ(job_.current.state, v1::FORMING);
+    node(i * 7 % kNodes).trainers = 1;
+    Update();
+  }
+  EXPECT_EQ(job_.current.state, v1::READY);
+}
+
+TEST_F(LargeJobTest, NodeThatFallsBackHoldsTheJobUpAgain) {
+  for (uint32_t rank = 0; rank + 1 < kNodes; ++rank) node(rank).trainers = 1;
+  Update();
+  node(3).lease.watch = 0;
+  node(kNodes - 1).trainers = 1;
+  Update();
+  EXPECT_EQ(job_.current.state, v1::FORMING);
+  node(3).lease.watch = 203;
+  Update();
+  EXPECT_EQ(job_.current.state, v1::READY);
+}
+
+TEST_F(LargeJobTest, NodesAreToldAfterAMillisecondForEach) {
+  node(0).trainers = 1;
+  Update();
+  EXPECT_TRUE(job_.forming_changed);
+  NextEvent(absl::Milliseconds(498));
+  Lifecycle(scope()).TellFormingIfDue();
+  EXPECT_EQ(Broadcast(), nullptr);
+  NextEvent(absl::Milliseconds(1));
+  Lifecycle(scope()).TellFormingIfDue();
+  ASSERT_NE(Broadcast(), nullptr);
+  EXPECT_THAT(job_.current.reason, HasSubstr("nodes 1, 2, 3, 4, 5, 6, 7, 8 and 491 others of 500"));
+}
+
 TEST_F(LifecycleTest, OnlyAReadyGenerationFails) {
   Lifecycle(scope()).Fail("first", FailureKind::kPeerLost);
   EXPECT_EQ(job_.current.state, v1::FORMING);

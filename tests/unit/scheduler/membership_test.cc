@@ -197,6 +197,22 @@ TEST_F(MembershipTest, UnknownMembersAreTold) {
   EXPECT_EQ(membership_->Heartbeat(now_, beat).answer.code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(MembershipTest, NodesHeartbeatRenewsTheLeaseOfItsServerIfItSpeaksForTheServer) {
+  FakeNode& node = AddNode("a", 0, 1);
+  ASSERT_NE(ServerOf(node), nullptr);
+  v1::HeartbeatRequest beat;
+  *beat.mutable_member() = node.member();
+  EXPECT_FALSE(membership_->TakeColocated(now_, beat)) << "it carries none";
+  *beat.mutable_colocated()->mutable_member() = ServerOf(node)->member();
+  beat.mutable_colocated()->set_activity("sums");
+  EXPECT_TRUE(membership_->TakeColocated(now_, beat));
+  EXPECT_EQ(membership_->GetStatus(now_, {}).servers(0).activity(), "sums");
+  beat.mutable_colocated()->mutable_member()->set_key("guessed");
+  EXPECT_FALSE(membership_->TakeColocated(now_, beat));
+  *beat.mutable_colocated()->mutable_member() = AddCpuServer().member();
+  EXPECT_FALSE(membership_->TakeColocated(now_, beat)) << "a CPU server is in no agent";
+}
+
 TEST_F(MembershipTest, HeartbeatsKeepTheLease) {
   const auto nodes = AddJob("a", 2);
   AddCpuServer();

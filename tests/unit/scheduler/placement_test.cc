@@ -19,6 +19,7 @@ class PlacementTest : public JobScopeTest {
   void Plan(const DeclaredTensor& tensor) { Placement(scope()).PlanAll({tensor.agreement}); }
   void Answer(const Server& server, DeclaredTensor* tensor) {
     Placement(scope()).TakeAnswer(server, tensor, /*settled=*/true);
+    Placement(scope()).PublishAnswered();
   }
   void Refuse(const Server& server, DeclaredTensor* tensor) {
     Placement(scope()).TakeRefusal(server, tensor, "no memory");
@@ -41,6 +42,59 @@ TEST_F(PlacementTest, TensorIsPublishedWhenAllItsServersHaveAnswered) {
   ASSERT_NE(Broadcast(), nullptr);
   EXPECT_EQ(Broadcast()->tensors_size(), 1);
   EXPECT_EQ(Broadcast()->servers_size(), 2);
+}
+
+TEST_F(PlacementTest, TensorsThatAreAnsweredTogetherAreToldTogether) {
+  const Server& server = AddServer();
+  DeclaredTensor& a = Declared("a", 1000);
+  DeclaredTensor& b = Declared("b", 1000);
+  Placement(scope()).PlanAll({a.agreement, b.agreement});
+  Placement placement(scope());
+  placement.TakeAnswer(server, &a, true);
+  placement.TakeAnswer(server, &b, true);
+  EXPECT_EQ(Broadcast(), nullptr);
+  placement.PublishAnswered();
+  ASSERT_NE(Broadcast(), nullptr);
+  EXPECT_EQ(Broadcast()->tensors_size(), 2);
+  EXPECT_EQ(Broadcast()->servers_size(), 1);
+  EXPECT_TRUE(job_.current.told.answered.empty());
+}
+
+TEST_F(PlacementTest, WhileOthersWaitForTheirServersNodesAreToldNowAndThen) {
+  const Server& server = AddServer();
+  DeclaredTensor& a = Declared("a", 1000);
+  DeclaredTensor& b = Declared("b", 1000);
+  DeclaredTensor& c = Declared("c", 1000);
+  Placement(scope()).PlanAll({a.agreement, b.agreement, c.agreement});
+  Answer(server, &a);
+  EXPECT_EQ(a.stage, Stages::PLANNED) << "nothing was told for long";
+  NextEvent(absl::Microseconds(499));  // 250 us for each of two nodes
+  Answer(server, &b);
+  EXPECT_EQ(Broadcast(), nullptr);
+  NextEvent(absl::Microseconds(1));
+  Placement(scope()).PublishAnswered();
+  ASSERT_NE(Broadcast(), nullptr);
+  NextEvent(absl::Microseconds(1));
+  Answer(server, &c);
+  EXPECT_NE(Broadcast(), nullptr) << "no other tensor waits";
+}
+
+TEST_F(PlacementTest, AnsweredTensorWhoseServerIsLostIsPlannedAgainBeforeNodesHearOfIt) {
+  const Server& first = AddServer();
+  const ServerId lost = AddServer().id;
+  DeclaredTensor& tensor = Declared("w", 5000);
+  Plan(tensor);
+  Placement placement(scope());
+  placement.TakeAnswer(first, &tensor, true);
+  placement.TakeAnswer(*fleet_.Find(lost), &tensor, true);
+  fleet_.Remove(lost);
+  placement.LoseReservation(lost, &tensor);
+  placement.PublishAnswered();
+  EXPECT_EQ(tensor.stage, Stages::RESERVING);
+  EXPECT_EQ(Broadcast(), nullptr);
+  Answer(first, &tensor);
+  ASSERT_NE(Broadcast(), nullptr);
+  EXPECT_EQ(Broadcast()->tensors_size(), 1) << "once, though it was answered twice";
 }
 
 TEST_F(PlacementTest, ServersThatARestartedSchedulerHasNotHeardAreUsedOnlyWithoutRoomElsewhere) {
@@ -135,7 +189,7 @@ class DeclarationsTest : public PlacementTest {
  protected:
   void Declare(uint32_t node, const v1::TensorDescriptor& descriptor) {
     Declarations declarations(scope());
-    declarations.Declare(NodeId(node), descriptor, 1, job_.settings.partition_bytes());
+    declarations.Declare(NodeId(node), descriptor, 1);
     declarations.Plan();
   }
   void Undeclare(uint32_t node, const std::string& name) {
@@ -175,9 +229,8 @@ TEST_F(DeclarationsTest, TensorIsNotPlannedIfARankDiffersInTheSameBatch) {
   AddServer();
   Declare(0, Descriptor("w", 5000));
   Declarations declarations(scope());
-  const auto size = job_.settings.partition_bytes();
-  declarations.Declare(NodeId(1), Descriptor("w", 5000), 1, size);
-  declarations.Declare(NodeId(1), Descriptor("w", 6000), 1, size);
+  declarations.Declare(NodeId(1), Descriptor("w", 5000), 1);
+  declarations.Declare(NodeId(1), Descriptor("w", 6000), 1);
   declarations.Plan();
   EXPECT_EQ(job_.current.tensors.Front("w")->stage, Stages::REFUSED);
 }
@@ -264,6 +317,7 @@ TEST_F(ReservationsTest, AnswerToASupersededUpdateIsIgnored) {
   EXPECT_EQ(tensor.stage, Stages::RESERVING);
   reservations.TakeAnswer(AnswerTo(8, 5), &server);
   EXPECT_EQ(server.free_bytes, 5u);
+  Placement(scope()).PublishAnswered();
   EXPECT_EQ(tensor.stage, Stages::PLANNED);
 }
 

@@ -43,7 +43,7 @@ class UpdatesTest : public JobScopeTest {
   }
   // The update that the node gets of one to all.
   v1::NodeUpdate AsSeen(uint32_t rank) {
-    auto all = std::make_shared<v1::NodeUpdate>(FullNodeUpdate(job_, fleet_));
+    auto all = std::make_shared<v1::NodeUpdate>(FullNodeUpdate(&job_, fleet_));
     all->add_errors()->set_name("e");
     all->add_removed(77);
     return *AsSeenBy(job_, job_.nodes.at(NodeId(rank)), all);
@@ -198,7 +198,7 @@ TEST_F(UpdatesTest, NodesGetTheAddressesOfTheServersOfThePlan) {
   fleet_.Remove(second_);
   v1::NodeUpdate update;
   update.add_servers()->set_server_id(99);
-  TellServers(&job_, fleet_, &update);
+  FillServers(&job_, fleet_, &update);
   ASSERT_EQ(update.servers_size(), 1) << "the others have gone";
   const v1::ServerInfo& info = update.servers(0);
   EXPECT_EQ(info.server_id(), first_.value());
@@ -208,7 +208,55 @@ TEST_F(UpdatesTest, NodesGetTheAddressesOfTheServersOfThePlan) {
   EXPECT_EQ(info.endpoints(0).port(), 7171u);
   EXPECT_FALSE(info.colocated());
   EXPECT_EQ(info.colocated_node(), 1u);
-  EXPECT_EQ(job_.current.told_servers, job_.current.plan_servers);
+}
+
+std::vector<uint32_t> NamesIn(const v1::NodeUpdate& update) {
+  std::vector<uint32_t> names;
+  for (const v1::ServerInfo& server : update.servers()) names.push_back(server.server_id());
+  return names;
+}
+
+TEST_F(UpdatesTest, NodesHearOnlyWhatHasChangedOfTheServers) {
+  const uint32_t third = AddServer().id.value();
+  job_.current.plan_servers.insert(ServerId(third));
+  job_.current.plan_servers.erase(first_);
+  v1::NodeUpdate update;
+  TellServers(&job_, fleet_, &update);
+  EXPECT_TRUE(update.servers_are_changes());
+  EXPECT_THAT(NamesIn(update), ElementsAre(third));
+  EXPECT_THAT(update.servers_gone(), ElementsAre(first_.value()));
+  v1::NodeUpdate next;
+  TellServers(&job_, fleet_, &next);
+  EXPECT_EQ(next.servers_size() + next.servers_gone_size(), 0);
+}
+
+TEST_F(UpdatesTest, ServerThatComesAndGoesInAnEventIsGone) {
+  const ServerId third = AddServer().id;
+  job_.current.plan_servers.insert(third);
+  v1::NodeUpdate update;
+  TellServers(&job_, fleet_, &update);
+  job_.current.plan_servers.erase(third);
+  TellServers(&job_, fleet_, &update);
+  EXPECT_THAT(NamesIn(update), IsEmpty());
+  EXPECT_THAT(update.servers_gone(), ElementsAre(third.value()));
+}
+
+TEST_F(UpdatesTest, ServerThatASingleNodeWasToldOfIsTakenBackFromAll) {
+  const ServerId third = AddServer().id;
+  job_.current.plan_servers.insert(third);
+  FullNodeUpdate(&job_, fleet_);  // of a new watch
+  job_.current.plan_servers.erase(third);
+  v1::NodeUpdate update;
+  TellServers(&job_, fleet_, &update);
+  EXPECT_THAT(update.servers_gone(), ElementsAre(third.value()));
+}
+
+TEST_F(UpdatesTest, NodeThatDoesNotKnowChangesGetsAllServersAndSoDoTheOthers) {
+  job_.nodes.at(NodeId(1)).info.set_takes_server_changes(false);
+  v1::NodeUpdate update;
+  TellServers(&job_, fleet_, &update);
+  EXPECT_FALSE(update.servers_are_changes());
+  EXPECT_THAT(NamesIn(update), ElementsAre(first_.value(), second_.value()));
 }
 
 TEST_F(UpdatesTest, NodesKnowTheStateOfTheJob) {
@@ -245,7 +293,7 @@ TEST_F(UpdatesTest, FullUpdateOfANodeHasPlansAndErrors) {
   refused.stage = Stages::REFUSED;
   refused.error.set_name("r");
   Declared("c", 1);
-  v1::NodeUpdate update = FullNodeUpdate(job_, fleet_);
+  v1::NodeUpdate update = FullNodeUpdate(&job_, fleet_);
   EXPECT_TRUE(update.full());
   EXPECT_EQ(update.state(), v1::READY);
   EXPECT_EQ(update.servers_size(), 2);
@@ -254,11 +302,11 @@ TEST_F(UpdatesTest, FullUpdateOfANodeHasPlansAndErrors) {
   ASSERT_EQ(update.errors_size(), 1);
   EXPECT_EQ(update.errors(0).name(), "r");
   tensor_->recovering.insert(first_);
-  EXPECT_EQ(FullNodeUpdate(job_, fleet_).tensors_size(), 0) << "its new owner has not answered";
+  EXPECT_EQ(FullNodeUpdate(&job_, fleet_).tensors_size(), 0) << "its new owner has not answered";
 }
 
 TEST_F(UpdatesTest, NodeThatTakesPartSeesTheUpdateItself) {
-  const auto update = std::make_shared<const v1::NodeUpdate>(FullNodeUpdate(job_, fleet_));
+  const auto update = std::make_shared<const v1::NodeUpdate>(FullNodeUpdate(&job_, fleet_));
   EXPECT_EQ(AsSeenBy(job_, job_.nodes.at(NodeId(0)), update), update);
   job_.nodes.at(NodeId(0)).idle = true;
   EXPECT_NE(AsSeenBy(job_, job_.nodes.at(NodeId(0)), update), update);

@@ -160,6 +160,20 @@ TEST_F(ServersTest, ServerThatLeavesThePlanLosesItsLinks) {
   EXPECT_THAT(generation_.events, ElementsAre("open")) << "a link that was given up is not lost";
 }
 
+TEST_F(ServersTest, ChangesOfThePlanLeaveTheOtherServersAlone) {
+  LinkToOwner(2);
+  FakeLink* const wire = node_.tcp.Open();
+  servers_.LearnChanges(OneServer(3), {});
+  EXPECT_TRUE(servers_.knows(ServerId(2)) && servers_.knows(ServerId(3)));
+  EXPECT_FALSE(wire->closed.has_value());
+  google::protobuf::RepeatedField<uint32_t> gone;
+  gone.Add(2);
+  servers_.LearnChanges({}, gone);
+  EXPECT_TRUE(wire->closed.has_value());
+  EXPECT_FALSE(servers_.knows(ServerId(2)));
+  EXPECT_TRUE(servers_.knows(ServerId(3)));
+}
+
 TEST_F(ServersTest, NumberOfAnotherProcessLosesItsLinks) {
   LinkToOwner(2);
   FakeLink* const wire = node_.tcp.Open();
