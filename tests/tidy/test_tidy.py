@@ -41,7 +41,8 @@ MAY_INCLUDE["services/worker_agent"] = MAY_INCLUDE["services/scheduler"] | {"lib
 # addendctl doctor tries the NICs in the way the data path does, and addendctl webhook serves HTTPS.
 MAY_INCLUDE["tools/addendctl"] = {"lib/auth", "lib/base", "lib/options", "lib/rpc", "lib/memory", "lib/plan", "lib/intranode", "lib/status", "lib/telemetry", "lib/trace",
                                   "lib/transport", "proto"}
-MAY_INCLUDE["bench"] = {"lib/base", "lib/options", "lib/plan", "lib/reduce", "lib/client"}
+# addend-bench-members speaks the control plane.
+MAY_INCLUDE["bench"] = {"lib/auth", "lib/base", "lib/options", "lib/member", "lib/plan", "lib/reduce", "lib/rpc", "lib/client", "proto"}
 
 # The scheduler's core: services/scheduler/membership.h has the graph of these objects.
 DECIDERS = """

@@ -1,0 +1,24 @@
+"""One scheduler and very many members, by real calls: all of them learn the plan, and later only what has changed."""
+import pytest
+
+from tests.support.cluster import SANITIZED
+from tests.support.members import measure
+
+pytestmark = pytest.mark.skipif(bool(SANITIZED), reason="thousands of connections take too long there")
+
+
+@pytest.mark.parametrize("nodes,cpu_servers,lease", [(128, 64, 5), pytest.param(1638, 819, 20, marks=pytest.mark.full)])
+def test_members_of_a_large_job_learn_its_plan_and_later_only_what_changes(nodes, cpu_servers, lease):
+    steps = {step["step"]: step for step in measure(nodes, cpu_servers, beat="3s", scheduler_flags=[f"--lease={lease}s"])}
+    assert list(steps) == ["join", "begin", "plan", "death", "beat"], "addend-bench-members awaits all nodes in each"
+    assert steps["beat"]["members"] == 2 * nodes + cpu_servers
+    servers = nodes + cpu_servers
+    # BERT-large: a server of the plan takes some 60 bytes of an update, a partition some 5.
+    assert steps["plan"]["to_nodes"] / nodes < 100 * servers + 500_000, "each node is told each server and each partition once"
+    assert steps["death"]["to_nodes"] < steps["plan"]["to_nodes"] / 2, "nodes are told the tensors of the dead server alone"
+    assert steps["beat"]["to_nodes"] == 0, "nothing has changed"
+
+
+def test_a_scheduler_that_writes_everything_down_serves_a_large_job_too():
+    steps = measure(64, 32, beat="1s", store="sqlite", scheduler_flags=["--lease=10s"])
+    assert [step["step"] for step in steps] == ["join", "begin", "plan", "death", "beat"]
