@@ -71,7 +71,8 @@ class ServerMember {
   // A colocated server, for NodeMember: adds its heartbeat to that of its node. From any thread.
   void FillCarried(v1::HeartbeatRequest* of_node);
   // The scheduler has taken it: until it has not for a while, this member sends no heartbeats.
-  void WasCarried();
+  // `scheduler`: its place in the list.
+  void WasCarried(size_t scheduler);
   // Ends the threads, then notifies the scheduler, for at most 1.5 s. A second call does nothing.
   void Leave();
 

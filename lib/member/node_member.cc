@@ -180,8 +180,8 @@ absl::StatusOr<std::unique_ptr<NodeMember>> NodeMember::Join(const MemberOptions
              if (colocated != nullptr) colocated->FillCarried(beat);
            },
        .on_beat_answer =
-           [colocated](const v1::HeartbeatResponse& answer) {
-             if (colocated != nullptr && answer.took_colocated()) colocated->WasCarried();
+           [colocated](const v1::HeartbeatResponse& answer, size_t scheduler) {
+             if (colocated != nullptr && answer.took_colocated()) colocated->WasCarried(scheduler);
            },
        .watch = [impl = impl.get()](const auto& id,
                                     auto* context) { return impl->Watch(id, context); }}));

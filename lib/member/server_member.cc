@@ -185,7 +185,7 @@ void ServerMember::FillCarried(v1::HeartbeatRequest* of_node) {
   }
 }
 
-void ServerMember::WasCarried() { impl_->session.WasCarried(); }
+void ServerMember::WasCarried(size_t scheduler) { impl_->session.WasCarried(scheduler); }
 
 uint32_t ServerMember::server_id() const { return impl_->session.id().server_id(); }
 void ServerMember::Leave() { impl_->session.Leave(); }

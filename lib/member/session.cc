@@ -221,7 +221,10 @@ void Session::FillBeat(v1::HeartbeatRequest* request) {
   hooks_.beat(request);
 }
 
-void Session::WasCarried() {
+void Session::WasCarried(size_t scheduler) {
+  answers_ = true;
+  StayWith(scheduler);
+  outage_.OnAnswer(SteadyNow());
   MutexLock lock(&mu_);
   carried_at_ = SteadyNow();
 }
@@ -301,7 +304,10 @@ void Session::RunHeartbeat() {
       *request.mutable_member() = registered_.id;
     }
     if (!SleepUntilBeat(try_next ? kBetweenSchedulers : interval)) return;
-    if (IsCarried(interval)) continue;
+    if (IsCarried(interval)) {
+      try_next = false;
+      continue;
+    }
     hooks_.beat(&request);
     unanswered.AddTo(&request);
     prober_.Take(request.mutable_probes());
@@ -312,7 +318,7 @@ void Session::RunHeartbeat() {
       if (answered.ok()) {
         KeepClusterTime(response.now_unix_s());
         prober_.Measure(response.probe());
-        if (hooks_.on_beat_answer) hooks_.on_beat_answer(response);
+        if (hooks_.on_beat_answer) hooks_.on_beat_answer(response, current_);
       }
       return answered;
     });

@@ -39,8 +39,8 @@ class Session {
     std::function<absl::StatusOr<Registered>(grpc::ClientContext*, const v1::MemberId* previous)>
         register_member;
     BeatFn beat;
-    // The scheduler has answered a heartbeat; may be null.
-    std::function<void(const v1::HeartbeatResponse&)> on_beat_answer;
+    // The scheduler of this place in the list has answered a heartbeat; may be null.
+    std::function<void(const v1::HeartbeatResponse&, size_t scheduler)> on_beat_answer;
     // Follows the watch until it breaks, and returns the reason. Calls WatchWorks at every update.
     std::function<absl::Status(const v1::MemberId&, grpc::ClientContext*)> watch;
   };
@@ -77,7 +77,7 @@ class Session {
   // Another member of this process calls FillBeat(), sends that with its own heartbeat, and calls
   // WasCarried() when the scheduler has taken it: while it does, this session sends no heartbeats.
   void FillBeat(v1::HeartbeatRequest* request);
-  void WasCarried();
+  void WasCarried(size_t scheduler);
 
  private:
   class CallScope;

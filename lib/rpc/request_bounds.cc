@@ -30,6 +30,7 @@ constexpr Bound kTexts[] = {
     {"StalledRound.name", kMaxNameBytes},
     {"StalledRound.participants", kMaxParticipantsBytes},
     {"HeartbeatRequest.activity", kSentenceBytes},
+    {"ColocatedBeat.activity", kSentenceBytes},
     {"HeartbeatRequest.links", kSentenceBytes},
     {"Incident.text", kSentenceBytes},
     {"RefusedTensor.reason", kSentenceBytes},

@@ -33,6 +33,7 @@ struct Decision {
   std::vector<NodeSend> to_nodes;
   std::vector<std::string> reasons;  // sentences for the log
   uint64_t planned = 0;              // tensors that were assigned to servers
+  bool look_soon = false;            // Tick() is to be called within 20 ms, whatever it has said
 };
 
 // The answer to the caller of an event, and the event's decision. A refused call has a decision

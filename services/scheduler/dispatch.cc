@@ -90,6 +90,8 @@ void Dispatch::SendToNodes() {
     Node* const node = job == nullptr ? nullptr : job->Find(key.second);
     if (node == nullptr || updates.full.contains(key)) continue;
     FillState(*job, &update);
+    // The event may have brought further servers, of which the node was told before this.
+    if (update.servers_size() > 0) FillServers(job, fleet_, &update);
     SendTo(*job, node, std::make_shared<const v1::NodeUpdate>(std::move(update)));
   }
 }

@@ -64,8 +64,9 @@ Fleet::Colocation Fleet::ColocationOf(const Server& server) {
 }
 
 Server* Fleet::FindProcess(Incarnation incarnation) {
-  const auto found = processes_.find(incarnation.value());
-  return found == processes_.end() ? nullptr : &servers_.at(found->second);
+  const auto found = processes_.lower_bound({incarnation.value(), ServerId()});
+  if (found == processes_.end() || found->first != incarnation.value()) return nullptr;
+  return &servers_.at(found->second);
 }
 
 const Server* Fleet::FindCpuServerAt(const std::string& control_address) const {
@@ -76,7 +77,7 @@ const Server* Fleet::FindCpuServerAt(const std::string& control_address) const {
 
 void Fleet::Enter(const Server& server) {
   if (server.draining) draining_.insert(server.id);
-  processes_.try_emplace(server.info.incarnation(), server.id);
+  processes_.emplace(server.info.incarnation(), server.id);
   if (server.colocated()) {
     colocated_[ColocationOf(server)] = server.id;
   } else {
@@ -85,10 +86,8 @@ void Fleet::Enter(const Server& server) {
   }
 }
 
-// A record of the store may have the incarnation, or the place, of another.
 void Fleet::Strike(const Server& server) {
-  const auto process = processes_.find(server.info.incarnation());
-  if (process != processes_.end() && process->second == server.id) processes_.erase(process);
+  processes_.erase({server.info.incarnation(), server.id});
   draining_.erase(server.id);
   cpu_servers_.erase(server.id);
   cpu_servers_at_.erase({server.info.control_address(), server.id});

@@ -97,7 +97,7 @@ class Fleet {
   std::map<Colocation, ServerId> colocated_;
   std::set<ServerId> cpu_servers_;
   std::set<ServerId> draining_;
-  std::map<uint64_t, ServerId> processes_;                     // by incarnation
+  std::set<std::pair<uint64_t, ServerId>> processes_;          // by incarnation
   std::set<std::pair<std::string, ServerId>> cpu_servers_at_;  // by control address
   uint32_t next_ = 1;
   // Numbers from first_ on are unknown to the store: this process or a former scheduler gave them.

@@ -88,7 +88,7 @@ struct Told {
   std::set<uint64_t> unsettled;
   // Tensors of which all have answered, and which nodes have yet to be told of; and when nodes were
   // last told of such.
-  std::vector<uint64_t> answered;
+  std::set<uint64_t> answered;
   absl::Time at = absl::InfinitePast();
 };
 

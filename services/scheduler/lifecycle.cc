@@ -17,6 +17,8 @@ constexpr absl::Duration kProgressIntervalForEach = absl::Milliseconds(1);
 // Of more nodes it would take long to look at all of them whenever one has taken a step.
 constexpr size_t kLookedAtEachStep = 64;
 
+bool IsLarge(const Job& job) { return job.nodes.size() > kLookedAtEachStep; }
+
 absl::Duration ProgressInterval(const Job& job) {
   return std::max(kProgressInterval,
                   kProgressIntervalForEach * static_cast<double>(job.nodes.size()));
@@ -111,8 +113,7 @@ std::string WaitsFor(const Job& job, const Fleet& fleet) {
 void Lifecycle::UpdateForming() {
   JobGeneration& current = job_.current;
   if (current.state != v1::FORMING || job_.nodes.empty()) return;
-  const bool told = scope_.changes.now() - job_.forming_told < ProgressInterval(job_);
-  if (told && job_.nodes.size() > kLookedAtEachStep && IsHeldUp(scope_.fleet, &job_)) {
+  if (IsLarge(job_) && IsHeldUp(scope_.fleet, &job_)) {
     job_.forming_changed = true;
     return;
   }
@@ -132,8 +133,12 @@ void Lifecycle::UpdateForming() {
   }
   if (reason == current.reason) return;
   current.reason = std::move(reason);
-  job_.forming_changed = told;
-  if (!told) TellForming();
+  job_.forming_changed = IsToldLately();
+  if (!job_.forming_changed) TellForming();
+}
+
+bool Lifecycle::IsToldLately() const {
+  return scope_.changes.now() - job_.forming_told < ProgressInterval(job_);
 }
 
 void Lifecycle::TellForming() {
@@ -143,10 +148,15 @@ void Lifecycle::TellForming() {
 }
 
 void Lifecycle::TellFormingIfDue() {
-  if (!job_.forming_changed) return;
-  if (scope_.changes.now() - job_.forming_told < ProgressInterval(job_)) return;
-  if (job_.current.state == v1::FORMING) job_.current.reason = WaitsFor(job_, scope_.fleet);
-  TellForming();
+  if (!job_.forming_changed || IsToldLately()) return;
+  JobGeneration& current = job_.current;
+  if (current.state != v1::FORMING) return TellForming();
+  std::string reason = WaitsFor(job_, scope_.fleet);
+  const bool same = reason == current.reason;
+  current.reason = std::move(reason);
+  if (!IsLarge(job_) || !same) return TellForming();
+  job_.forming_changed = false;
+  job_.forming_told = scope_.changes.now();
 }
 
 void Lifecycle::Fail(std::string reason, ToldFailure told) {

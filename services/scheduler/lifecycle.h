@@ -44,6 +44,7 @@ class Lifecycle {
   void TellServers();
 
  private:
+  bool IsToldLately() const;
   void TellForming();
 
   Job& job_;

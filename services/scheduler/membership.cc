@@ -87,6 +87,7 @@ Outcome<absl::Status> Membership::Report(absl::Time now, const Request& request,
 
 // Whatever an event has brought, failed generations and planned changes go as far as they can.
 Decision Membership::Finish(Changes* changes) {
+  bool untold = false;
   for (auto& [id, job] : jobs_) {
     Lifecycle(ScopeOf(job, *changes)).TellIfAllDecided();
     Declarations(ScopeOf(job, *changes)).GoOnWithServers();
@@ -94,9 +95,12 @@ Decision Membership::Finish(Changes* changes) {
     Handover handover(ScopeOf(job, *changes));
     handover.Advance();
     handover.Plan();
+    untold |= !job.current.told.answered.empty();
   }
   TellDrained(changes);
-  return Dispatch(tokens_, &fleet_, &jobs_, changes).Make();
+  Decision decision = Dispatch(tokens_, &fleet_, &jobs_, changes).Make();
+  decision.look_soon = untold;
+  return decision;
 }
 
 void Membership::TellDrained(Changes* changes) {

@@ -185,7 +185,7 @@ void PartitionLedger::LetGo(DeclaredTensor* tensor, ServerId from,
 
 void PartitionLedger::OwnerReady(DeclaredTensor* tensor, ServerId server) {
   if (tensor->recovering.erase(server) == 0 || !tensor->recovering.empty()) return;
-  job_.current.told.answered.push_back(tensor->agreement);
+  job_.current.told.answered.insert(tensor->agreement);
 }
 
 }  // namespace addend

@@ -219,7 +219,10 @@ void Placement::TakeAsPublished(DeclaredTensor* tensor) {
 // When the last server of its plan has answered, a tensor is published or planned again.
 void Placement::EndReservation(DeclaredTensor* tensor) {
   if (!tensor->awaited.empty()) return;
-  if (tensor->refusers.empty()) return job_.current.told.answered.push_back(tensor->agreement);
+  if (tensor->refusers.empty()) {
+    job_.current.told.answered.insert(tensor->agreement);
+    return;
+  }
   const std::set<ServerId> refusers = tensor->refusers;
   ledger_.Remove(tensor, refusers);
   tensor->stage = Stages::COLLECTING;

@@ -28,6 +28,7 @@ void Roster::RemoveServer(ServerId id, std::string_view kind, const std::string&
     changes_.Note(kind, "", why);
   }
   for (auto& [job_id, job] : jobs_) {
+    job.current.told.servers.erase(id);  // another process may get the number
     if (server.colocated()) LoseNodeOf(&job, server, why);
     Replacement(ScopeOf(job)).LoseServer(id, why);
     Lifecycle(ScopeOf(job)).UpdateForming();

@@ -29,6 +29,7 @@ constexpr size_t kLineBytes = 2000;
 constexpr uint64_t kReasonsPerSecond = 100;
 constexpr uint64_t kRefusalsPerSecond = 10;
 constexpr absl::Duration kMetricsInterval = absl::Seconds(1);
+constexpr absl::Duration kSoon = absl::Milliseconds(25);
 
 Membership::Options MembershipOptions(const SchedulerService::Options& options,
                                       const Store& store) {
@@ -164,8 +165,10 @@ void SchedulerService::KeepTime() {
         std::clamp(wake - SteadyNow(), absl::Milliseconds(20), absl::Milliseconds(500));
     const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(pause);
     MutexLock lock(&mu_);
-    while (!stop_ && !any_ended_ && stopping_.WaitUntil(&mu_, until)) {
+    next_look_ = SteadyNow() + pause;
+    while (!stop_ && !any_ended_ && !look_now_ && stopping_.WaitUntil(&mu_, until)) {
     }
+    look_now_ = false;
     if (stop_) return;
   }
 }
@@ -203,6 +206,10 @@ absl::Status SchedulerService::RunLocked(const Event& event, Streams* touched) {
   ForgetEndedStreams();
   const absl::Time start = SteadyNow();
   const auto [status, decision] = event(membership_, start);
+  if (decision.look_soon && next_look_ > start + kSoon) {
+    look_now_ = true;
+    stopping_.NotifyAll();
+  }
   if (decision.planned > 0) metrics_.Planned(decision.planned, SteadyNow() - start);
   if (absl::Status stored = StoreDecision(decision); !stored.ok()) {
     closed_ = absl::UnavailableError(Message(stored));
@@ -286,6 +293,15 @@ grpc::ServerUnaryReactor* SchedulerService::Answer(grpc::CallbackServerContext* 
   return reactor;
 }
 
+template <typename Request>
+grpc::ServerUnaryReactor* SchedulerService::Tell(
+    grpc::CallbackServerContext* context, const Request& request,
+    Outcome<absl::Status> (Membership::*event)(absl::Time, const Request&)) {
+  return Answer(context, request, [&](Membership& membership, absl::Time now) {
+    return (membership.*event)(now, request);
+  });
+}
+
 grpc::ServerWriteReactor<v1::ServerUpdate>* SchedulerService::WatchServer(
     grpc::CallbackServerContext*, const v1::WatchRequest* request) {
   const WatchId watch = NextWatch();
@@ -362,9 +378,7 @@ grpc::ServerUnaryReactor* SchedulerService::Heartbeat(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* SchedulerService::Drain(grpc::CallbackServerContext* context,
                                                   const v1::DrainRequest* request,
                                                   v1::DrainResponse*) {
-  return Answer(context, *request, [&](Membership& membership, absl::Time now) {
-    return membership.Drain(now, *request);
-  });
+  return Tell(context, *request, &Membership::Drain);
 }
 
 grpc::ServerUnaryReactor* SchedulerService::Leave(grpc::CallbackServerContext* context,
@@ -378,65 +392,49 @@ grpc::ServerUnaryReactor* SchedulerService::Leave(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* SchedulerService::AckReservation(grpc::CallbackServerContext* context,
                                                            const v1::AckReservationRequest* request,
                                                            v1::AckReservationResponse*) {
-  return Answer(context, *request, [&](Membership& membership, absl::Time now) {
-    return membership.AckReservation(now, *request);
-  });
+  return Tell(context, *request, &Membership::AckReservation);
 }
 
 grpc::ServerUnaryReactor* SchedulerService::Declare(grpc::CallbackServerContext* context,
                                                     const v1::DeclareRequest* request,
                                                     v1::DeclareResponse*) {
-  return Answer(context, *request, [&](Membership& membership, absl::Time now) {
-    return membership.Declare(now, *request);
-  });
+  return Tell(context, *request, &Membership::Declare);
 }
 
 grpc::ServerUnaryReactor* SchedulerService::Undeclare(grpc::CallbackServerContext* context,
                                                       const v1::UndeclareRequest* request,
                                                       v1::UndeclareResponse*) {
-  return Answer(context, *request, [&](Membership& membership, absl::Time now) {
-    return membership.Undeclare(now, *request);
-  });
+  return Tell(context, *request, &Membership::Undeclare);
 }
 
 grpc::ServerUnaryReactor* SchedulerService::ReportTrainers(grpc::CallbackServerContext* context,
                                                            const v1::ReportTrainersRequest* request,
                                                            v1::ReportTrainersResponse*) {
-  return Answer(context, *request, [&](Membership& membership, absl::Time now) {
-    return membership.ReportTrainers(now, *request);
-  });
+  return Tell(context, *request, &Membership::ReportTrainers);
 }
 
 grpc::ServerUnaryReactor* SchedulerService::ReportIdle(grpc::CallbackServerContext* context,
                                                        const v1::ReportIdleRequest* request,
                                                        v1::ReportIdleResponse*) {
-  return Answer(context, *request, [&](Membership& membership, absl::Time now) {
-    return membership.ReportIdle(now, *request);
-  });
+  return Tell(context, *request, &Membership::ReportIdle);
 }
 
 grpc::ServerUnaryReactor* SchedulerService::ReportFailure(grpc::CallbackServerContext* context,
                                                           const v1::ReportFailureRequest* request,
                                                           v1::ReportFailureResponse*) {
-  return Answer(context, *request, [&](Membership& membership, absl::Time now) {
-    return membership.ReportFailure(now, *request);
-  });
+  return Tell(context, *request, &Membership::ReportFailure);
 }
 
 grpc::ServerUnaryReactor* SchedulerService::ReportServerLost(
     grpc::CallbackServerContext* context, const v1::ReportServerLostRequest* request,
     v1::ReportServerLostResponse*) {
-  return Answer(context, *request, [&](Membership& membership, absl::Time now) {
-    return membership.ReportServerLost(now, *request);
-  });
+  return Tell(context, *request, &Membership::ReportServerLost);
 }
 
 grpc::ServerUnaryReactor* SchedulerService::AckChange(grpc::CallbackServerContext* context,
                                                       const v1::AckChangeRequest* request,
                                                       v1::AckChangeResponse*) {
-  return Answer(context, *request, [&](Membership& membership, absl::Time now) {
-    return membership.AckChange(now, *request);
-  });
+  return Tell(context, *request, &Membership::AckChange);
 }
 
 grpc::ServerUnaryReactor* SchedulerService::NumberNode(grpc::CallbackServerContext* context,

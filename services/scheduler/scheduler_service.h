@@ -139,6 +139,11 @@ class SchedulerService final
   grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
                                    const google::protobuf::Message& request, const Event& event)
       ABSL_LOCKS_EXCLUDED(mu_, refusals_mu_);
+  // An event that answers only whether it was taken.
+  template <typename Request>
+  grpc::ServerUnaryReactor* Tell(grpc::CallbackServerContext* context, const Request& request,
+                                 Outcome<absl::Status> (Membership::*event)(absl::Time,
+                                                                            const Request&));
   // Refused if too many such answers have not been read.
   grpc::ServerUnaryReactor* AnswerStatus(absl::FunctionRef<absl::Status()> fill);
   void NoteRefusal(const absl::Status& why) ABSL_LOCKS_EXCLUDED(refusals_mu_);
@@ -166,6 +171,9 @@ class SchedulerService final
   LinePace reasons_ ABSL_GUARDED_BY(mu_);
   absl::Status closed_ ABSL_GUARDED_BY(mu_);  // not OK: no more events
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Time next_look_ ABSL_GUARDED_BY(mu_) =
+      absl::InfinitePast();  // of KeepTime, if nothing wakes it
+  bool look_now_ ABSL_GUARDED_BY(mu_) = false;
   std::shared_ptr<const v1::GetStatusResponse> status_ ABSL_GUARDED_BY(mu_);  // of all jobs
   absl::Time status_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
 

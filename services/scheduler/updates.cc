@@ -59,11 +59,9 @@ std::map<uint32_t, v1::PartitionMove> MovesOf(const DeclaredTensor& tensor) {
 
 bool MovesAreHeldBack(const Job& job) {
   const Agreements& tensors = job.current.tensors;
-  const std::vector<uint64_t>& untold = job.current.told.answered;
   return std::any_of(tensors.begin(), tensors.end(), [&](const auto& entry) {
     if (entry.second.plan.moves().empty()) return false;
-    return !entry.second.recovering.empty() ||
-           std::find(untold.begin(), untold.end(), entry.first) != untold.end();
+    return !entry.second.recovering.empty() || job.current.told.answered.contains(entry.first);
   });
 }
 

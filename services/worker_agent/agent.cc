@@ -192,6 +192,7 @@ void Agent::BeginGeneration(Generation generation) {
   result_slots_->Clear();
   lasting_.journal.BeginGeneration();
   lasting_.identity.generation = generation;
+  lasting_.directory.servers.clear();  // of the former plan
   generation_ = std::make_unique<NodeGeneration>(context_);
 }
 

@@ -208,5 +208,17 @@ TEST_F(ColocatedTest, ServerKeepsItsLeaseItselfWhenTheNodeHasLeft) {
   EXPECT_GE(OwnBeats(), before + 2);
 }
 
+TEST_F(ColocatedTest, ServerFollowsItsNodeToTheSchedulerThatTakesItsHeartbeats) {
+  FakeScheduler second;
+  MemberOptions options = Options();
+  options.scheduler += "," + second.address();
+  server_ = *ServerMember::Join(
+      options, {}, [](const v1::ServerUpdate&) { return v1::AckReservationRequest(); },
+      [](v1::HeartbeatRequest*) {});
+  ASSERT_TRUE(scheduler_.WaitForCalls("WatchServer", 1));
+  server_->WasCarried(/*scheduler=*/1);
+  EXPECT_TRUE(second.WaitForCalls("WatchServer", 1)) << "its watch moves there";
+}
+
 }  // namespace
 }  // namespace addend

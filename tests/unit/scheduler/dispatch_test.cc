@@ -39,6 +39,18 @@ TEST_F(DispatchTest, FullUpdateReplacesTheBroadcastForItsNode) {
   EXPECT_FALSE(UpdatesOf(decision, 1)[0]->full());
 }
 
+TEST_F(DispatchTest, NodeThatIsToldAgainHearsAlsoOfServersThatTheSameEventBrings) {
+  AddNodes(1);
+  const ServerId first = AddServer().id;
+  job_.current.plan_servers.insert(first);
+  FillServers(&job_, fleet_, &changes_->Single(job_.id, NodeId(0)));
+  job_.current.plan_servers.insert(AddServer().id);
+  TellServers(&job_, fleet_, &changes_->Broadcast(job_.id));
+  const Decision decision = Make();
+  ASSERT_EQ(UpdatesOf(decision, 0).size(), 2u);
+  EXPECT_EQ(UpdatesOf(decision, 0)[1]->servers_size(), 2) << "it replaces what the node knows";
+}
+
 TEST_F(DispatchTest, NodeGetsATokenOncePerGenerationAndHalfLifetime) {
   AddNodes(1);
   const auto has_token = [this] {

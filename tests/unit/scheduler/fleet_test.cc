@@ -46,9 +46,9 @@ TEST(FleetTest, ProcessesAreFoundByTheirIncarnation) {
   fleet.Add(server);  // as a damaged store may have it
   EXPECT_EQ(fleet.FindProcess(Incarnation(70))->id, ServerId(1));
   EXPECT_EQ(fleet.FindProcess(Incarnation(71)), nullptr);
-  fleet.Remove(ServerId(2));
-  EXPECT_EQ(fleet.FindProcess(Incarnation(70))->id, ServerId(1));
   fleet.Remove(ServerId(1));
+  EXPECT_EQ(fleet.FindProcess(Incarnation(70))->id, ServerId(2));
+  fleet.Remove(ServerId(2));
   EXPECT_EQ(fleet.FindProcess(Incarnation(70)), nullptr);
 }
 

@@ -67,6 +67,8 @@ class LargeJobTest : public LifecycleTest {
     job_.current.state = v1::FORMING;
     for (auto& [rank, node] : job_.nodes) node.trainers = 0;
     Update();
+    Lifecycle(scope()).TellFormingIfDue();
+    EXPECT_NE(Broadcast(), nullptr);
     NextEvent(absl::Milliseconds(1));
   }
 };
@@ -103,6 +105,10 @@ TEST_F(LargeJobTest, NodesAreToldAfterAMillisecondForEach) {
   Lifecycle(scope()).TellFormingIfDue();
   ASSERT_NE(Broadcast(), nullptr);
   EXPECT_THAT(job_.current.reason, HasSubstr("nodes 1, 2, 3, 4, 5, 6, 7, 8 and 491 others of 500"));
+  NextEvent(absl::Seconds(1));
+  Update();
+  Lifecycle(scope()).TellFormingIfDue();
+  EXPECT_EQ(Broadcast(), nullptr) << "nothing has changed";
 }
 
 TEST_F(LifecycleTest, OnlyAReadyGenerationFails) {
