@@ -41,7 +41,7 @@ class Board {
 // nodes read the names of thousands of servers, that would take all of the machine.
 class WatchStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  // Called by gRPC's threads, one update at a time. `on_end` is not called after Stop().
+  // Called by gRPC's threads, for each update in turn. `on_end` is not called after Stop().
   WatchStream(std::function<void(const std::string&)> on_update,
               std::function<void(absl::Status)> on_end)
       : on_update_(std::move(on_update)), on_end_(std::move(on_end)) {}

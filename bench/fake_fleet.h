@@ -1,5 +1,5 @@
-// The control planes of thousands of members in one process: real calls of a real scheduler, over a
-// connection of its own for each member's machine, and no data. A member does what an agent or a
+// The control planes of thousands of members in this process: real calls of a real scheduler, over
+// a connection of its own for each member's machine, and no data. A member does what an agent or a
 // server does: it registers, watches, acknowledges, declares, and renews its lease.
 //
 // From Join() on each member sends a heartbeat every third of its lease. A step fails if a call is

@@ -100,8 +100,8 @@ class Membership {
       absl::Time now, const v1::RegisterNodeRequest& request);
   // NOT_FOUND, here and below: this member is not known (any more); it should register again.
   Outcome<absl::Status> Heartbeat(absl::Time now, const v1::HeartbeatRequest& request);
-  // Of a node's heartbeat that was answered: renews the lease of the colocated server that it speaks
-  // for. False: it speaks for no server, or the server is not known.
+  // Of a node's heartbeat that was answered: renews the lease of the colocated server that it
+  // speaks for. False: it speaks for no server, or the server is not known.
   bool TakeColocated(absl::Time now, const v1::HeartbeatRequest& request);
   // Of a heartbeat that was answered: takes the member's measurements of the network, and asks
   // for more.

@@ -211,7 +211,13 @@ absl::Status SchedulerService::RunLocked(const Event& event, Streams* touched) {
     stopping_.NotifyAll();
   }
   if (decision.planned > 0) metrics_.Planned(decision.planned, SteadyNow() - start);
-  if (absl::Status stored = StoreDecision(decision); !stored.ok()) {
+  absl::Status stored;
+  if (!decision.writes.empty()) {
+    const absl::Time began = SteadyNow();
+    stored = store_->Apply(decision.writes);
+    if (stored.ok()) metrics_.Stored(SteadyNow() - began);
+  }
+  if (!stored.ok()) {
     closed_ = absl::UnavailableError(Message(stored));
     on_fatal_(std::move(stored));
     return closed_;
@@ -219,14 +225,6 @@ absl::Status SchedulerService::RunLocked(const Event& event, Streams* touched) {
   for (const std::string& reason : decision.reasons) Say(reason);
   Deliver(decision, touched);
   return status;
-}
-
-absl::Status SchedulerService::StoreDecision(const Decision& decision) {
-  if (decision.writes.empty()) return absl::OkStatus();
-  const absl::Time start = SteadyNow();
-  ADDEND_RETURN_IF_ERROR(store_->Apply(decision.writes));
-  metrics_.Stored(SteadyNow() - start);
-  return absl::OkStatus();
 }
 
 void SchedulerService::Deliver(const Decision& decision, Streams* touched) {

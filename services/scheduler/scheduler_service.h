@@ -149,7 +149,6 @@ class SchedulerService final
   void NoteRefusal(const absl::Status& why) ABSL_LOCKS_EXCLUDED(refusals_mu_);
   void Say(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status RunLocked(const Event& event, Streams* touched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status StoreDecision(const Decision& decision) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Deliver(const Decision& decision, Streams* touched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void StreamDone(WatchId watch) ABSL_LOCKS_EXCLUDED(mu_, ended_mu_);
   void ForgetEndedStreams() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) ABSL_LOCKS_EXCLUDED(ended_mu_);
