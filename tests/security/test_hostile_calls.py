@@ -42,6 +42,8 @@ def hostile_calls(cluster, seed):
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
 
+# Alone: beside other clusters the attacker has time for too few calls to reach each method.
+@pytest.mark.timing
 def test_whatever_a_member_says_costs_itself_alone(tmp_path, seed):
     servers, job = secret(tmp_path, "servers"), secret(tmp_path, "job")
     with Cluster(tmp_path, nodes=2, cpu_servers=2, store=f"sqlite:{tmp_path}/store.db", scheduler_flags=[f"--server-secret-file={servers}", "--lease=30s"],
