@@ -35,18 +35,6 @@ constexpr double kGbps = 1e9;
 
 using Async = class v1::Scheduler::Stub::async;
 
-template <typename Request, typename Response>
-using Method = void (Async::*)(grpc::ClientContext*, const Request*, Response*,
-                               std::function<void(grpc::Status)>);
-
-// A call under way.
-template <typename Request, typename Response>
-struct UnaryCall {
-  grpc::ClientContext context;
-  Request request;
-  Response response;
-};
-
 std::string HostOf(uint32_t machine) {
   return absl::StrFormat("10.%d.%d.%d", machine >> 16 & 255, machine >> 8 & 255, machine & 255);
 }
@@ -54,6 +42,16 @@ std::string HostOf(uint32_t machine) {
 }  // namespace
 
 struct FakeFleet::State {
+  template <typename Request, typename Response>
+  using Method = void (Async::*)(grpc::ClientContext*, const Request*, Response*,
+                                 std::function<void(grpc::Status)>);
+  // A call under way.
+  template <typename Request, typename Response>
+  struct UnaryCall {
+    grpc::ClientContext context;
+    Request request;
+    Response response;
+  };
   // A machine of the cluster: a CPU server, or a node with its colocated server.
   struct Machine {
     explicit Machine(State* fleet) : fleet(fleet) {}
