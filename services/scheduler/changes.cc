@@ -98,6 +98,7 @@ void Changes::DropUpdatesOf(JobId job) {
                 jobs->end());
   }
   updates_.broadcasts.erase(job);
+  updates_.with_servers.erase(job);
 }
 
 Decision Changes::TakeDecision() {

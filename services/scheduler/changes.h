@@ -54,6 +54,9 @@ class Changes {
     std::map<JobId, v1::NodeUpdate> broadcasts;
     std::map<NodeKey, v1::NodeUpdate> singles;  // to a single node, after the broadcast
     std::set<NodeKey> full;                     // nodes that get the whole state instead of either
+    // Broadcasts that tell of the servers that have come and gone, and singles that list all.
+    std::set<JobId> with_servers;
+    std::set<NodeKey> with_all_servers;
   };
 
   // `history` and `numbers` outlive the event.
@@ -94,6 +97,15 @@ class Changes {
   // The update of all nodes of the job, and of a single node.
   v1::NodeUpdate& Broadcast(JobId job) { return updates_.broadcasts[job]; }
   v1::NodeUpdate& Single(JobId job, NodeId node) { return updates_.singles[{job, node}]; }
+  // That update also tells of the servers of the plan, as it is when the event is over.
+  void TellServers(JobId job) {
+    Broadcast(job);
+    updates_.with_servers.insert(job);
+  }
+  void TellServers(JobId job, NodeId node) {
+    Single(job, node);
+    updates_.with_all_servers.insert({job, node});
+  }
   // The node, or the server, gets the whole state.
   void SendAll(JobId job, NodeId node) { updates_.full.insert({job, node}); }
   void SendAll(ServerId server) { updates_.servers[server].set_full(true); }

@@ -102,9 +102,8 @@ void Declarations::Repeat(NodeId node, DeclaredTensor* tensor,
                                  Describe(descriptor), node.value()));
     if (tensor->stage == Stages::REFUSED) TakeDiffering(node, tensor, descriptor, participants);
   } else if (tensor->stage == Stages::PLANNED && tensor->recovering.empty()) {
-    v1::NodeUpdate& update = scope_.changes.Single(job_.id, node);
-    FillServers(&job_, scope_.fleet, &update);
-    *update.add_tensors() = PlanForNodes(job_, *tensor);
+    scope_.changes.TellServers(job_.id, node);
+    *scope_.changes.Single(job_.id, node).add_tensors() = PlanForNodes(job_, *tensor);
   }
 }
 

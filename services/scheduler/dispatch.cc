@@ -80,6 +80,7 @@ void Dispatch::SendToNodes() {
   for (auto& [job_id, update] : updates.broadcasts) {
     Job& job = jobs_.at(job_id);
     FillState(job, &update);
+    if (updates.with_servers.contains(job_id)) TellServers(&job, fleet_, &update);
     const auto shared = std::make_shared<const v1::NodeUpdate>(std::move(update));
     for (auto& [rank, node] : job.nodes) {
       if (!updates.full.contains({job_id, rank})) SendTo(job, &node, shared);
@@ -90,8 +91,7 @@ void Dispatch::SendToNodes() {
     Node* const node = job == nullptr ? nullptr : job->Find(key.second);
     if (node == nullptr || updates.full.contains(key)) continue;
     FillState(*job, &update);
-    // The event may have brought further servers, of which the node was told before this.
-    if (update.servers_size() > 0) FillServers(job, fleet_, &update);
+    if (updates.with_all_servers.contains(key)) FillServers(job, fleet_, &update);
     SendTo(*job, node, std::make_shared<const v1::NodeUpdate>(std::move(update)));
   }
 }

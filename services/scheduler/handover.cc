@@ -121,7 +121,7 @@ void Handover::Announce() {
       *update.add_tensors() = tensor.plan;
     }
   }
-  TellServers(&job_, scope_.fleet, &update);
+  scope_.changes.TellServers(job_.id);
 }
 
 void Handover::OrderHandOvers() {
@@ -150,7 +150,7 @@ void Handover::Finish() {
                       absl::StrFormat("job '%s': plan version %d is in force", job_.name,
                                       current.change.version.value()));
   current.change = Change();
-  TellServers(&job_, scope_.fleet, &scope_.changes.Broadcast(job_.id));
+  scope_.changes.TellServers(job_.id);
 }
 
 }  // namespace addend

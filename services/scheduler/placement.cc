@@ -258,7 +258,7 @@ void Placement::PublishAnswered() {
       untold |= Publish(tensor);
     }
   }
-  if (untold) TellServers(&job_, scope_.fleet, &scope_.changes.Broadcast(job_.id));
+  if (untold) scope_.changes.TellServers(job_.id);
 }
 
 bool Placement::Publish(DeclaredTensor* tensor) {

@@ -155,20 +155,16 @@ v1::TensorPlan PlanForNodes(const Job& job, const DeclaredTensor& tensor) {
 
 void FillServers(Job* job, const Fleet& fleet, v1::NodeUpdate* update) {
   update->clear_servers();
-  update->clear_servers_gone();
-  update->set_servers_are_changes(false);
   for (const ServerId id : job->current.plan_servers) AddServer(fleet, id, update);
   job->current.told.known_servers.insert(job->current.plan_servers.begin(),
                                          job->current.plan_servers.end());
 }
 
-// An update that has all servers already has the changes too.
 void TellServers(Job* job, const Fleet& fleet, v1::NodeUpdate* update) {
   JobGeneration& current = job->current;
   std::set<ServerId> plan = current.plan_servers;
   std::erase_if(plan, [&fleet](ServerId id) { return fleet.Find(id) == nullptr; });
-  const bool all = update->servers_size() > 0 && !update->servers_are_changes();
-  if (all || !job->AllTakeServerChanges()) {
+  if (!job->AllTakeServerChanges()) {
     FillServers(job, fleet, update);
   } else {
     update->set_servers_are_changes(true);
@@ -178,13 +174,6 @@ void TellServers(Job* job, const Fleet& fleet, v1::NodeUpdate* update) {
     for (const ServerId id : current.told.known_servers) {
       if (!plan.contains(id)) update->add_servers_gone(id.value());
     }
-    // It may have come into the plan earlier in the same event.
-    auto* const servers = update->mutable_servers();
-    servers->erase(std::remove_if(servers->begin(), servers->end(),
-                                  [&plan](const v1::ServerInfo& server) {
-                                    return !plan.contains(ServerId(server.server_id()));
-                                  }),
-                   servers->end());
   }
   current.told.servers = plan;
   current.told.known_servers = std::move(plan);

@@ -43,12 +43,22 @@ TEST_F(DispatchTest, NodeThatIsToldAgainHearsAlsoOfServersThatTheSameEventBrings
   AddNodes(1);
   const ServerId first = AddServer().id;
   job_.current.plan_servers.insert(first);
-  FillServers(&job_, fleet_, &changes_->Single(job_.id, NodeId(0)));
+  changes_->TellServers(job_.id, NodeId(0));
   job_.current.plan_servers.insert(AddServer().id);
-  TellServers(&job_, fleet_, &changes_->Broadcast(job_.id));
+  changes_->TellServers(job_.id);
   const Decision decision = Make();
   ASSERT_EQ(UpdatesOf(decision, 0).size(), 2u);
   EXPECT_EQ(UpdatesOf(decision, 0)[1]->servers_size(), 2) << "it replaces what the node knows";
+}
+
+TEST_F(DispatchTest, ServerThatComesAndGoesInAnEventIsNotTold) {
+  AddNodes(1);
+  const ServerId server = AddServer().id;
+  job_.current.plan_servers.insert(server);
+  changes_->TellServers(job_.id);
+  job_.current.plan_servers.erase(server);
+  const Decision decision = Make();
+  EXPECT_EQ(UpdatesOf(decision, 0)[0]->servers_size(), 0);
 }
 
 TEST_F(DispatchTest, NodeGetsATokenOncePerGenerationAndHalfLifetime) {

@@ -14,6 +14,7 @@
 #include "services/scheduler/job_scope.h"
 #include "services/scheduler/leases.h"
 #include "services/scheduler/placement.h"
+#include "services/scheduler/updates.h"
 
 namespace addend {
 
@@ -94,6 +95,7 @@ class JobScopeTest : public testing::Test {
     for (const ServerId id : awaited) placement.TakeAnswer(*fleet_.Find(id), &tensor, true);
     placement.PublishAnswered();
     EXPECT_EQ(tensor.stage, v1::AgreementRecord::PLANNED);
+    EXPECT_NE(Broadcast(), nullptr);  // the nodes know it, and its servers
     NextEvent();
     return tensor;
   }
@@ -101,11 +103,13 @@ class JobScopeTest : public testing::Test {
     const auto& servers = tensor.plan.servers();
     return static_cast<int>(std::count(servers.begin(), servers.end(), server.value()));
   }
-  // The update that all nodes of the job get from this event; null: no update.
+  // The update that all nodes of the job get from this event, with its servers; null: no update.
   const v1::NodeUpdate* Broadcast() {
-    const auto& broadcasts = changes_->updates().broadcasts;
-    const auto found = broadcasts.find(job_.id);
-    return found == broadcasts.end() ? nullptr : &found->second;
+    Changes::Updates& updates = changes_->updates();
+    const auto found = updates.broadcasts.find(job_.id);
+    if (found == updates.broadcasts.end()) return nullptr;
+    if (updates.with_servers.erase(job_.id) > 0) TellServers(&job_, fleet_, &found->second);
+    return &found->second;
   }
   // Whether the event asks the server for an answer.
   bool Asks(ServerId server) { return changes_->updates().reserved.contains(server); }

@@ -215,6 +215,7 @@ TEST_F(PartitionLedgerTest, MovesOfOtherPartitionsGoOnWithoutTheLostServer) {
 
 TEST_F(PartitionLedgerTest, NodesAreToldWhenAllNewOwnersAreReady) {
   tensor_->recovering = {first_, third_};
+  job_.nodes.begin()->second.info.set_takes_server_changes(false);  // it is told all servers
   ledger().OwnerReady(tensor_, second_);
   ledger().OwnerReady(tensor_, first_);
   Placement(scope()).PublishAnswered();
@@ -223,6 +224,7 @@ TEST_F(PartitionLedgerTest, NodesAreToldWhenAllNewOwnersAreReady) {
   Placement(scope()).PublishAnswered();
   ASSERT_NE(Broadcast(), nullptr);
   EXPECT_EQ(Broadcast()->tensors(0).tensor_id(), tensor_->plan.tensor_id());
+  EXPECT_EQ(Broadcast()->servers_size(), 2);
 }
 
 }  // namespace
