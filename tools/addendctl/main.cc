@@ -51,6 +51,8 @@ constexpr char kHelp[] =
       instead of --bytes: how long a round of that model's tensors takes, and whether more CPU machines would help.
       With --contribution-ratio and --result-ratio, payloads take fewer bytes on the wire: the shares are theirs, and
       a further line has their shortest time. All other times stay those of raw bytes.
+      With --groups=N [--uplink=BANDWIDTH], such as racks: also what a plan of two levels would take, and the flat plan
+      between groups with such links.
   addendctl status [--scheduler=HOST:PORT] [--job=NAME]
       The scheduler, the summation servers with their traffic, the jobs with their plan.
   addendctl jobs | addendctl nodes
@@ -96,7 +98,9 @@ tensors' bytes; null has no meaning or is not known.
           contribution_ratio, result_ratio, t_opt_encoded_s (of payloads with these ratios)}; share_cpu
           is Eq. 1's also for k = 0; with --bandwidths, shares [GPU machines, CPU machines] instead of the two; and
           where bandwidths are known, simulation {model (null: one tensor of --bytes), tensors, bytes, partition_bytes, partitions, balanced {t_s, t_opt_s, fill_s, imbalance
-          (of the busiest link), t_opt_encoded_s}, hash (the paper's assignment; as balanced), further [{cpu_nodes, t_s}]}
+          (of the busiest link), t_opt_encoded_s}, hash (the paper's assignment; as balanced), further [{cpu_nodes, t_s}]}; with
+          --groups, two_levels {groups, partition_bytes, partitions, t_opt_s, t_s, fill_s, imbalance, links (the most of an
+          agent), flat {t_opt_s, t_s, links} (with the same limits between groups)}
   status  {version, uptime_s, store, servers [{server_id, incarnation, hostname, control_address, endpoints, shards,
           bandwidth_bps, memory_limit_bytes, memory_used_bytes, colocated, job, node_rank, last_seen_s, activity,
           draining, speed (the part of its bandwidth that the plan counts on), shares [{job, share, assigned}], traffic_share, traffic}], jobs (as below),
@@ -152,6 +156,8 @@ absl::StatusOr<std::string> Plan() {
        .model = absl::GetFlag(FLAGS_model),
        .partition_bytes = absl::GetFlag(FLAGS_partition_bytes).bytes,
        .ratios = {absl::GetFlag(FLAGS_contribution_ratio), absl::GetFlag(FLAGS_result_ratio)},
+       .groups = absl::GetFlag(FLAGS_groups),
+       .uplink_bps = absl::GetFlag(FLAGS_uplink).bits_per_second,
        .json = absl::GetFlag(FLAGS_json)});
 }
 

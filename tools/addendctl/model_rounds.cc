@@ -11,30 +11,12 @@
 namespace addend {
 namespace {
 
-absl::StatusOr<std::vector<TensorSize>> TensorsOf(const std::string& model) {
-  const auto parameters = ModelTensors(model);
-  if (!parameters.ok()) {
-    return absl::InvalidArgumentError(absl::StrFormat("--model: %s", Message(parameters.status())));
-  }
-  std::vector<TensorSize> tensors;
-  for (const ModelTensor& parameter : *parameters) {
-    tensors.push_back({parameter.elements, DType::kFloat32});
-  }
-  return tensors;
-}
-
 nlohmann::ordered_json ToJson(const Simulation& simulation) {
   return {{"t_s", simulation.t_s},
           {"t_opt_s", simulation.t_opt_s},
           {"fill_s", simulation.fill_s},
           {"imbalance", simulation.imbalance},
           {"t_opt_encoded_s", simulation.t_opt_encoded_s}};
-}
-
-uint64_t BytesOf(const std::vector<TensorSize>& tensors) {
-  uint64_t bytes = 0;
-  for (const TensorSize& tensor : tensors) bytes += tensor.elements * SizeOf(tensor.dtype);
-  return bytes;
 }
 
 absl::StatusOr<ModelRounds> Simulate(const std::string& model,
@@ -69,23 +51,39 @@ absl::StatusOr<ModelRounds> Simulate(const std::string& model,
 
 }  // namespace
 
-absl::StatusOr<uint64_t> BytesOfModel(const std::string& model) {
-  ADDEND_ASSIGN_OR_RETURN(const std::vector<TensorSize> tensors, TensorsOf(model));
-  return BytesOf(tensors);
+absl::StatusOr<std::vector<TensorSize>> TensorsOfModel(const std::string& model) {
+  const auto parameters = ModelTensors(model);
+  if (!parameters.ok()) {
+    return absl::InvalidArgumentError(absl::StrFormat("--model: %s", Message(parameters.status())));
+  }
+  std::vector<TensorSize> tensors;
+  for (const ModelTensor& parameter : *parameters) {
+    tensors.push_back({parameter.elements, DType::kFloat32});
+  }
+  return tensors;
+}
+
+uint64_t BytesOf(const std::vector<TensorSize>& tensors) {
+  uint64_t bytes = 0;
+  for (const TensorSize& tensor : tensors) bytes += tensor.elements * SizeOf(tensor.dtype);
+  return bytes;
+}
+
+std::vector<TensorSize> OneTensor(double bytes) {
+  const auto elements = static_cast<uint64_t>(bytes) / SizeOf(DType::kFloat32);
+  return {{std::max<uint64_t>(elements, 1), DType::kFloat32}};
 }
 
 absl::StatusOr<ModelRounds> SimulateModel(const std::string& model,
                                           const PartitionSize& partition_size,
                                           const PlanInput& input, bool alike) {
-  ADDEND_ASSIGN_OR_RETURN(const std::vector<TensorSize> tensors, TensorsOf(model));
+  ADDEND_ASSIGN_OR_RETURN(const std::vector<TensorSize> tensors, TensorsOfModel(model));
   return Simulate(model, tensors, partition_size, input, alike);
 }
 
 absl::StatusOr<ModelRounds> SimulateOneTensor(const PartitionSize& partition_size,
                                               const PlanInput& input, bool alike) {
-  const auto elements = static_cast<uint64_t>(input.bytes) / SizeOf(DType::kFloat32);
-  return Simulate("", {{std::max<uint64_t>(elements, 1), DType::kFloat32}}, partition_size, input,
-                  alike);
+  return Simulate("", OneTensor(input.bytes), partition_size, input, alike);
 }
 
 nlohmann::ordered_json ToJson(const ModelRounds& rounds) {

@@ -29,8 +29,11 @@ struct ModelRounds {
   std::vector<WithCpuNodes> further;
 };
 
-// Returns the bytes of all of a model's tensors. InvalidArgument for an unknown model.
-absl::StatusOr<uint64_t> BytesOfModel(const std::string& model);
+// The tensors of a model. InvalidArgument for an unknown model.
+absl::StatusOr<std::vector<TensorSize>> TensorsOfModel(const std::string& model);
+uint64_t BytesOf(const std::vector<TensorSize>& tensors);
+// A tensor of float32.
+std::vector<TensorSize> OneTensor(double bytes);
 // `input`: machines with known bandwidths; `alike`: equal machines, so that further machines may be
 // added.
 absl::StatusOr<ModelRounds> SimulateModel(const std::string& model,

@@ -34,6 +34,12 @@ ABSL_FLAG(double, contribution_ratio, 1,
           "Bytes of contributions on the wire for each raw byte, above 0 and at most 1 (plan).");
 ABSL_FLAG(double, result_ratio, 1,
           "Bytes of results on the wire for each raw byte, above 0 and at most 1 (plan).");
+ABSL_FLAG(uint32_t, groups, 0,
+          "Compare with a plan of two levels for so many equal groups of machines, such as racks "
+          "(plan).");
+ABSL_FLAG(addend::Bandwidth, uplink, addend::Bandwidth{},
+          "With --groups: bandwidth of each group's links to the other groups together, each "
+          "direction; 0: no limits (plan).");
 ABSL_FLAG(std::string, topology, "",
           "Another machine's topology, as --export or lstopo of hwloc 2 wrote it, FILE.xml "
           "(topology).");

@@ -25,6 +25,8 @@ ABSL_DECLARE_FLAG(addend::Bandwidth, bandwidth);
 ABSL_DECLARE_FLAG(std::string, bandwidths);
 ABSL_DECLARE_FLAG(double, contribution_ratio);
 ABSL_DECLARE_FLAG(double, result_ratio);
+ABSL_DECLARE_FLAG(uint32_t, groups);
+ABSL_DECLARE_FLAG(addend::Bandwidth, uplink);
 ABSL_DECLARE_FLAG(std::string, topology);
 ABSL_DECLARE_FLAG(std::string, export);
 ABSL_DECLARE_FLAG(std::string, intranode);

@@ -14,6 +14,7 @@
 #include "lib/plan/shares.h"
 #include "tools/addendctl/model_rounds.h"
 #include "tools/addendctl/table.h"
+#include "tools/addendctl/two_level_rounds.h"
 
 namespace addend {
 namespace {
@@ -32,6 +33,24 @@ absl::Status CheckRatio(const char* flag, double ratio) {
       flag, ratio));
 }
 
+absl::Status CheckGroups(const PlanQuestion& question) {
+  if (question.groups == 0 && question.uplink_bps == 0) return absl::OkStatus();
+  if (question.groups < 2) {
+    return absl::InvalidArgumentError(
+        "--groups compares plans for at least 2 groups of machines, and --uplink is the bandwidth "
+        "between them");
+  }
+  if (question.bandwidth_bps == 0 || !question.bandwidths.empty()) {
+    return absl::InvalidArgumentError(
+        "--groups needs equal machines of known bandwidth: --bandwidth=100Gbps");
+  }
+  if (question.ratios != WireRatios()) {
+    return absl::InvalidArgumentError(
+        "--groups compares raw bytes, without --contribution-ratio and --result-ratio");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Check(const PlanQuestion& question) {
   if (question.gpu_nodes == 0) {
     return absl::InvalidArgumentError(
@@ -47,7 +66,8 @@ absl::Status Check(const PlanQuestion& question) {
         "--model=NAME");
   }
   ADDEND_RETURN_IF_ERROR(CheckRatio("--contribution-ratio", question.ratios.contributions));
-  return CheckRatio("--result-ratio", question.ratios.results);
+  ADDEND_RETURN_IF_ERROR(CheckRatio("--result-ratio", question.ratios.results));
+  return CheckGroups(question);
 }
 
 absl::Status ReadBandwidths(const PlanQuestion& question, PlanInput* input) {
@@ -88,7 +108,8 @@ double CpuShare(const PlanQuestion& question, const Plan& plan) {
 Json OrNull(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
 
 std::string ToJson(const PlanQuestion& question, const Plan& plan,
-                   const std::optional<ModelRounds>& rounds) {
+                   const std::optional<ModelRounds>& rounds,
+                   const std::optional<TwoLevelRounds>& two_levels) {
   Json json;
   json["n"] = question.gpu_nodes;
   json["k"] = question.cpu_nodes;
@@ -109,6 +130,7 @@ std::string ToJson(const PlanQuestion& question, const Plan& plan,
   json["result_ratio"] = question.ratios.results;
   json["t_opt_encoded_s"] = OrNull(plan.t_opt_encoded_s);
   if (rounds) json["simulation"] = ToJson(*rounds);
+  if (two_levels) json["two_levels"] = ToJson(*two_levels);
   return json.dump() + "\n";
 }
 
@@ -155,11 +177,12 @@ std::string TimeLines(const PlanQuestion& question, const Plan& plan) {
 }
 
 std::string ToText(const PlanQuestion& question, const PlanInput& input, const Plan& plan,
-                   const std::optional<ModelRounds>& rounds) {
+                   const std::optional<ModelRounds>& rounds,
+                   const std::optional<TwoLevelRounds>& two_levels) {
   return absl::StrFormat("%s, %s, %s of gradients per step\n", Machines(question.gpu_nodes, "GPU"),
                          Machines(question.cpu_nodes, "CPU"), FormatSize(input.bytes)) +
          ShareLines(question, input, plan) + TimeLines(question, plan) + ExplainFloor(plan) + "\n" +
-         (rounds ? ToText(*rounds) : "");
+         (rounds ? ToText(*rounds) : "") + (two_levels ? ToText(*two_levels) : "");
 }
 
 // Returns no value if the time is unknown; without a model, also if the answer is not JSON or the
@@ -185,9 +208,11 @@ absl::StatusOr<std::optional<ModelRounds>> Simulate(const PlanQuestion& question
 
 absl::StatusOr<std::string> AnswerPlan(const PlanQuestion& question) {
   ADDEND_RETURN_IF_ERROR(Check(question));
+  std::vector<TensorSize> tensors = OneTensor(static_cast<double>(question.bytes));
   uint64_t bytes = question.bytes;
   if (!question.model.empty()) {
-    ADDEND_ASSIGN_OR_RETURN(bytes, BytesOfModel(question.model));
+    ADDEND_ASSIGN_OR_RETURN(tensors, TensorsOfModel(question.model));
+    bytes = BytesOf(tensors);
   }
   PlanInput input = HomogeneousInput(question.gpu_nodes, question.cpu_nodes,
                                      static_cast<double>(bytes), question.bandwidth_bps);
@@ -195,7 +220,19 @@ absl::StatusOr<std::string> AnswerPlan(const PlanQuestion& question) {
   input.ratios = question.ratios;
   ADDEND_ASSIGN_OR_RETURN(const Plan plan, MakePlan(input));
   ADDEND_ASSIGN_OR_RETURN(const auto rounds, Simulate(question, input, plan));
-  return question.json ? ToJson(question, plan, rounds) : ToText(question, input, plan, rounds);
+  std::optional<TwoLevelRounds> two_levels;
+  if (question.groups > 0) {
+    const double flat_s = rounds ? rounds->balanced.t_s : plan.t_opt_s.value_or(0);
+    const auto compared = CompareTwoLevels(input, plan, flat_s, tensors, question.groups,
+                                           question.uplink_bps, question.partition_bytes);
+    if (!compared.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("--groups: %s", Message(compared.status())));
+    }
+    two_levels = *compared;
+  }
+  return question.json ? ToJson(question, plan, rounds, two_levels)
+                       : ToText(question, input, plan, rounds, two_levels);
 }
 
 }  // namespace addend

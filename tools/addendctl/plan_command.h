@@ -20,6 +20,8 @@ struct PlanQuestion {
   std::string model = {};
   uint64_t partition_bytes = 0;  // with a model; 0: auto
   WireRatios ratios = {};
+  uint32_t groups = 0;    // equal groups of machines, to be compared; 0: no comparison
+  double uplink_bps = 0;  // of each group to the others; 0: no limits
   bool json = false;
 };
 

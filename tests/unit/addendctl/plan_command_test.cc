@@ -127,6 +127,43 @@ TEST(PlanCommandTest, RatiosAddATimeAndChangeTheShares) {
   EXPECT_THAT(AnswerPlan(question).value(), HasSubstr("Addend, optimal, encoded"));
 }
 
+TEST(PlanCommandTest, GroupsCompareTwoLevelsWithTheFlatPlan) {
+  PlanQuestion question = Homogeneous(16, 0);
+  EXPECT_FALSE(Ask(question).contains("two_levels"));
+  question.groups = 4;
+  const double one_m = 0.08;  // seconds
+  const auto even = Ask(question)["two_levels"];
+  EXPECT_NEAR(even["t_opt_s"], 2 * 15.0 / 16 * one_m, 1e-9);
+  EXPECT_NEAR(even["flat"]["t_opt_s"], 2 * 15.0 / 16 * one_m, 1e-9);
+  EXPECT_EQ(even["links"], 6);
+  EXPECT_EQ(even["flat"]["links"], 15);
+  // A quarter of the group's own bandwidth between groups.
+  question.uplink_bps = question.bandwidth_bps;
+  const auto narrow = Ask(question)["two_levels"];
+  EXPECT_NEAR(narrow["t_opt_s"], 2 * 15.0 / 16 * one_m, 1e-9);
+  EXPECT_NEAR(narrow["flat"]["t_opt_s"], 6 * one_m, 1e-9);
+  EXPECT_GT(narrow["t_s"], narrow["t_opt_s"]);
+  EXPECT_LT(narrow["t_s"], 1.05 * narrow["t_opt_s"].get<double>());
+  EXPECT_THAT(AnswerPlan(question).value(), HasSubstr("In 4 groups of 4 GPU and 0 CPU machines"));
+}
+
+TEST(PlanCommandTest, GroupsNeedEqualMachines) {
+  PlanQuestion question = Homogeneous(16, 2);
+  question.groups = 4;
+  EXPECT_EQ(Refusal(question),
+            "--groups: 4 equal groups cannot be made of 16 GPU machines and 2 CPU machines: the "
+            "number of groups has to divide both");
+  question = Homogeneous(16, 0);
+  question.groups = 1;
+  EXPECT_THAT(Refusal(question), HasSubstr("--groups compares plans for at least 2 groups"));
+  question.groups = 4;
+  question.bandwidth_bps = 0;
+  EXPECT_THAT(Refusal(question), HasSubstr("--groups needs equal machines of known bandwidth"));
+  question = Homogeneous(16, 0);
+  question.uplink_bps = 1e9;
+  EXPECT_THAT(Refusal(question), HasSubstr("--uplink is the bandwidth between them"));
+}
+
 TEST(PlanCommandTest, WithoutCpuMachinesTheShareOfOneIsShown) {
   PlanQuestion question = Homogeneous(8, 0);
   question.ratios = {0.5, 1};
