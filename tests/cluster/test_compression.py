@@ -9,6 +9,7 @@ WARM_UP = STEPS // 4
 SPARSE = {"density": 0.1, "chunk_elements": 512, "momentum": 0.9, "warm_up_steps": WARM_UP}
 
 
+@pytest.mark.full
 def test_a_tenth_of_the_chunks_is_a_tenth_of_the_bytes_and_trains_as_well(tmp_path):
     with Cluster(tmp_path, 2, 1, 1, agent_flags=AGENT_FLAGS) as cluster:
         dense = train(cluster, "dense", STEPS, WARM_UP)

@@ -97,7 +97,8 @@ def test_different_checksums_end_the_program():
 
 @pytest.mark.parametrize("command", [
     ["optimal", "--bytes=2000000", "--nodes=2", "--cpu-servers=1", "--rounds=2", "--peer=none", "--contents=untied"],
-    ["models", "--models=resnet50", "--nodes=2", "--cpu-servers=1", "--mbit=2000", "--compute=0.1", "--iterations=1", "--contents=autocast"],
+    pytest.param(["models", "--models=resnet50", "--nodes=2", "--cpu-servers=1", "--mbit=2000", "--compute=0.1", "--iterations=1",
+                  "--contents=autocast"], marks=pytest.mark.full),
 ])
 def test_benchmarks_on_emulated_machines_name_the_contents(command):
     if reason := netns.unavailable():

@@ -45,6 +45,7 @@ def test_an_undeclared_name_can_return_with_another_shape(tmp_path):
             assert outcome.result["checks"] == "all right"
 
 
+@pytest.mark.full
 @pytest.mark.big
 def test_five_gigabytes_on_one_node(tmp_path):
     if available_bytes() < 14e9:
@@ -54,6 +55,7 @@ def test_five_gigabytes_on_one_node(tmp_path):
         assert outcome.result["right"]
 
 
+@pytest.mark.full
 @pytest.mark.big
 def test_one_gigabyte_on_two_nodes(tmp_path):
     if available_bytes() < 12e9:

@@ -16,7 +16,7 @@ def lines(path):
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-@pytest.mark.parametrize("nodes,local_size,cpu_servers", [(2, 2, 2), (3, 1, 0)])
+@pytest.mark.parametrize("nodes,local_size,cpu_servers", [(2, 2, 2), pytest.param(3, 1, 0, marks=pytest.mark.full)])
 def test_a_training_run_has_the_same_bits(tmp_path, nodes, local_size, cpu_servers):
     seed = random.randrange(1 << 32)
     print("seed", seed)

@@ -39,7 +39,7 @@ def train(cluster, reduce, port, steps=STEPS, during=None):
     return checksum.read_text().split()[0], losses
 
 
-@pytest.mark.parametrize("nodes,local_size,cpu_servers", [(4, 1, 2), (2, 2, 0)])
+@pytest.mark.parametrize("nodes,local_size,cpu_servers", [pytest.param(4, 1, 2, marks=pytest.mark.full), (2, 2, 0)])
 def test_weights_are_those_of_the_reference_bit_for_bit(tmp_path, nodes, local_size, cpu_servers):
     with Cluster(tmp_path, nodes, local_size, cpu_servers) as cluster:
         checksum, losses = train(cluster, "addend", free_port())
@@ -48,6 +48,7 @@ def test_weights_are_those_of_the_reference_bit_for_bit(tmp_path, nodes, local_s
     assert losses == reference_losses and losses[-1] < losses[0]
 
 
+@pytest.mark.full
 def test_loss_curve_is_as_good_as_with_gloo(tmp_path):
     with Cluster(tmp_path, 4, 1, 1) as cluster:
         _, losses = train(cluster, "addend", free_port())

@@ -157,7 +157,7 @@ def test_no_result_is_taken_before_the_proof_on_a_first_link(tmp_path, encrypted
         assert forger.forgeries >= 2 and agents_say(cluster, BEFORE_THE_PROOF)
 
 
-@pytest.mark.parametrize("exit_status", [65, 66, 70])
+@pytest.mark.parametrize("exit_status", [65, pytest.param(66, marks=pytest.mark.full), 70])
 def test_an_unauthenticated_goodbye_does_not_end_the_job(tmp_path, exit_status):
     with job_through_a_forger(tmp_path, encrypted=True) as (_, forger, ranks):
         begin(ranks)

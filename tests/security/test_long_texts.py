@@ -93,6 +93,7 @@ def test_members_that_come_and_go_as_fast_as_they_can_fill_no_log(tmp_path):
         assert any("others since the last line)" in line for line in lines), "what is left out is counted"
 
 
+@pytest.mark.full
 @pytest.mark.skipif(bool(etcd.unavailable()), reason=etcd.unavailable())
 def test_a_plan_larger_than_etcd_takes_ends_no_scheduler(tmp_path):
     """A tensor of a million partitions: its plan exceeds the 1.5 MiB of a request to etcd."""
