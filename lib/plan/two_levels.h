@@ -13,7 +13,7 @@
 //
 // The shares of each group sum to 1, and so do the owned fractions. With a single group this is the
 // flat plan of shares.h; without CPU machines and with equal groups it takes the same bytes as the
-// flat plan. Payloads count as raw bytes. Pure, as shares.h.
+// flat plan. Payloads count as raw bytes. Pure, like shares.h.
 #pragma once
 
 #include <cstdint>

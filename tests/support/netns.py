@@ -9,6 +9,7 @@ import itertools
 import os
 import subprocess
 
+_HOST_BUFFER = 1_000_000  # bytes that wait at most in a host, which has more memory than a port of a switch
 _numbers = itertools.count(os.getpid() % 10_000 * 10)
 
 
@@ -43,7 +44,7 @@ class Network:
     gateway = "10.77.0.254"
 
     def __init__(self, hosts, rate, buffer=1_000_000):
-        """`buffer`: bytes that wait at most where a link is full; further packets are lost."""
+        """`buffer`: bytes that wait at most at a port of the switch; further packets are lost."""
         self._name = f"addend{next(_numbers)}"
         self._hosts, self._rate, self._buffer = hosts, rate, buffer
 
@@ -70,14 +71,17 @@ class Network:
             total += int(values[names.index("RetransSegs")])
         return total
 
-    def _shape(self, namespace, device, rate):
+    @staticmethod
+    def _shape(namespace, device, rate, buffer, burst=131_072):
         _run("ip", "netns", "exec", namespace, "tc", "qdisc", "replace", "dev", device, "root", "tbf",
-             "rate", rate, "burst", "131072", "limit", str(self._buffer))
+             "rate", rate, "burst", str(burst), "limit", str(buffer))
 
     def limit(self, host, rate, up=None):
         """Limits a host's link in both directions; `up` gives its sending direction another rate."""
-        self._shape(self.namespace(host), "eth0", up or rate)
-        self._shape(self.switch(host), f"host{host}", rate)
+        # A host sends no faster than its link, even after a pause: a burst would fill a shallow port.
+        burst = min(131_072, self._buffer // 2)
+        self._shape(self.namespace(host), "eth0", up or rate, _HOST_BUFFER, burst)
+        self._shape(self.switch(host), f"host{host}", rate, self._buffer)
 
     def cut(self, host):
         """Cuts a host's link silently, without closing any connection."""
@@ -149,8 +153,8 @@ class RackNetwork(Network):
             _run("ip", "-n", switch, "link", "set", "bridge", "up")
             _run("ip", "-n", switch, "link", "set", "core", "master", "bridge", "up")
             _run("ip", "-n", bridge, "link", "set", f"rack{rack}", "master", "bridge", "up")
-            self._shape(switch, "core", self._core)
-            self._shape(bridge, f"rack{rack}", self._core)
+            self._shape(switch, "core", self._core, self._buffer)
+            self._shape(bridge, f"rack{rack}", self._core, self._buffer)
 
     def _parts(self):
         return [*super()._parts(), *(f"rack{rack}" for rack in sorted(set(self.racks)))]

@@ -19,7 +19,7 @@ TwoLevelInput Equal(size_t n, size_t k, uint32_t groups, double uplink_bps = 0) 
   return EqualGroups(HomogeneousInput(n, k, kBytes, kBps), groups, uplink_bps).value();
 }
 
-// The time of the busiest link, as two_levels.h says what links carry.
+// The time of the busiest link, by the loads of two_levels.h.
 double Time(const TwoLevelInput& input, const TwoLevelPlan& plan) {
   const PlanInput& machines = input.machines;
   const size_t n = machines.gpu_bps.size();
