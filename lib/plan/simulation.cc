@@ -6,12 +6,11 @@
 #include <vector>
 
 #include "lib/base/status_macros.h"
+#include "lib/plan/bits.h"
 #include "lib/plan/hash_assignment.h"
 
 namespace addend {
 namespace {
-
-constexpr double kBitsPerByte = 8;
 
 std::vector<double> SharesOf(const Plan& plan) {
   std::vector<double> shares = plan.gpu_shares;

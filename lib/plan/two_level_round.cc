@@ -8,14 +8,13 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "lib/base/status_macros.h"
+#include "lib/plan/bits.h"
 
 namespace addend {
 namespace {
 
-constexpr double kBitsPerByte = 8;
-
 // A machine that sums, and what it has of the round.
-struct Server {
+struct GroupServer {
   uint32_t group = 0;
   bool gpu = false;
   double bps = 0;
@@ -27,21 +26,22 @@ struct Server {
 };
 
 // A group, with indices into all servers.
-struct Group {
+struct ServersOfGroup {
   std::vector<uint32_t> servers;
   std::vector<TensorAssignment> assignments;  // of tensors to `servers`
   double machines = 0;                        // GPU machines
   double slowest_bps = 0;                     // of its GPU machines
 };
 
-class Round {
+class TwoLevelTally {
  public:
-  Round(const TwoLevelInput& input, const TwoLevelPlan& plan, std::span<const TensorSize> tensors)
+  TwoLevelTally(const TwoLevelInput& input, const TwoLevelPlan& plan,
+                std::span<const TensorSize> tensors)
       : input_(input), tensors_(tensors), groups_(plan.owned.size()) {
     const PlanInput& machines = input.machines;
     const size_t n = machines.gpu_bps.size();
     for (size_t i = 0; i < input.groups.size(); ++i) {
-      Group& group = groups_[input.groups[i]];
+      ServersOfGroup& group = groups_[input.groups[i]];
       const double bps = i < n ? machines.gpu_bps[i] : machines.cpu_bps[i - n];
       if (i < n) {
         group.slowest_bps = group.machines == 0 ? bps : std::min(group.slowest_bps, bps);
@@ -49,7 +49,7 @@ class Round {
         if (!machines.gpu_sums.empty() && !machines.gpu_sums[i]) continue;
       }
       group.servers.push_back(static_cast<uint32_t>(servers_.size()));
-      Server server;
+      GroupServer server;
       server.group = input.groups[i];
       server.gpu = i < n;
       server.bps = bps;
@@ -60,7 +60,7 @@ class Round {
   }
 
   absl::Status AssignAll(const PartitionSize& partition_size) {
-    for (Group& group : groups_) {
+    for (ServersOfGroup& group : groups_) {
       std::vector<ServerLoad> loads(group.servers.size());
       for (size_t s = 0; s < loads.size(); ++s) loads[s].share = shares_[group.servers[s]];
       ADDEND_ASSIGN_OR_RETURN(group.assignments, Assign(tensors_, partition_size, &loads));
@@ -80,11 +80,11 @@ class Round {
   // The time that the busiest link takes for its bytes.
   double BusiestSeconds() const {
     double seconds = 0;
-    for (const Group& group : groups_) {
+    for (const ServersOfGroup& group : groups_) {
       seconds = std::max(seconds, input_.machines.bytes * kBitsPerByte / group.slowest_bps);
     }
     std::vector<double> owned(groups_.size(), 0);
-    for (const Server& server : servers_) {
+    for (const GroupServer& server : servers_) {
       const double members = groups_[server.group].machines;
       const double between = server.summed + (count() - 2) * server.owned;
       const double carried = server.gpu
@@ -105,11 +105,11 @@ class Round {
   double FillSeconds() const {
     double first_level = 0, second_level = 0;
     for (size_t g = 0; g < groups_.size(); ++g) {
-      const Group& group = groups_[g];
+      const ServersOfGroup& group = groups_[g];
       double first_row = 0;
       for (const uint32_t s : group.servers) first_row += servers_[s].largest;
       for (const uint32_t s : group.servers) {
-        const Server& server = servers_[s];
+        const GroupServer& server = servers_[s];
         const double arriving = (server.gpu ? group.machines - 1 : group.machines) * server.largest;
         const double leaving = server.gpu ? first_row - server.largest : 0;
         first_level =
@@ -125,13 +125,13 @@ class Round {
 
   uint32_t MostLinks() const {
     size_t most = 0;
-    for (const Group& group : groups_) {
+    for (const ServersOfGroup& group : groups_) {
       size_t used = 0;
       for (const uint32_t s : group.servers) used += servers_[s].summed > 0 ? 1 : 0;
       // Of an agent whose server sums nothing, if there is such an agent.
       if (static_cast<double>(group.servers.size()) < group.machines) most = std::max(most, used);
       for (const uint32_t s : group.servers) {
-        const Server& server = servers_[s];
+        const GroupServer& server = servers_[s];
         if (!server.gpu) continue;
         most = std::max(most, used - (server.summed > 0 ? 1 : 0) + server.owners.size());
       }
@@ -144,7 +144,7 @@ class Round {
  private:
   double count() const { return static_cast<double>(groups_.size()); }
   uint32_t ServerOf(size_t group, size_t tensor, size_t partition) const {
-    const Group& g = groups_[group];
+    const ServersOfGroup& g = groups_[group];
     return g.servers[g.assignments[tensor].servers[partition]];
   }
 
@@ -161,7 +161,7 @@ class Round {
     servers_[owner].largest_owned = std::max(servers_[owner].largest_owned, bytes);
     for (size_t g = 0; g < groups_.size(); ++g) {
       const uint32_t index = ServerOf(g, tensor, partition);
-      Server& server = servers_[index];
+      GroupServer& server = servers_[index];
       server.summed += bytes;
       server.largest = std::max(server.largest, bytes);
       if (index != owner) server.owners.insert(owner);
@@ -173,8 +173,8 @@ class Round {
 
   const TwoLevelInput& input_;
   const std::span<const TensorSize> tensors_;
-  std::vector<Group> groups_;
-  std::vector<Server> servers_;
+  std::vector<ServersOfGroup> groups_;
+  std::vector<GroupServer> servers_;
   std::vector<double> shares_;  // by server, of its group's bytes
   uint64_t partitions_ = 0;
 };
@@ -189,7 +189,7 @@ absl::StatusOr<TwoLevelSimulation> SimulateTwoLevelRound(TwoLevelInput input,
     input.machines.bytes += static_cast<double>(tensor.elements * SizeOf(tensor.dtype));
   }
   ADDEND_ASSIGN_OR_RETURN(const TwoLevelPlan plan, MakeTwoLevelPlan(input));
-  Round round(input, plan, tensors);
+  TwoLevelTally round(input, plan, tensors);
   ADDEND_RETURN_IF_ERROR(round.AssignAll(partition_size));
   TwoLevelSimulation result;
   result.t_opt_s = plan.t_opt_s;

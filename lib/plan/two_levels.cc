@@ -12,20 +12,18 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
 #include "lib/base/status_macros.h"
+#include "lib/plan/bits.h"
 
 namespace addend {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kBitsPerByte = 8;
-
 // A group in units of M: bandwidths are fractions of M for each second.
 struct Members {
   double gpu_machines = 0;
-  std::vector<double> gpu;     // bandwidths of the GPU machines that sum
-  double slowest = kInfinity;  // of all GPU machines
-  double cpu = 0;              // bandwidths of the CPU machines, together
-  double uplink = kInfinity;
+  std::vector<double> gpu;  // bandwidths of the GPU machines that sum
+  double slowest = std::numeric_limits<double>::infinity();  // of all GPU machines
+  double cpu = 0;  // bandwidths of the CPU machines, together
+  double uplink = std::numeric_limits<double>::infinity();
 };
 
 // The bytes for each byte of a GPU machine's share are `d`, those of a CPU machine d + 2. Within
