@@ -17,6 +17,9 @@
 namespace addend {
 namespace {
 
+// A load by share below this value is rounding noise: the share costs its machine nothing.
+constexpr double kNoLoad = 1e-9;
+
 // A group in units of M: bandwidths are fractions of M for each second.
 struct Members {
   double gpu_machines = 0;
@@ -205,7 +208,7 @@ absl::StatusOr<TwoLevelPlan> MakeTwoLevelPlan(const TwoLevelInput& input) {
       share = t * machines.cpu_bps[i - machines.gpu_bps.size()] / unit / (load + 2);
     } else if (Sums(machines, i)) {
       // Where a share costs its machine nothing, all get the same.
-      share = load > 0 ? std::max(0.0, t * machines.gpu_bps[i] / unit - 1) / load : 1;
+      share = load > kNoLoad ? std::max(0.0, t * machines.gpu_bps[i] / unit - 1) / load : 1;
     }
     plan.shares.push_back(share);
     sums[g] += share;
