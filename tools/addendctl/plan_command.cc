@@ -25,6 +25,8 @@ using Json = nlohmann::ordered_json;
 constexpr uint32_t kMaxMachines = 1'000'000;
 // A tensor of more partitions is not simulated: its round takes nearly t_opt.
 constexpr uint64_t kMaxSimulated = 1'000'000;
+// Each partition has a server in every group. More would take minutes.
+constexpr uint64_t kMaxGroupSums = 100'000'000;
 
 absl::Status CheckRatio(const char* flag, double ratio) {
   if (ratio > 0 && ratio <= 1) return absl::OkStatus();
@@ -222,6 +224,16 @@ absl::StatusOr<std::string> AnswerPlan(const PlanQuestion& question) {
   ADDEND_ASSIGN_OR_RETURN(const auto rounds, Simulate(question, input, plan));
   std::optional<TwoLevelRounds> two_levels;
   if (question.groups > 0) {
+    const uint64_t most = kMaxGroupSums / question.groups;
+    const uint64_t partition_bytes =
+        question.partition_bytes != 0 ? question.partition_bytes : kSmallestOfTwoLevels;
+    if (bytes / partition_bytes > most) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("--groups: plan simulates at most %d partitions for %d groups, not %d: "
+                          "give fewer groups, "
+                          "or larger --partition-bytes",
+                          most, question.groups, bytes / partition_bytes));
+    }
     const double flat_s = rounds ? rounds->balanced.t_s : plan.t_opt_s.value_or(0);
     const auto compared = CompareTwoLevels(input, plan, flat_s, tensors, question.groups,
                                            question.uplink_bps, question.partition_bytes);

@@ -15,7 +15,6 @@ namespace {
 // Partitions get half the size as long as the time becomes shorter by more than this.
 constexpr double kWorthHalving = 0.003;
 constexpr uint64_t kLargest = 128 << 10;
-constexpr uint64_t kSmallest = 16 << 10;
 
 }  // namespace
 
@@ -32,7 +31,7 @@ absl::StatusOr<TwoLevelRounds> CompareTwoLevels(const PlanInput& input, const Pl
   rounds.partition_bytes = partition_bytes != 0 ? partition_bytes : kLargest;
   ADDEND_ASSIGN_OR_RETURN(rounds.two_levels,
                           SimulateTwoLevelRound(network, tensors, rounds.partition_bytes));
-  while (partition_bytes == 0 && rounds.partition_bytes > kSmallest) {
+  while (partition_bytes == 0 && rounds.partition_bytes > kSmallestOfTwoLevels) {
     const uint64_t half = rounds.partition_bytes / 2;
     ADDEND_ASSIGN_OR_RETURN(const TwoLevelSimulation finer,
                             SimulateTwoLevelRound(network, tensors, half));

@@ -14,6 +14,9 @@
 
 namespace addend {
 
+// The least size of partitions that CompareTwoLevels chooses by itself.
+inline constexpr uint64_t kSmallestOfTwoLevels = 16 << 10;
+
 struct TwoLevelRounds {
   uint32_t groups = 0;
   size_t gpu_nodes = 0;  // of each group

@@ -159,6 +159,11 @@ TEST(PlanCommandTest, GroupsNeedEqualMachines) {
   question.groups = 4;
   question.bandwidth_bps = 0;
   EXPECT_THAT(Refusal(question), HasSubstr("--groups needs equal machines of known bandwidth"));
+  question = Homogeneous(1'000'000, 0);
+  question.groups = 500'000;
+  EXPECT_EQ(Refusal(question),
+            "--groups: plan simulates at most 200 partitions for 500000 groups, not 61035: give "
+            "fewer groups, or larger --partition-bytes");
   question = Homogeneous(16, 0);
   question.uplink_bps = 1e9;
   EXPECT_THAT(Refusal(question), HasSubstr("--uplink is the bandwidth between them"));
