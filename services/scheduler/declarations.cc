@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "lib/base/failure.h"
@@ -190,9 +191,16 @@ void Declarations::GoOnWithout() {
 }
 
 void Declarations::GoOnWithServers() {
-  std::optional<absl::Time>& due = job_.current.servers_due;
-  if (!due || (scope_.changes.now() < *due && EligibleServers(job_, scope_.fleet).empty())) return;
-  due.reset();
+  JobGeneration& current = job_.current;
+  if (!current.servers_due) return;
+  const bool over = scope_.changes.now() >= *current.servers_due;
+  if (over) current.servers_due.reset();
+  if (!current.waits_for_servers) return;
+  const std::vector<const Server*> servers = EligibleServers(job_, scope_.fleet);
+  const bool one_is_there = std::any_of(servers.begin(), servers.end(),
+                                        [](const Server* server) { return !server->draining; });
+  if (!over && !one_is_there) return;
+  current.waits_for_servers = false;
   GoOnWithout();
   Plan();
 }

@@ -147,8 +147,9 @@ struct JobGeneration {
   Change change;
   std::optional<PlanReason> rebalance;  // a change is due, for this reason
   // Set when the job comes back to a scheduler without records: until this time its servers may
-  // follow, and no tensor is refused for want of a server.
+  // follow, and no tensor is refused for want of a server, whatever servers come and go meanwhile.
   std::optional<absl::Time> servers_due;
+  bool waits_for_servers = false;  // a tensor does
   Pace pace;
   RatioMeter ratios;
   JobDepartures departures;

@@ -80,6 +80,7 @@ void Placement::PlanAlone(DeclaredTensor* tensor) {
   auto plan = PlanAmong(Candidates::kHeard, *tensor, &view);
   if (!plan.ok()) plan = PlanAmong(Candidates::kAll, *tensor, &view);
   if (view.servers.empty() && job_.current.servers_due) {
+    job_.current.waits_for_servers = true;
     return scope_.changes.Say(
         absl::StrFormat("job '%s': tensor '%s' waits for a summation server to come back",
                         job_.name, tensor->descriptor.name()));

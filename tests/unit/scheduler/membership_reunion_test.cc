@@ -128,6 +128,23 @@ TEST_F(ReunionTest, ATensorWaitsForTheFirstServerThatComesBack) {
   EXPECT_TRUE(node->plans.contains("w"));
 }
 
+// The simulator has found it: the first server that came was drained before the others were back.
+TEST_F(ReunionTest, ATensorWaitsForAnotherServerWhenTheFirstHasLeft) {
+  FakeServer& former = AddCpuServer();
+  FakeNode* const node = AddJob("a", 1, /*colocated=*/false)[0];
+  RestartWithoutStore();
+  FakeServer& first = AddCpuServer();
+  ASSERT_TRUE(ComeBack(node).ok());
+  ASSERT_TRUE(Drain(first).ok());
+  Declare(*node, {Tensor("w", {1000})});
+  EXPECT_THAT(node->errors, IsEmpty());
+  Pass(absl::Seconds(2));
+  EXPECT_THAT(node->errors, IsEmpty());
+  ASSERT_TRUE(ComeBack(&former).ok());
+  EXPECT_THAT(node->errors, IsEmpty());
+  EXPECT_TRUE(node->plans.contains("w"));
+}
+
 TEST_F(ReunionTest, ATensorIsRefusedWhenNoServerHasComeBackInTime) {
   FakeNode* const node = AddJob("a", 1, /*colocated=*/false)[0];
   RestartWithoutStore();
