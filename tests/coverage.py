@@ -11,7 +11,7 @@ FOLDERS = ("lib/summation", "services/worker_agent", "services/scheduler")
 RECOVERY = {
     "lib/summation": ("collector.cc", "job_shard.cc", "latest_partition.cc", "latest_partitions.cc", "open_round.cc", "ownership.cc", "partition.cc",
                       "summed_partitions.cc", "value_copies.cc"),
-    "services/worker_agent": ("departures.cc", "generation_state.cc", "node_frames.cc", "plan_follower.cc", "server_link.cc", "servers.cc"),
+    "services/worker_agent": ("departures.cc", "generation_state.cc", "node_frames.cc", "plan_follower.cc", "servers.cc"),
     "services/scheduler": ("agreements.cc", "departures.cc", "handover.cc", "leases.cc", "lifecycle.cc", "placement.cc", "replacement.cc", "reservations.cc",
                            "restore.cc", "roster.cc", "stale_store.cc"),
 }

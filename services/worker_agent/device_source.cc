@@ -9,7 +9,7 @@
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
-#include "services/worker_agent/server_link.h"
+#include "lib/link/server_link.h"
 
 namespace addend {
 namespace {

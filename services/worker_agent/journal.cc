@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "services/worker_agent/server_link.h"
+#include "lib/link/server_link.h"
 
 namespace addend {
 namespace {

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "lib/base/ids.h"
 #include "lib/encoding/payload_encoder.h"
+#include "lib/link/server_link.h"
 #include "lib/shard/task_loop.h"
 #include "lib/transport/convoy.h"
 #include "lib/transport/transport.h"
@@ -21,7 +22,6 @@
 #include "services/worker_agent/pulse.h"
 #include "services/worker_agent/result_slots.h"
 #include "services/worker_agent/scheduler_reports.h"
-#include "services/worker_agent/server_link.h"
 
 namespace addend {
 

@@ -5,9 +5,9 @@
 #include <memory>
 
 #include "lib/encoding/payload_encoder.h"
+#include "lib/link/server_link.h"
 #include "lib/wire/frame.h"
 #include "services/worker_agent/node_tensor.h"
-#include "services/worker_agent/server_link.h"
 #include "services/worker_agent/tensor_table.h"
 
 namespace addend {

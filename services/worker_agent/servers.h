@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "lib/link/server_link.h"
 #include "services/worker_agent/generation_state.h"
 #include "services/worker_agent/node_context.h"
-#include "services/worker_agent/server_link.h"
 #include "services/worker_agent/tensor_table.h"
 
 namespace addend {

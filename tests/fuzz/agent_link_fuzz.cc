@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "lib/link/server_link.h"
 #include "lib/transport/convoy.h"
-#include "services/worker_agent/server_link.h"
 #include "tests/fuzz/check.h"
 #include "tests/fuzz/input.h"
 

@@ -26,6 +26,7 @@ MAY_INCLUDE = {
     "lib/encoding": {"lib/base", "lib/memory", "lib/reduce", "lib/trace", "lib/wire"},
     "lib/intranode": {"lib/base"},
     "lib/transport": {"lib/base", "lib/encoding", "lib/telemetry", "lib/trace", "lib/shard", "lib/memory", "lib/wire"},
+    "lib/link": {"lib/auth", "lib/base", "lib/encoding", "lib/memory", "lib/transport", "lib/wire"},
     "lib/summation": {"lib/auth", "lib/base", "lib/encoding", "lib/telemetry", "lib/trace", "lib/shard", "lib/memory", "lib/wire", "lib/reduce", "lib/transport", "proto"},
     "lib/status": {"lib/base", "proto"},
     "lib/rpc": {"lib/base", "lib/options", "lib/telemetry", "proto"},

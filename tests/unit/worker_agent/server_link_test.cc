@@ -1,6 +1,6 @@
 // The end of a link to a summation server: the reason that the agent is given, and the link's
 // state.
-#include "services/worker_agent/server_link.h"
+#include "lib/link/server_link.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

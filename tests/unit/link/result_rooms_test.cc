@@ -1,4 +1,4 @@
-#include "services/worker_agent/result_rooms.h"
+#include "lib/link/result_rooms.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "services/worker_agent/server_work.h"
+#include "lib/link/server_work.h"
 
 #include <gtest/gtest.h>
 

@@ -38,7 +38,7 @@ class ResultRooms {
     }
     return buffer->memory().first(header.payload_bytes);
   }
-  // The payload has arrived. The buffer that it lies in; null: none.
+  // The payload has arrived. The buffer that it lies in; null: it lies in its room.
   std::shared_ptr<Arena> Take(PartitionId partition) {
     auto placed = placed_.extract(partition);
     return placed.empty() ? nullptr : std::move(placed.mapped());

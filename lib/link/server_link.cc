@@ -1,5 +1,5 @@
 // The handshake, the frames of an open link, and the ends of connections.
-#include "services/worker_agent/server_link.h"
+#include "lib/link/server_link.h"
 
 #include <algorithm>
 #include <utility>

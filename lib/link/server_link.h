@@ -16,10 +16,10 @@
 #include "lib/base/clock.h"
 #include "lib/base/ids.h"
 #include "lib/encoding/encoded_bytes.h"
+#include "lib/link/result_rooms.h"
+#include "lib/link/server_work.h"
 #include "lib/transport/outbox.h"
 #include "lib/transport/transport.h"
-#include "services/worker_agent/result_rooms.h"
-#include "services/worker_agent/server_work.h"
 
 namespace addend {
 
@@ -42,7 +42,7 @@ class ServerLink;
 
 // A way to a server that is tried first. Where nobody listens, it is as if it were not there.
 struct Shortcut {
-  Transport* transport = nullptr;  // null: there is none
+  Transport* transport = nullptr;  // null: no shortcut
   Address address = {};
 };
 
@@ -115,7 +115,7 @@ class ServerLink final : public Sink {
   void Close(const absl::Status& why);
   State state() const { return state_; }
   bool open() const { return state_ == State::kOpen; }
-  // No connection, and none is being made.
+  // There is no connection, nor an attempt to connect.
   bool closed() const { return state_ == State::kLost || state_ == State::kEnded; }
   // Close() was called.
   bool given_up() const { return state_ == State::kClosing || state_ == State::kEnded; }
@@ -154,7 +154,7 @@ class ServerLink final : public Sink {
   bool path_failed() const { return path_failed_; }
   // A result for this partition is on its way into the room that was given for it.
   bool IsReceiving(PartitionId partition) const { return rooms_.IsReceiving(partition); }
-  // Closes this connection: none of its frames arrive any more. OnLinkLost follows.
+  // Closes this connection: its frames do not arrive any more. OnLinkLost follows.
   void Reset(const absl::Status& why);
 
   absl::StatusOr<MutableBytes> Place(const FrameHeader& header) override;
