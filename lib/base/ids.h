@@ -54,6 +54,13 @@ class PartitionId {
   uint64_t value_ = 0;
 };
 
+// A summation server that sends another server the sum of some nodes' contributions. It stands in
+// the place of a node on the data path, under a number that no node has.
+constexpr uint32_t kFirstRelay = uint32_t{1} << 31;
+constexpr NodeId RelayId(ServerId server) { return NodeId(kFirstRelay | server.value()); }
+constexpr bool IsRelay(NodeId node) { return node.value() >= kFirstRelay; }
+constexpr ServerId ServerOf(NodeId relay) { return ServerId(relay.value() & ~kFirstRelay); }
+
 constexpr Round Next(Round round) { return Round(round.value() + 1); }
 // The slot of a round: results alternate between two slots.
 constexpr uint32_t Parity(Round round) { return round.value() & 1; }

@@ -41,7 +41,7 @@ namespace protocol {
 inline constexpr VersionRange kControl{1, 1};
 // lib/wire/frame.h, between agents and summation servers. The scheduler plans only over servers
 // that all nodes of a job can speak with; HELLO settles the version of a link.
-inline constexpr VersionRange kFrame{5, 6};
+inline constexpr VersionRange kFrame{5, 7};
 // lib/transport/rdma/message.h, the conversation around frames over RDMA. Ends without a common
 // version connect over TCP.
 inline constexpr VersionRange kRdma{1, 1};

@@ -180,6 +180,7 @@ void ServerMember::FillCarried(v1::HeartbeatRequest* of_node) {
   *carried->mutable_traffic() = std::move(*own.mutable_traffic());
   carried->set_activity(std::move(*own.mutable_activity()));
   carried->set_memory_used_bytes(own.memory_used_bytes());
+  *carried->mutable_troubles() = std::move(*own.mutable_troubles());
   for (v1::Incident& incident : *own.mutable_incidents()) {
     *of_node->add_incidents() = std::move(incident);
   }

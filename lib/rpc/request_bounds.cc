@@ -37,6 +37,7 @@ constexpr Bound kTexts[] = {
     {"ReportFailureRequest.reason", kSentenceBytes},
     {"ReportServerLostRequest.reason", kSentenceBytes},
     {"Recollection.reason", kSentenceBytes},
+    {"RelayTrouble.reason", kSentenceBytes},
 };
 constexpr Bound kLists[] = {
     {"DeclareRequest.numbers", kMaxTensors},
@@ -45,6 +46,8 @@ constexpr Bound kLists[] = {
     {"AckReservationRequest.refused", kMaxTensors},
     {"HeartbeatRequest.paces", kMemberItems},
     {"HeartbeatRequest.incidents", 100},
+    {"HeartbeatRequest.troubles", 16},
+    {"ColocatedBeat.troubles", 16},
     {"StalledRound.missing", kMaxLocalSize},
     {"WatchRequest.announced", kMemberItems},
     {"RegisterServerRequest.announced", kMemberItems},

@@ -1,18 +1,42 @@
 #include "lib/server/summation_member.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "lib/base/log.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
+#include "lib/base/utf8.h"
 #include "lib/member/protocols.h"
+#include "lib/rpc/request_bounds.h"
 
 namespace addend {
 namespace {
+
+// Of a heartbeat: the scheduler needs one of each job.
+constexpr size_t kMostTroubles = 16;
+
+// nullopt: this server cannot send it sums, or does not know where it is.
+std::optional<Peer> ToPeer(const v1::ServerInfo& info) {
+  const auto common = Common(protocol::kFrame, FramesOf(info.protocols()));
+  const auto tcp = std::find_if(info.endpoints().begin(), info.endpoints().end(),
+                                [](const auto& endpoint) { return endpoint.transport() == "tcp"; });
+  if (!common.has_value() || common->newest < kPartialSumsSince || tcp == info.endpoints().end()) {
+    return std::nullopt;
+  }
+  return Peer{
+      .incarnation = Incarnation(info.incarnation()),
+      .host = tcp->host(),
+      .port = static_cast<uint16_t>(tcp->port()),
+      .frame_version = static_cast<uint16_t>(common->newest),
+      .name = absl::StrFormat("summation server %d (%s)", info.server_id(), info.hostname())};
+}
 
 JobSpec ToJobSpec(const v1::JobReservation& job) {
   JobSpec spec;
@@ -25,6 +49,9 @@ JobSpec ToJobSpec(const v1::JobReservation& job) {
   spec.local_size = job.local_size();
   for (const uint32_t node : job.lost_nodes()) spec.lost.insert(NodeId(node));
   spec.failed = job.failed();
+  for (const v1::ServerInfo& peer : job.peers()) {
+    if (const auto known = ToPeer(peer)) spec.peers[ServerId(peer.server_id())] = *known;
+  }
   return spec;
 }
 
@@ -80,13 +107,52 @@ absl::StatusOr<TensorSpec> ToTensorSpec(const JobSpec& job, const v1::TensorRese
   return spec;
 }
 
+// The spans of each of the tensor's partitions.
+void TakeRelayedSpans(const v1::TensorReservation& tensor, TensorSpec* spec) {
+  if (tensor.relayed().empty()) return;
+  std::map<uint32_t, std::vector<RelayedSpan>> spans;
+  for (const v1::RelayedSpan& one : tensor.relayed()) {
+    spans[one.partition()].push_back(
+        {.span = {.first = one.first(), .count = one.count()}, .relay = ServerId(one.server())});
+  }
+  for (const uint32_t partition : spec->partitions) {
+    const auto found = spans.find(partition);
+    spec->relayed.push_back(found == spans.end() ? nullptr
+                                                 : std::make_shared<const std::vector<RelayedSpan>>(
+                                                       std::move(found->second)));
+  }
+}
+
 std::set<uint32_t> IndicesOf(const v1::PartitionSet& set) {
   return {set.partitions().begin(), set.partitions().end()};
 }
 
 absl::Status Reserve(Engine* engine, const JobSpec& job, const v1::TensorReservation& tensor) {
-  ADDEND_ASSIGN_OR_RETURN(const TensorSpec spec, ToTensorSpec(job, tensor));
+  ADDEND_ASSIGN_OR_RETURN(TensorSpec spec, ToTensorSpec(job, tensor));
+  TakeRelayedSpans(tensor, &spec);
   return engine->Reserve(job.id, spec);
+}
+
+absl::Status Relay(Engine* engine, const JobSpec& job, const v1::RelayReservation& relay) {
+  ADDEND_ASSIGN_OR_RETURN(const TensorSpec spec, ToTensorSpec(job, relay.tensor()));
+  std::vector<RelayOrder> orders;
+  for (const v1::RelayOrder& order : relay.orders()) {
+    orders.push_back({.span = {.first = order.first(), .count = order.count()},
+                      .first_node = order.first_node(),
+                      .before = ServerId(order.before()),
+                      .to = ServerId(order.to()),
+                      .to_shard = order.to_shard()});
+  }
+  return engine->Relay(job.id, spec, orders);
+}
+
+void Refuse(const v1::JobReservation& job, uint32_t tensor, const absl::Status& why,
+            v1::AckReservationRequest* ack) {
+  spdlog::warn("refused: {}", Message(why));
+  v1::RefusedTensor* refused = ack->add_refused();
+  refused->set_job_id(job.job_id());
+  refused->set_tensor_id(tensor);
+  refused->set_reason(Message(why));
 }
 
 }  // namespace
@@ -104,7 +170,7 @@ v1::Traffic ToProto(const EngineStats& stats) {
 
 v1::AckReservationRequest CarryOut(const v1::ServerUpdate& update, Engine* engine) {
   v1::AckReservationRequest ack;
-  Engine::Holdings wanted;
+  Engine::Holdings wanted, relayed;
   for (const v1::JobReservation& job : update.jobs()) {
     const JobId id(job.job_id());
     if (job.release_all()) {
@@ -123,21 +189,33 @@ v1::AckReservationRequest CarryOut(const v1::ServerUpdate& update, Engine* engin
       tensors[TensorId(tensor.tensor_id())].insert(tensor.partitions().begin(),
                                                    tensor.partitions().end());
       const absl::Status status = fits.ok() ? Reserve(engine, spec, tensor) : fits;
-      if (status.ok()) continue;
-      spdlog::warn("refused: {}", Message(status));
-      v1::RefusedTensor* refused = ack.add_refused();
-      refused->set_job_id(job.job_id());
-      refused->set_tensor_id(tensor.tensor_id());
-      refused->set_reason(Message(status));
+      if (!status.ok()) Refuse(job, tensor.tensor_id(), status, &ack);
+    }
+    for (const v1::RelayReservation& relay : job.relay()) {
+      const v1::TensorReservation& tensor = relay.tensor();
+      relayed[id][TensorId(tensor.tensor_id())].insert(tensor.partitions().begin(),
+                                                       tensor.partitions().end());
+      const absl::Status status = fits.ok() ? Relay(engine, spec, relay) : fits;
+      if (!status.ok()) Refuse(job, tensor.tensor_id(), status, &ack);
     }
     for (const v1::HandOver& order : job.hand_over()) {
       engine->HandOver(id, TensorId(order.partitions().tensor_id()), IndicesOf(order.partitions()),
                        PlanVersion(order.version()));
     }
   }
-  if (update.full()) engine->RetainOnly(wanted);
+  if (update.full()) engine->RetainOnly(wanted, relayed);
   ack.set_free_bytes(engine->free_bytes());
   return ack;
+}
+
+void AddTroubles(const Engine& engine, v1::HeartbeatRequest* beat) {
+  for (const auto& [which, why] : engine.troubles()) {
+    if (static_cast<size_t>(beat->troubles_size()) == kMostTroubles) break;
+    v1::RelayTrouble* const trouble = beat->add_troubles();
+    trouble->set_job_id(which.first.value());
+    trouble->set_server_id(which.second.value());
+    trouble->set_reason(Shortened(why, kSentenceBytes));
+  }
 }
 
 absl::StatusOr<std::unique_ptr<SummationMember>> SummationMember::Join(
@@ -166,7 +244,7 @@ void SummationMember::Remember(const v1::ServerUpdate& update) {
   MutexLock lock(&mu_);
   if (update.full()) jobs_.clear();
   for (const v1::JobReservation& job : update.jobs()) {
-    if (job.reserve_size() > 0) jobs_.insert(JobId(job.job_id()));
+    if (job.reserve_size() > 0 || job.relay_size() > 0) jobs_.insert(JobId(job.job_id()));
     if (job.release_all()) jobs_.erase(JobId(job.job_id()));
   }
 }
@@ -182,6 +260,7 @@ void SummationMember::OnBeat(v1::HeartbeatRequest* beat) const {
     incident->set_kind("audit_mismatch");
     incident->set_text(std::move(text));
   }
+  AddTroubles(*engine_, beat);
 }
 
 }  // namespace addend

@@ -21,6 +21,9 @@ v1::Traffic ToProto(const EngineStats& stats);
 // answer.
 v1::AckReservationRequest CarryOut(const v1::ServerUpdate& update, Engine* engine);
 
+// The servers that the engine's relays cannot reach.
+void AddTroubles(const Engine& engine, v1::HeartbeatRequest* beat);
+
 class SummationMember {
  public:
   // `request` lacks only the engine's own fields (incarnation, shards). `engine` must outlive the

@@ -67,26 +67,27 @@ absl::StatusOr<auth::Secret> Doorkeeper::TokenOf(const std::string& peer,
   if (!auth::Same(proof, auth::ProofOf(auth::Side::kNode, token, terms))) {
     return Refuse(peer, Refusal::kWrongToken,
                   absl::UnauthenticatedError(absl::StrFormat(
-                      "this is not the token of node %d in generation %d of job %d, or not an "
+                      "this is not the token of %s in generation %d of job %d, or not an "
                       "answer to this server's challenge",
-                      claim.node.value(), claim.generation.value(), claim.job.value())));
+                      Describe(claim.node), claim.generation.value(), claim.job.value())));
   }
   if (const absl::Time now = clocks_.cluster(); auth::HasExpired(claim.expires_unix_s, now)) {
-    return Refuse(
-        peer, Refusal::kExpiredToken,
-        absl::UnauthenticatedError(absl::StrFormat(
-            "the token of node %d of job %d has expired %d s ago by the scheduler's clock (it "
-            "may be late by %s)",
-            claim.node.value(), claim.job.value(), absl::ToUnixSeconds(now) - claim.expires_unix_s,
-            absl::FormatDuration(auth::kClockSkew))));
+    return Refuse(peer, Refusal::kExpiredToken,
+                  absl::UnauthenticatedError(absl::StrFormat(
+                      "the token of %s of job %d has expired %d s ago by the scheduler's clock (it "
+                      "may be late by %s)",
+                      Describe(claim.node), claim.job.value(),
+                      absl::ToUnixSeconds(now) - claim.expires_unix_s,
+                      absl::FormatDuration(auth::kClockSkew))));
   }
   return token;
 }
 
-absl::StatusOr<JobShard*> Doorkeeper::Admit(NodePort* node, const auth::Claim& claim) {
+absl::StatusOr<JobShard*> Doorkeeper::Admit(NodePort* node, const auth::LinkTerms& terms) {
+  const auth::Claim& claim = terms.claim;
   JobShard* const job = find_job_(claim.job);
   if (job == nullptr) return RefuseUnknown(node->peer(), claim.job);
-  if (absl::Status admitted = job->Admit(node, claim); !admitted.ok()) {
+  if (absl::Status admitted = job->Admit(node, claim, terms.encrypt); !admitted.ok()) {
     return Refuse(node->peer(), Refusal::kNotMember, std::move(admitted));
   }
   return job;

@@ -49,7 +49,7 @@ class Doorkeeper {
                                        Bytes proof);
   // Connects a peer that has proved the claim to its job. PERMISSION_DENIED: the node takes no part
   // in the job's generation.
-  absl::StatusOr<JobShard*> Admit(NodePort* node, const auth::Claim& claim);
+  absl::StatusOr<JobShard*> Admit(NodePort* node, const auth::LinkTerms& terms);
   // A frame that came before the handshake was complete. UNAUTHENTICATED.
   absl::Status RefuseUnproved(const std::string& peer);
   // OK unless the handshake of a link that came at `since` takes too long.

@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "lib/base/bytes.h"
+#include "lib/base/sum_tree.h"
 #include "lib/encoding/encoded_bytes.h"
 #include "lib/memory/arena.h"
 #include "lib/summation/job_memory.h"
@@ -96,6 +98,12 @@ class EarlyContribution {
   // its own node, elements of the accumulator's type; the others of the group are empty.
   void BecomeSumOf(uint32_t contributions) { sum_of_ = contributions; }
   bool is_group() const { return sum_of_ > 0; }
+  // The same for the contributions of a span of positions. 0 of them: it adds nothing.
+  void BecomeSumOf(const SumSpan& span, uint32_t contributions) {
+    span_ = span;
+    sum_of_ = contributions;
+  }
+  const std::optional<SumSpan>& span() const { return span_; }
   // The contributions with data that this stands for.
   uint32_t contributions() const { return empty_ ? 0 : std::max(1U, sum_of_); }
 
@@ -107,6 +115,7 @@ class EarlyContribution {
   Encoding encoding_ = Encoding::kRaw;
   bool empty_ = false;
   uint32_t sum_of_ = 0;
+  std::optional<SumSpan> span_;  // null: of a group of eight, or a single contribution
 };
 
 }  // namespace addend

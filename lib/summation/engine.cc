@@ -28,6 +28,7 @@ TensorSpec WithoutPartitions(TensorSpec tensor) {
   tensor.shards.clear();
   tensor.versions.clear();
   tensor.handed_over.clear();
+  tensor.relayed.clear();
   return tensor;
 }
 
@@ -67,15 +68,18 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Options options) {
   if (options.shards == 0) return absl::InvalidArgumentError("--shards must be at least 1");
   std::unique_ptr<Engine> engine(new Engine(std::move(options)));
   for (uint32_t i = 0; i < engine->options_.shards; ++i) {
-    ADDEND_ASSIGN_OR_RETURN(auto shard,
-                            Shard::Create(
-                                engine->options_.machine, i, &engine->budget_, &engine->identity_,
-                                engine->options_.send_limits, engine->options_.network,
-                                [raw = engine.get()](const std::string& text) {
-                                  const MutexLock lock(&raw->mismatches_mu_);
-                                  raw->mismatches_.push_back(text);
-                                },
-                                engine->options_.encoding));
+    ADDEND_ASSIGN_OR_RETURN(
+        auto shard, Shard::Create(
+                        engine->options_.machine, i, &engine->budget_, &engine->identity_,
+                        engine->options_.send_limits, engine->options_.network,
+                        [raw = engine.get()](const std::string& text) {
+                          const MutexLock lock(&raw->mismatches_mu_);
+                          raw->mismatches_.push_back(text);
+                        },
+                        engine->options_.encoding,
+                        [raw = engine.get()](JobId job, ServerId peer, const std::string& why) {
+                          raw->relays_.NoteTrouble(job, peer, why);
+                        }));
     if (!engine->options_.rdma_devices.empty()) {
       ADDEND_RETURN_IF_ERROR(
           shard->ListenRdma(engine->options_.rdma_devices, engine->options_.rdma_options));
@@ -86,7 +90,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Options options) {
 }
 
 Engine::Engine(Options options)
-    : options_(std::move(options)), budget_(options_.memory_limit_bytes) {
+    : options_(std::move(options)), budget_(options_.memory_limit_bytes), relays_(&shards_) {
   identity_.incarnation = options_.incarnation;
 }
 
@@ -142,7 +146,10 @@ void Engine::OnShards(absl::FunctionRef<void(Shard*)> task) const {
 void Engine::SetJob(const JobSpec& spec) {
   MutexLock lock(&mu_);
   HeldJob& held = jobs_[spec.id];
-  if (held.spec.generation != spec.generation || held.spec.key != spec.key) ForgetTensors(&held);
+  if (held.spec.generation != spec.generation || held.spec.key != spec.key) {
+    held.ForgetTensors();
+    relays_.EndJob(spec.id);
+  }
   held.spec = spec;
   if (held.memory == nullptr) {
     held.memory = std::make_shared<JobMemory>(&budget_, options_.job_memory_limit_bytes);
@@ -230,7 +237,7 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
   if (it == jobs_.end()) {
     return absl::NotFoundError(absl::StrFormat("job %d is not known to this server", job.value()));
   }
-  ADDEND_RETURN_IF_ERROR(CheckTensor(tensor));
+  ADDEND_RETURN_IF_ERROR(CheckTensor(tensor, shards_.size()));
   HeldJob& held = it->second;
   DropOutdated(job, tensor, &held);
   const TensorSpec whole = WithoutPartitions(tensor);
@@ -243,6 +250,7 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
       added.shards.push_back(tensor.shards[i]);
       added.versions.push_back(tensor.versions[i]);
       added.handed_over.push_back(tensor.handed_over[i]);
+      if (!tensor.relayed.empty()) added.relayed.push_back(tensor.relayed[i]);
     } else if (tensor.versions[i] != PlanVersion()) {
       Shard* const shard = shards_[tensor.shards[i]].get();
       shard->loop()->Run([&] {
@@ -277,6 +285,19 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
   return absl::OkStatus();
 }
 
+absl::Status Engine::Relay(JobId job, const TensorSpec& tensor,
+                           const std::vector<RelayOrder>& orders) {
+  MutexLock lock(&mu_);
+  const auto it = jobs_.find(job);
+  if (it == jobs_.end()) {
+    return absl::NotFoundError(absl::StrFormat("job %d is not known to this server", job.value()));
+  }
+  ADDEND_RETURN_IF_ERROR(CheckTensor(tensor, shards_.size()));
+  ADDEND_RETURN_IF_ERROR(relays_.Reserve(it->second.spec, it->second.memory, tensor, orders));
+  TrimEarly();
+  return absl::OkStatus();
+}
+
 void Engine::TrimEarly() const {
   const bool over = std::any_of(jobs_.begin(), jobs_.end(),
                                 [](const auto& job) { return job.second.memory->over_part(); });
@@ -293,6 +314,7 @@ void Engine::HandOver(JobId job, TensorId tensor, const std::set<uint32_t>& part
 
 void Engine::Release(JobId job, TensorId tensor) {
   MutexLock lock(&mu_);
+  relays_.Release(job, tensor);
   const auto it = jobs_.find(job);
   if (it == jobs_.end() || !it->second.tensors.contains(tensor)) return;
   Drop(job, tensor, KeysOf(it->second.tensors.at(tensor).partitions), &it->second);
@@ -344,13 +366,13 @@ void Engine::Drop(JobId job, TensorId tensor, const std::set<uint32_t>& partitio
   LimitInFlight(job, *held);
 }
 
-void Engine::ForgetTensors(HeldJob* job) {
-  for (const auto& [id, tensor] : job->tensors) {
-    for (const auto& [index, partition] : tensor.partitions) job->memory->Release(partition.bytes);
+void Engine::HeldJob::ForgetTensors() {
+  for (const auto& [id, tensor] : tensors) {
+    for (const auto& [index, partition] : tensor.partitions) memory->Release(partition.bytes);
   }
-  job->tensors.clear();
-  job->all_bytes = 0;
-  job->owned_bytes.clear();
+  tensors.clear();
+  all_bytes = 0;
+  owned_bytes.clear();
 }
 
 // Every link gets a part of the machine's link in proportion to its results in a round.
@@ -373,11 +395,12 @@ void Engine::ReleaseJob(JobId job) {
   const auto it = jobs_.find(job);
   if (it == jobs_.end()) return;
   OnShards([&](Shard* shard) { shard->DropJob(job, absl::CancelledError("the job has ended")); });
-  ForgetTensors(&it->second);
+  it->second.ForgetTensors();
+  relays_.EndJob(job);
   jobs_.erase(it);
 }
 
-void Engine::RetainOnly(const Holdings& wanted) {
+void Engine::RetainOnly(const Holdings& wanted, const Holdings& relayed) {
   std::vector<JobId> jobs;
   Holdings partitions;
   {
@@ -388,6 +411,8 @@ void Engine::RetainOnly(const Holdings& wanted) {
         jobs.push_back(id);
         continue;
       }
+      const auto still = relayed.find(id);
+      relays_.RetainOnly(id, still == relayed.end() ? EngineRelays::Holdings() : still->second);
       for (const auto& [tensor, held] : job.tensors) {
         const auto kept = keep->second.find(tensor);
         for (const auto& [index, partition] : held.partitions) {
@@ -401,91 +426,6 @@ void Engine::RetainOnly(const Holdings& wanted) {
   for (const auto& [job, tensors] : partitions) {
     for (const auto& [tensor, indices] : tensors) Release(job, tensor, indices);
   }
-}
-
-std::vector<OpenRoundInfo> Engine::RollCall(JobId job, size_t limit) const {
-  std::vector<OpenRoundInfo> rounds;
-  OnShards([&](Shard* shard) { shard->RollCall(job, limit, &rounds); });
-  return rounds;
-}
-
-std::map<JobId, Engine::JobNumbers> Engine::job_numbers() const {
-  std::map<JobId, JobTotals> totals;
-  OnShards([&](Shard* shard) { shard->AddTotals(&totals); });
-  std::map<JobId, JobNumbers> numbers;
-  const MutexLock lock(&mu_);
-  for (auto& [id, of_job] : totals) {
-    numbers[id].totals = std::move(of_job);
-    const auto held = jobs_.find(id);
-    if (held == jobs_.end()) continue;
-    for (const auto& [number, tensor] : held->second.tensors) {
-      for (const auto& [index, partition] : tensor.partitions) {
-        numbers[id].reserved_bytes += partition.bytes;
-      }
-    }
-  }
-  return numbers;
-}
-
-std::vector<std::string> Engine::TakeMismatches() {
-  const MutexLock lock(&mismatches_mu_);
-  return std::exchange(mismatches_, {});
-}
-
-LinkCounts Engine::links() const {
-  LinkCounts counts;
-  OnShards([&](Shard* shard) { shard->AddLinks(&counts); });
-  return counts;
-}
-
-std::vector<SumEvent> Engine::Trace(JobId job, uint64_t rounds) const {
-  std::vector<SumEvent> events;
-  OnShards([&](Shard* shard) {
-    std::optional<Generation> generation;  // the last
-    std::map<TensorId, Round> newest;      // of each tensor: the round of its first event
-    shard->journal().events().NewestFirst([&](const SumEvent& event) {
-      if (event.job != job) return true;
-      if (!generation) generation = event.generation;
-      if (event.generation != *generation) return false;
-      const Round last = newest.emplace(event.partition.tensor(), event.round).first->second;
-      if (event.round.value() + rounds > last.value()) events.push_back(event);
-      return true;
-    });
-  });
-  return events;
-}
-
-std::map<TensorId, std::string> Engine::TensorNames(JobId job) const {
-  std::map<TensorId, std::string> names;
-  OnShards([&](Shard* shard) { shard->AddNames(job, &names); });
-  return names;
-}
-
-EngineStats Engine::stats() const {
-  EngineStats sum;
-  for (const auto& shard : shards_) {
-    for (const Transport* transport : shard->transports()) {
-      if (transport == nullptr) continue;
-      const TransportStats& t = transport->stats();
-      sum.network_bytes_sent += t.bytes_sent;
-      sum.network_bytes_received += t.bytes_received;
-      sum.local_bytes += t.local_bytes;
-      sum.links_malformed += t.links_malformed;
-    }
-    const ShardStats& s = shard->stats();
-    sum.copied_bytes += s.copied_bytes;
-    sum.partitions_sealed += s.partitions_sealed;
-    sum.payload_bytes_summed += s.payload_bytes_summed;
-    sum.early_kept += s.early_kept;
-    sum.early_dropped += s.early_dropped;
-    for (size_t i = 0; i < s.links_refused.size(); ++i) sum.links_refused[i] += s.links_refused[i];
-    sum.updates_applied += s.updates_applied;
-    sum.updates_lost += s.updates_lost;
-    sum.spun_s += static_cast<double>(shard->loop()->spun().count()) * 1e-9;
-  }
-  sum.memory_used_bytes = budget_.used();
-  sum.memory_peak_bytes = budget_.peak();
-  return sum;
 }
 
 }  // namespace addend

@@ -13,6 +13,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "lib/base/mutex.h"
+#include "lib/summation/engine_relays.h"
 #include "lib/summation/job_memory.h"
 #include "lib/summation/memory_budget.h"
 #include "lib/summation/shard.h"
@@ -37,6 +38,9 @@ struct EngineStats {
   uint64_t memory_peak_bytes = 0;
   double spun_s = 0;  // by the shards' threads: they looked for work before they slept
 };
+
+// INVALID_ARGUMENT: a server of so many shards must not reserve the tensor's partitions.
+absl::Status CheckTensor(const TensorSpec& tensor, size_t shards);
 
 class Engine {
  public:
@@ -85,15 +89,19 @@ class Engine {
   // RESOURCE_EXHAUSTED (with the numbers) when the memory limit has no room, INVALID_ARGUMENT for a
   // bad spec.
   absl::Status Reserve(JobId job, const TensorSpec& tensor);
+  // Reserves memory for these partitions of the tensor, which other servers own and this server
+  // relays, if they are not relayed yet: `orders` has an order for each. Errors as of Reserve().
+  absl::Status Relay(JobId job, const TensorSpec& tensor, const std::vector<RelayOrder>& orders);
   // Another server owns these partitions from the plan version `next` on. Each is closed between
   // two rounds, and the nodes are told; it is held until it is released.
   void HandOver(JobId job, TensorId tensor, const std::set<uint32_t>& partitions, PlanVersion next);
+  // The tensor is held and relayed no more.
   void Release(JobId job, TensorId tensor);
   void Release(JobId job, TensorId tensor, const std::set<uint32_t>& partitions);
   void ReleaseJob(JobId job);
   // Drops all jobs and partitions that are not named.
   using Holdings = std::map<JobId, std::map<TensorId, std::set<uint32_t>>>;
-  void RetainOnly(const Holdings& wanted);
+  void RetainOnly(const Holdings& wanted, const Holdings& relayed = {});
 
   std::vector<OpenRoundInfo> RollCall(JobId job, size_t limit) const;
   EngineStats stats() const;
@@ -108,6 +116,9 @@ class Engine {
   uint64_t job_memory_limit_bytes() const { return options_.job_memory_limit_bytes; }
   // The mismatches that audits have found since the last call: sentences for people.
   std::vector<std::string> TakeMismatches();
+  // The servers that relays here cannot reach, with sentences for people, by job and server; until
+  // the job relays nothing here any more.
+  EngineRelays::Troubles troubles() const { return relays_.troubles(); }
   // The events of the job's last `rounds` rounds of every tensor, newest first.
   std::vector<SumEvent> Trace(JobId job, uint64_t rounds) const;
   // The names of the tensors that the engine has partitions of.
@@ -131,6 +142,7 @@ class Engine {
     std::map<TensorId, HeldTensor> tensors;
     uint64_t all_bytes = 0;             // of the whole tensors, together
     std::vector<uint64_t> owned_bytes;  // payload on each shard
+    void ForgetTensors();
     uint64_t partitions() const {
       uint64_t sum = 0;
       for (const auto& [id, tensor] : tensors) sum += tensor.partitions.size();
@@ -139,7 +151,6 @@ class Engine {
   };
 
   explicit Engine(Options options);
-  absl::Status CheckTensor(const TensorSpec& tensor) const;
   absl::StatusOr<std::vector<std::shared_ptr<Partition>>> MakePartitions(const HeldJob& job,
                                                                          const TensorSpec& tensor,
                                                                          HeldPartitions* held);
@@ -155,7 +166,6 @@ class Engine {
   void Drop(JobId job, TensorId tensor, const std::set<uint32_t>& partitions, HeldJob* held)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LimitInFlight(JobId id, const HeldJob& job) const;
-  void ForgetTensors(HeldJob* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnShards(absl::FunctionRef<void(Shard*)> task) const;
 
   const Options options_;
@@ -167,6 +177,7 @@ class Engine {
   std::vector<std::string> mismatches_ ABSL_GUARDED_BY(mismatches_mu_);
   mutable Mutex mu_;
   std::map<JobId, HeldJob> jobs_ ABSL_GUARDED_BY(mu_);
+  EngineRelays relays_;
 };
 
 }  // namespace addend

@@ -22,10 +22,11 @@ absl::Status Engine::CheckJob(const JobSpec& spec) const {
       spec.id.value(), spec.num_nodes, spec.local_size));
 }
 
-absl::Status Engine::CheckTensor(const TensorSpec& tensor) const {
+absl::Status CheckTensor(const TensorSpec& tensor, size_t shards) {
   if (tensor.partitions.size() != tensor.shards.size() ||
       tensor.partitions.size() != tensor.versions.size() ||
       tensor.partitions.size() != tensor.handed_over.size() || tensor.partition_elements == 0 ||
+      (!tensor.relayed.empty() && tensor.relayed.size() != tensor.partitions.size()) ||
       static_cast<int>(tensor.dtype) >= kDTypes || static_cast<int>(tensor.op) >= kReduceOps ||
       tensor.elements > kMaxElements ||
       std::set(tensor.partitions.begin(), tensor.partitions.end()).size() !=
@@ -34,12 +35,12 @@ absl::Status Engine::CheckTensor(const TensorSpec& tensor) const {
         absl::StrFormat("the reservation of '%s' is malformed", tensor.name));
   }
   for (size_t i = 0; i < tensor.partitions.size(); ++i) {
-    if (tensor.shards[i] >= shards_.size() || tensor.elements == 0 ||
+    if (tensor.shards[i] >= shards || tensor.elements == 0 ||
         tensor.partitions[i] > (tensor.elements - 1) / tensor.partition_elements ||
         tensor.ElementsOf(tensor.partitions[i]) * SizeOf(tensor.dtype) > kMaxPayloadBytes) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "partition %d of '%s' does not exist, is too large or names shard %d of %d",
-          tensor.partitions[i], tensor.name, tensor.shards[i], shards_.size()));
+          tensor.partitions[i], tensor.name, tensor.shards[i], shards));
     }
   }
   return absl::OkStatus();

@@ -28,11 +28,14 @@ bool JobShard::IsSameGeneration(const JobSpec& spec) const {
 
 void JobShard::Update(const JobSpec& spec) {
   state_.spec.plan_version = spec.plan_version;
+  for (const auto& [server, peer] : spec.peers) state_.spec.peers[server] = peer;
   if (spec.failed && !state_.spec.failed) state_.spec.failed = next_.failed = true;
   for (const NodeId node : spec.lost) {
     if (!state_.spec.lost.insert(node).second) continue;
     Disconnect(node);
     next_.lost.push_back(node);
+    // A relay does not follow losses: the owners recover its partitions.
+    if (relayed_ != nullptr) relayed_->DropAll();
   }
   if (!walk_.has_value()) Continue();
 }
@@ -94,6 +97,15 @@ void JobShard::Add(std::shared_ptr<LatestPartition> partition) {
   for (const NodeId node : state_.spec.lost) latest_.Lose(id, node);
 }
 
+void JobShard::Add(std::shared_ptr<RelayedPartition> partition) {
+  if (context_->outgoing == nullptr) return;
+  if (relayed_ == nullptr) {
+    relayed_ = std::make_unique<RelayedPartitions>(&state_, context_);
+    if (encrypts_) relayed_->Encrypt();
+  }
+  relayed_->Add(std::move(partition));
+}
+
 void JobShard::TakeOver(PartitionId id, PlanVersion version, bool handed_over) {
   latest_.TakeOver(id, version);
   summed_.TakeOver(id, version, handed_over);
@@ -119,6 +131,12 @@ void JobShard::Drop(TensorId tensor, const std::set<uint32_t>& partitions) {
   }
 }
 
+// The payloads that are being received keep their partitions.
+void JobShard::DropRelayed(TensorId tensor, const std::set<uint32_t>& partitions) {
+  if (relayed_ == nullptr) return;
+  for (const uint32_t index : partitions) relayed_->Drop(PartitionId(tensor, index));
+}
+
 void JobShard::LimitInFlight(size_t bytes) {
   in_flight_bytes_ = bytes;
   for (const auto& [id, node] : state_.nodes) node->LimitInFlight(bytes);
@@ -128,6 +146,7 @@ void JobShard::TrimEarly() {
   if (!state_.memory->over_part()) return;
   latest_.TrimCopies();
   summed_.TrimEarly();
+  if (relayed_ != nullptr) relayed_->TrimEarly();
 }
 
 // Links first: after Close() nothing is read into the accumulators any more.
@@ -136,22 +155,31 @@ void JobShard::End(const absl::Status& why) {
   state_.nodes = {};
   summed_.DropAll();
   latest_.DropAll();
+  if (relayed_ != nullptr) relayed_->DropAll();
   context_->auditor.ForgetJob(state_.spec.id);
 }
 
-absl::Status JobShard::Admit(NodePort* node, const auth::Claim& claim) {
+absl::Status JobShard::CheckClaim(const auth::Claim& claim) const {
   const JobSpec& spec = state_.spec;
-  if (claim.generation != spec.generation || claim.node.value() >= spec.num_nodes ||
-      spec.lost.contains(claim.node)) {
-    // A temporary failure: the node will learn of the new generation from the scheduler.
+  const bool known = IsRelay(claim.node)
+                         ? spec.peers.contains(ServerOf(claim.node))
+                         : claim.node.value() < spec.num_nodes && !spec.lost.contains(claim.node);
+  if (claim.generation != spec.generation || !known) {
+    // A temporary failure: the peer, or this server, will learn of the others from the scheduler.
     return WithKind(
         absl::PermissionDeniedError(absl::StrFormat(
-            "node %d of generation %d does not belong to job %d (any more), which is in generation "
+            "%s of generation %d does not belong to job %d (any more), which is in generation "
             "%d with %d nodes",
-            claim.node.value(), claim.generation.value(), claim.job.value(),
+            Describe(claim.node), claim.generation.value(), claim.job.value(),
             spec.generation.value(), spec.num_nodes)),
         FailureKind::kTemporary);
   }
+  return absl::OkStatus();
+}
+
+absl::Status JobShard::Admit(NodePort* node, const auth::Claim& claim, bool encrypt) {
+  ADDEND_RETURN_IF_ERROR(CheckClaim(claim));
+  if (encrypt && !std::exchange(encrypts_, true) && relayed_ != nullptr) relayed_->Encrypt();
   if (NodePort* const former = state_.nodes.Find(claim.node); former != nullptr) {
     former->Leave(absl::AbortedError("the node has connected anew"));
   }
@@ -161,10 +189,13 @@ absl::Status JobShard::Admit(NodePort* node, const auth::Claim& claim) {
 }
 
 void JobShard::OnLeft(NodePort* node, const absl::Status& why) {
-  spdlog::info("the link of node {} of job {} has closed: {}", node->node().value(),
-               state_.spec.id.value(), Message(why));
+  spdlog::info("the link of {} of job {} has closed: {}", node->Name(), state_.spec.id.value(),
+               Message(why));
   if (state_.nodes.Find(node->node()) == node) state_.nodes.Erase(node->node());
-  if (node->by_reference()) summed_.ForgetReferences(node->node());
+  if (node->by_reference()) {
+    summed_.ForgetReferences(node->node());
+    if (relayed_ != nullptr) relayed_->ForgetReferences(node->node());
+  }
   context_->auditor.ForgetNode(state_.spec.id, node->node());
   summed_.OnReceiverLeft(node->landing().Abandon());
 }
@@ -175,7 +206,26 @@ bool JobShard::IsAboutLatest(const FrameHeader& header) {
          header.type == FrameType::kAck || header.type == FrameType::kResult;
 }
 
+// A relay sends sums, and says where it stands.
+absl::Status JobShard::CheckRelay(const FrameHeader& header) {
+  const bool relays = IsRelay(NodeId(header.sender));
+  const bool sum = header.type == FrameType::kPartialSum;
+  if (sum == relays || (relays && header.type == FrameType::kAck)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("a %s frame of %s", addend::Name(header.type),
+                      relays ? "a summation server that relays contributions" : "a node"));
+}
+
+bool JobShard::IsRelayed(const FrameHeader& header) const {
+  return relayed_ != nullptr && relayed_->IsAbout(header);
+}
+
 absl::StatusOr<MutableBytes> JobShard::Place(NodePort* node, const FrameHeader& header) {
+  ADDEND_RETURN_IF_ERROR(CheckRelay(header));
+  if (header.type == FrameType::kContribution || header.type == FrameType::kPartialSum) {
+    if (IsRelayed(header)) return relayed_->Place(node, header);
+  }
+  if (header.type == FrameType::kPartialSum) return summed_.PlaceSum(node, header);
   if (header.type == FrameType::kAudit) return PlaceAudit(node, header);
   if (IsAboutLatest(header)) return latest_.Place(node, header);
   if (header.type == FrameType::kContribution || header.type == FrameType::kResult) {
@@ -186,10 +236,18 @@ absl::StatusOr<MutableBytes> JobShard::Place(NodePort* node, const FrameHeader& 
 }
 
 absl::Status JobShard::OnFrame(NodePort* node, const FrameHeader& header, Payload payload) {
+  ADDEND_RETURN_IF_ERROR(CheckRelay(header));
+  if (header.type == FrameType::kContribution || header.type == FrameType::kPartialSum) {
+    // What a dropped partition was receiving counts no more.
+    if (IsRelayed(header)) return relayed_->OnContribution(node, header, std::move(payload));
+  }
+  if (header.type == FrameType::kAck && IsRelayed(header)) return relayed_->OnSync(node, header);
   if (IsAboutLatest(header)) return latest_.OnFrame(node, header, std::move(payload));
   switch (header.type) {
     case FrameType::kContribution:
       return summed_.OnContribution(node, header, std::move(payload));
+    case FrameType::kPartialSum:
+      return summed_.OnSum(node, header, std::move(payload));
     case FrameType::kRecover:
       return summed_.OnReport(node, header);
     case FrameType::kAck:
@@ -257,6 +315,7 @@ bool JobShard::NoteAudit(const Auditor::Finding& finding) {
 
 void JobShard::RollCall(size_t limit, std::vector<OpenRoundInfo>* out) {
   summed_.RollCall(limit, out);
+  if (relayed_ != nullptr) relayed_->RollCall(limit, out);
   latest_.RollCall(limit, out);
 }
 

@@ -20,6 +20,7 @@
 #include "lib/summation/job_state.h"
 #include "lib/summation/latest_partitions.h"
 #include "lib/summation/node_port.h"
+#include "lib/summation/relayed_partitions.h"
 #include "lib/summation/shard_context.h"
 #include "lib/summation/summed_partitions.h"
 
@@ -42,10 +43,12 @@ class JobShard {
   void Update(const JobSpec& spec);
   void Add(std::shared_ptr<Partition> partition);
   void Add(std::shared_ptr<LatestPartition> partition);
+  void Add(std::shared_ptr<RelayedPartition> partition);
   void TakeOver(PartitionId id, PlanVersion version, bool handed_over);
   void HandOver(TensorId tensor, const std::set<uint32_t>& partitions, PlanVersion next);
   // Closes the links that are receiving into these partitions.
   void Drop(TensorId tensor, const std::set<uint32_t>& partitions);
+  void DropRelayed(TensorId tensor, const std::set<uint32_t>& partitions);
   // Limits the bytes on their way through each link of the job to about `bytes`.
   void LimitInFlight(size_t bytes);
   // Drops early contributions and copies above the job's share of the memory. Early contributions
@@ -57,9 +60,10 @@ class JobShard {
   // ---- nodes ----
   const std::string& key() const { return state_.spec.key; }
   size_t in_flight_bytes() const { return in_flight_bytes_; }
-  // PERMISSION_DENIED: the claim does not name a node of this generation that takes part. Else the
-  // node is connected through `node` until it leaves; a former link of the node is closed.
-  absl::Status Admit(NodePort* node, const auth::Claim& claim);
+  // PERMISSION_DENIED: the claim does not name a node of this generation that takes part, or a
+  // server that sends sums. Else the sender is connected through `node` until it leaves; its former
+  // link is closed. `encrypt`: it has asked for encryption of this link.
+  absl::Status Admit(NodePort* node, const auth::Claim& claim, bool encrypt);
   // The link of a connected node is closed.
   void OnLeft(NodePort* node, const absl::Status& why);
   // As Sink::Place() and Sink::OnFrame(), for the frames of a connected node.
@@ -84,6 +88,9 @@ class JobShard {
     std::vector<PartitionId> latest;
   };
   static bool IsAboutLatest(const FrameHeader& header);
+  static absl::Status CheckRelay(const FrameHeader& header);
+  bool IsRelayed(const FrameHeader& header) const;
+  absl::Status CheckClaim(const auth::Claim& claim) const;
   absl::StatusOr<MutableBytes> PlaceAudit(NodePort* node, const FrameHeader& header);
   absl::Status OnAudit(NodePort* node, const FrameHeader& header, Payload payload);
   bool CanAudit() const { return state_.spec.lost.empty() && !state_.spec.failed; }
@@ -97,8 +104,10 @@ class JobShard {
   size_t in_flight_bytes_ = SendLimits::kUnlimited;  // of every link
   SummedPartitions summed_;
   LatestPartitions latest_;
-  std::optional<Walk> walk_;  // under way
-  Walk next_;                 // without ids: the changes since `walk_` began
+  std::unique_ptr<RelayedPartitions> relayed_;  // null: nothing was relayed so far
+  bool encrypts_ = false;                       // a node has asked for encryption of its link
+  std::optional<Walk> walk_;                    // under way
+  Walk next_;                                   // without ids: the changes since `walk_` began
   // Expires with this object, before a deferred Continue().
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

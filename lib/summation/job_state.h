@@ -51,7 +51,7 @@ struct JobState {
   template <typename Visit>
   void ForEachNodeOf(const PartitionSpec& partition, const Visit& visit) const {
     for (const auto& [id, node] : nodes) {
-      if (partition.HasNode(NodeId(id))) visit(NodeId(id), node);
+      if (!IsRelay(NodeId(id)) && partition.HasNode(NodeId(id))) visit(NodeId(id), node);
     }
   }
 
@@ -74,6 +74,8 @@ struct JobState {
 // INVALID_ARGUMENT: the sender has no rank that takes part in the tensor; or type, operation or
 // size of a contribution or result differ from the partition's.
 absl::Status CheckFit(const FrameHeader& header, const PartitionSpec& spec);
+// The same for a kPartialSum.
+absl::Status CheckSumFits(const FrameHeader& header, const PartitionSpec& spec);
 // INVALID_ARGUMENT: the payload is no encoding of the partition's elements. Before it is decoded.
 absl::Status CheckContent(const FrameHeader& header, const EncodedBytes& payload,
                           const PartitionSpec& spec);

@@ -74,12 +74,22 @@ void KeptContributions::SumGroup(NodeId node, const Collector& collector, EarlyB
   Keep(holder, std::move(sum));
 }
 
+// The nodes whose contributions the kept contribution of this node has.
+std::vector<NodeId> KeptContributions::SummedWith(NodeId node) const {
+  if (const std::optional<SumSpan>& span = Of(node)->span(); span.has_value()) {
+    std::vector<NodeId> nodes;
+    for (uint32_t i = span->first; i < span->end(); ++i) nodes.emplace_back(i);
+    return nodes;
+  }
+  return Of(node)->is_group() ? GroupOf(node) : std::vector<NodeId>{node};
+}
+
 std::vector<NodeId> KeptContributions::DropBuffers(const Collector& collector) {
   std::vector<NodeId> dropped;
   for (uint32_t node = 0; node < kept_.size(); ++node) {
     const NodeId id(node);
     if (Of(id) == nullptr || Of(id)->room().empty()) continue;
-    const std::vector<NodeId> together = Of(id)->is_group() ? GroupOf(id) : std::vector<NodeId>{id};
+    const std::vector<NodeId> together = SummedWith(id);
     // A lost node could not send its contribution again.
     const bool needed = std::any_of(together.begin(), together.end(), [&](NodeId member) {
       return Of(member) != nullptr && collector.IsLost(member);

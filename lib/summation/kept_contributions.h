@@ -42,6 +42,7 @@ class KeptContributions {
  private:
   // The nodes with participants in the group of eight to which this node belongs.
   std::vector<NodeId> GroupOf(NodeId node) const;
+  std::vector<NodeId> SummedWith(NodeId node) const;
   bool IsWorthSumming(const std::vector<NodeId>& group, const Collector& collector) const;
   size_t sum_bytes() const { return spec_->elements * AccumulatorSizeOf(spec_->dtype); }
 

@@ -16,6 +16,7 @@
 #include "lib/summation/early_buffers.h"
 #include "lib/summation/latest_partition.h"
 #include "lib/summation/partition.h"
+#include "lib/summation/relayed_partition.h"
 
 namespace addend {
 
@@ -23,11 +24,12 @@ class Landing {
  public:
   // A payload that is being received. Every member may be null.
   struct Placed {
-    std::shared_ptr<Partition> partition;      // keeps the accumulator that is received into
-    std::shared_ptr<LatestPartition> latest;   // in place of `partition` in asynchronous mode
-    std::unique_ptr<EarlyContribution> early;  // the buffer of an early contribution
-    std::shared_ptr<Arena> own;                // a buffer beside the scratch memory
-    int64_t began = 0;                         // TraceNow() of the first byte
+    std::shared_ptr<Partition> partition;       // keeps the accumulator that is received into
+    std::shared_ptr<LatestPartition> latest;    // in place of `partition` in asynchronous mode
+    std::shared_ptr<RelayedPartition> relayed;  // in place of `partition` of another owner
+    std::unique_ptr<EarlyContribution> early;   // the buffer of an early contribution
+    std::shared_ptr<Arena> own;                 // a buffer beside the scratch memory
+    int64_t began = 0;                          // TraceNow() of the first byte
 
     // The payload that has arrived, in one of its places; raw and empty if it was dropped.
     EncodedBytes ContentOf(const FrameHeader& header, const Payload& payload) const {

@@ -100,7 +100,7 @@ absl::Status NodeLink::OnProof(const FrameHeader& header, Bytes proof) {
   }
   ADDEND_ASSIGN_OR_RETURN(const auth::Secret token,
                           doorkeeper_->TokenOf(link_->peer(), *terms_, proof));
-  ADDEND_ASSIGN_OR_RETURN(job_, doorkeeper_->Admit(&port_, terms_->claim));
+  ADDEND_ASSIGN_OR_RETURN(job_, doorkeeper_->Admit(&port_, *terms_));
   in_handshake_ = false;
   link_->Share(terms_->claim.job.value());
   return Welcome(token);

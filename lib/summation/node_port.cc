@@ -17,6 +17,11 @@ constexpr size_t kQueuedForEach = 8;  // partition of the job
 
 }  // namespace
 
+std::string Describe(NodeId sender) {
+  return IsRelay(sender) ? absl::StrFormat("summation server %d", ServerOf(sender).value())
+                         : absl::StrFormat("node %d", sender.value());
+}
+
 void NodePort::Push(const FrameHeader& header, Bytes payload, Done done, int64_t* handed_at,
                     EncodeFn encode) {
   outbox_.Push(header, payload, std::move(done), /*place=*/0, handed_at, std::move(encode));
@@ -57,8 +62,8 @@ void NodePort::PushOnce(const FrameHeader& header, Bytes payload, Done done, Enc
 }
 
 void NodePort::CloseUnread() {
-  link_->Close(absl::ResourceExhaustedError(absl::StrFormat(
-      "node %d asks for more than it reads: %d frames wait for it", node_.value(), queued())));
+  link_->Close(absl::ResourceExhaustedError(
+      absl::StrFormat("%s asks for more than it reads: %d frames wait for it", Name(), queued())));
 }
 
 }  // namespace addend

@@ -19,6 +19,9 @@
 
 namespace addend {
 
+// "node 3", or of a RelayId() "summation server 7": for messages.
+std::string Describe(NodeId sender);
+
 class NodePort {
  public:
   // `link` and `traits`, of the link's transport, outlive the port.
@@ -37,7 +40,9 @@ class NodePort {
     link_->Close(why);
   }
   bool is_member() const { return job_ != nullptr; }
+  // Of a relay: its RelayId().
   NodeId node() const { return node_; }
+  std::string Name() const { return Describe(node_); }
 
   // ---- sending ----
   // Starts sending the frames of the queue.

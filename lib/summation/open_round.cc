@@ -27,7 +27,7 @@ OpenRound::OpenRound(const PartitionSpec* spec, const PartitionMemory* memory)
 MutableBytes OpenRound::DirectRoomFor(Encoding encoding) const {
   const bool widened = SizeOf(spec_->dtype) != AccumulatorSizeOf(spec_->dtype);
   const bool direct = is_broadcast() || (!widened && SumLevels(spec_->nodes) == 1);
-  if (has_data_ || encoding != Encoding::kRaw || !direct) return {};
+  if (has_data() || encoding != Encoding::kRaw || !direct) return {};
   return MutableBytes(Slot().result, spec_->payload_bytes());
 }
 
@@ -42,9 +42,13 @@ absl::Status OpenRound::Take(Payload payload, Encoding encoding, bool empty) {
 
 absl::Status OpenRound::TakeKept() {
   auto kept = kept_.Take(collector_.turn());
+  if (kept->span().has_value()) {
+    TakeSpan(*kept->span(), kept->bytes(), kept->contributions());
+    return absl::OkStatus();
+  }
   if (kept->is_group()) {
     sum_.AddGroup(kept_.PositionOf(collector_.turn()), kept->bytes(), Slot());
-    has_data_ = true;
+    with_data_ += kept->contributions();
     collector_.Summed();
     return absl::OkStatus();
   }
@@ -61,14 +65,14 @@ absl::Status OpenRound::Take(const EncodedBytes& data, bool empty,
     const NodeId node = collector_.turn();
     sum_.Add(kept_.PositionOf(node), node, data, std::move(owner), Slot());
   }
-  has_data_ = has_data_ || !empty;
+  if (!empty) ++with_data_;
   collector_.Summed();
   return absl::OkStatus();
 }
 
 absl::Status OpenRound::TakeBroadcast(const EncodedBytes& data, bool empty) {
   if (empty) return collector_.IsLast() ? CheckRoot() : absl::OkStatus();
-  if (has_data_) {
+  if (has_data()) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "two nodes sent data for the broadcast '%s': all ranks must name the same root",
         spec_->name.str()));
@@ -78,14 +82,14 @@ absl::Status OpenRound::TakeBroadcast(const EncodedBytes& data, bool empty) {
 }
 
 absl::Status OpenRound::CheckRoot() const {
-  if (!is_broadcast() || has_data_) return absl::OkStatus();
+  if (!is_broadcast() || has_data()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrFormat("no node sent data for the broadcast '%s': its root rank is not in this job",
                       spec_->name.str()));
 }
 
 bool OpenRound::RootIsLost() const {
-  return is_broadcast() && !has_data_ && collector_.contributors() < nodes_;
+  return is_broadcast() && !has_data() && collector_.contributors() < nodes_;
 }
 
 uint64_t OpenRound::Ranks() const {
@@ -102,17 +106,32 @@ std::optional<OpenRound::Outcome> OpenRound::Settle() {
     copied_bytes_ += sum_.LetGoOfBuffers(Slot());
     return std::nullopt;
   }
-  Outcome outcome{.contributors = collector_.contributors()};
+  Outcome outcome{.contributors = collector_.contributors(), .with_data = with_data_};
   if (!is_broadcast()) {
     sum_.Finish(Slot(), Ranks());
     RoundResult();
     // Here, while the result is in the cache.
     outcome.nonfinite = FirstNonFinite(spec_->dtype, Slot().result, spec_->elements).has_value();
   }
-  collector_.Seal();
-  has_data_ = false;
-  open_since_ = absl::InfiniteFuture();
+  Seal();
   return outcome;
+}
+
+std::optional<OpenRound::Outcome> OpenRound::SettleSum() {
+  if (!collector_.IsComplete()) {
+    copied_bytes_ += sum_.LetGoOfBuffers(Slot());
+    return std::nullopt;
+  }
+  Outcome outcome{.contributors = collector_.contributors(), .with_data = with_data_};
+  if (has_data()) sum_.FinishSum(Slot());
+  Seal();
+  return outcome;
+}
+
+void OpenRound::Seal() {
+  collector_.Seal();
+  with_data_ = 0;
+  open_since_ = absl::InfiniteFuture();
 }
 
 // To the type in which the result travels, for the node of this server too.
@@ -122,6 +141,29 @@ void OpenRound::RoundResult() {
   const uint64_t key =
       RoundingKey(spec_->name.str(), collector_.round().value(), kRoundingOfResult);
   RoundToWire(spec_->wire, key, spec_->first_element, spec_->elements, result, result);
+}
+
+// The nodes behind the first of the span count as empty contributions.
+void OpenRound::TakeSpan(const SumSpan& span, Bytes sum, uint32_t contributions) {
+  if (contributions > 0) sum_.AddSpan(span, sum, Slot());
+  with_data_ += contributions;
+  collector_.Summed();
+}
+
+void OpenRound::TakeSum(const SumSpan& span, Bytes sum, uint32_t contributions) {
+  TakeSpan(span, sum, contributions);
+  for (uint32_t i = 1; i < span.count; ++i) collector_.Summed();
+}
+
+void OpenRound::KeepSum(const SumSpan& span, uint32_t contributions,
+                        std::unique_ptr<EarlyContribution> early) {
+  if (contributions > 0 && early == nullptr) return Drop(NodeId(span.first));
+  if (early == nullptr) early = std::make_unique<EarlyContribution>(Payload(), /*empty=*/true);
+  early->BecomeSumOf(span, contributions);
+  Keep(NodeId(span.first), std::move(early));
+  for (uint32_t node = span.first + 1; node < span.end(); ++node) {
+    Keep(NodeId(node), std::make_unique<EarlyContribution>(Payload(), /*empty=*/true));
+  }
 }
 
 void OpenRound::Keep(NodeId node, std::unique_ptr<EarlyContribution> early) {
@@ -178,7 +220,7 @@ void OpenRound::GoBack() {
 void OpenRound::Forget() {
   kept_.Clear();
   sum_.Clear();
-  has_data_ = false;
+  with_data_ = 0;
   gathering_ = {};
   open_since_ = absl::InfiniteFuture();
 }

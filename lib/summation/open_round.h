@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "lib/base/bytes.h"
 #include "lib/base/ids.h"
+#include "lib/base/sum_tree.h"
 #include "lib/summation/collector.h"
 #include "lib/summation/early_buffers.h"
 #include "lib/summation/kept_contributions.h"
@@ -33,6 +34,7 @@ class OpenRound {
   // A sealed round, whose result is complete.
   struct Outcome {
     uint32_t contributors = 0;  // the nodes in the result
+    uint32_t with_data = 0;     // of them: those that did not contribute nothing
     bool nonfinite = false;     // an element is infinite or NaN; broadcasts are not checked
   };
 
@@ -62,6 +64,14 @@ class OpenRound {
   void KeepOrDrop(const FrameHeader& header, Payload payload,
                   std::unique_ptr<EarlyContribution> early, EarlyBuffers* buffers,
                   const std::shared_ptr<JobMemory>& job);
+  // The sum of the contributions of a span of nodes, which a relay has sent in their place:
+  // `contributions` of them had data. It is the turn of the span's first node. The tree has the
+  // span's sum (sum_tree.h), all nodes have participants, and the span's have not contributed.
+  void TakeSum(const SumSpan& span, Bytes sum, uint32_t contributions);
+  // Keeps such a sum, in its buffer, until the turn of its first node. Without a buffer it is
+  // dropped, and requested again then, unless it has no contributions.
+  void KeepSum(const SumSpan& span, uint32_t contributions,
+               std::unique_ptr<EarlyContribution> early);
   // The contributions with data in the kept contribution of the node whose turn it is.
   uint32_t TurnContributions() const { return kept_.Of(collector_.turn())->contributions(); }
   // The contribution of `node` has arrived, and is not kept.
@@ -75,6 +85,11 @@ class OpenRound {
   // passed by reference are still in use. If all nodes are in the round, seals it and opens the
   // next round; else nullopt.
   std::optional<Outcome> Settle();
+  // The same for a sum that is passed on as it is: elements of the accumulator's type, in the
+  // accumulator of the sealed round. Not for a broadcast.
+  std::optional<Outcome> SettleSum();
+  // A contribution of the open round was not empty.
+  bool has_data() const { return with_data_ > 0; }
 
   // ---- a broadcast ----
   // FAILED_PRECONDITION: the round is a broadcast, and no node has sent data.
@@ -111,7 +126,9 @@ class OpenRound {
   }
   absl::Status Take(const EncodedBytes& data, bool empty, std::unique_ptr<EarlyContribution> owner);
   absl::Status TakeBroadcast(const EncodedBytes& data, bool empty);
+  void TakeSpan(const SumSpan& span, Bytes sum, uint32_t contributions);
   void RoundResult();
+  void Seal();
   void Forget();
   // The ranks of the nodes that take part in this round.
   uint64_t Ranks() const;
@@ -119,8 +136,8 @@ class OpenRound {
   const PartitionSpec* const spec_;
   const PartitionMemory* const memory_;
   Collector collector_;
-  bool has_data_ = false;  // a contribution was not empty
-  uint32_t nodes_ = 0;     // that have participants, lost nodes included
+  uint32_t with_data_ = 0;  // the contributions that were not empty
+  uint32_t nodes_ = 0;      // that have participants, lost nodes included
   RoundSum sum_;
   KeptContributions kept_;
   Gathering gathering_;

@@ -18,6 +18,23 @@ Partition::Partition(PartitionSpec spec, PartitionMemory memory)
   }
 }
 
+const SumSpan* Partition::SpanOf(ServerId relay) const {
+  if (!is_relayed()) return nullptr;
+  for (const RelayedSpan& relayed : *spec_.relayed) {
+    if (relayed.relay == relay) return &relayed.span;
+  }
+  return nullptr;
+}
+
+std::optional<ServerId> Partition::RelayOf(NodeId node) const {
+  if (!is_relayed()) return std::nullopt;
+  for (const RelayedSpan& relayed : *spec_.relayed) {
+    if (node.value() < relayed.span.first) break;
+    if (node.value() < relayed.span.end()) return relayed.relay;
+  }
+  return std::nullopt;
+}
+
 void Partition::Settle(Round* sealed) {
   const auto outcome = open_round_.Settle();
   if (!outcome.has_value()) return;

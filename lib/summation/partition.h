@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "lib/base/bytes.h"
@@ -27,6 +28,11 @@ class Partition : public std::enable_shared_from_this<Partition> {
   const PartitionSpec& spec() const { return spec_; }
   size_t payload_bytes() const { return spec_.payload_bytes(); }
   const Ownership& ownership() const { return ownership_; }
+  // The span whose sum the relay sends; null: it does not send any, or not any more: the partition
+  // has been recovered.
+  const SumSpan* SpanOf(ServerId relay) const;
+  // The relay that sends the node's contribution. nullopt: the node sends it itself.
+  std::optional<ServerId> RelayOf(NodeId node) const;
   // For contributions. The end of the round, losses and changes of the owner concern the whole
   // partition: Settle(), Lose(), Meet(), TakeOver(), OnReport() and GoBack() here.
   OpenRound& open_round() { return open_round_; }
@@ -95,6 +101,9 @@ class Partition : public std::enable_shared_from_this<Partition> {
   Round LastRound() const { return Round(collector().round().value() - 1); }
 
  private:
+  bool is_relayed() const {
+    return spec_.relayed != nullptr && ownership_.version() == spec_.version;
+  }
   // The next round is `next`, or the later round that this server has reached itself.
   void GoOnWith(Round next);
 

@@ -2,6 +2,7 @@
 #include "lib/summation/partition_frames.h"
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "lib/trace/clock.h"
@@ -57,6 +58,12 @@ void PartitionFrames::RequestContribution(NodePort* node, const Partition& parti
   PushRequest(node, HeaderFor(FrameType::kSendAgain, partition), partition.collector().round(), 0);
 }
 
+void PartitionFrames::RequestAgain(NodeId id, const Partition& partition) const {
+  const std::optional<ServerId> relay = IsRelay(id) ? std::nullopt : partition.RelayOf(id);
+  NodePort* const port = job_->nodes.Find(relay.has_value() ? RelayId(*relay) : id);
+  if (port != nullptr) RequestContribution(port, partition);
+}
+
 void PartitionFrames::RequestContribution(NodePort* node, const LatestPartition& partition) const {
   PushRequest(node, HeaderFor(FrameType::kSendAgain, partition),
               Next(partition.Applied(node->node())), 0);
@@ -96,6 +103,16 @@ void PartitionFrames::SendResult(NodePort* node, const Partition& partition) con
       [encoder = encoder_, keep = partition.shared_from_this(), round = header.round, result] {
         return keep->EncodeResult(round, result, encoder);
       });
+}
+
+void PartitionFrames::SendFate(NodePort* node, Round round, const Partition& partition) const {
+  if (partition.Holds(round)) {
+    SendResult(node, partition);
+  } else if (partition.aborted()) {
+    SendAborted(node, partition);
+  } else {
+    SendMoved(node, partition);
+  }
 }
 
 void PartitionFrames::SendAborted(NodePort* node, const Partition& partition) const {

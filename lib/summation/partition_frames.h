@@ -29,6 +29,9 @@ class PartitionFrames {
   // after the node's last round in the value.
   void RequestContribution(NodePort* node, const Partition& partition) const;
   void RequestContribution(NodePort* node, const LatestPartition& partition) const;
+  // The same for a node's contribution, of the node or of the relay that sends it: if that is not
+  // connected, it sends all that it retains when it connects.
+  void RequestAgain(NodeId node, const Partition& partition) const;
   // SEND_AGAIN with kFlagResult: requests the newest result, or the node's copy of the value, which
   // this server lacks.
   void RequestResult(NodePort* node, const Partition& partition) const;
@@ -37,6 +40,9 @@ class PartitionFrames {
   // ---- of sums ----
   // RESULT: the result of the round before the open round. Lends its memory until it is sent.
   void SendResult(NodePort* node, const Partition& partition) const;
+  // To the sender of a contribution to a partition that is closed: its round's result if that is
+  // held, else ABORTED or MOVED.
+  void SendFate(NodePort* node, Round round, const Partition& partition) const;
   // ABORTED: the open round will have no result.
   void SendAborted(NodePort* node, const Partition& partition) const;
 

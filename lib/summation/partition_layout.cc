@@ -44,7 +44,8 @@ PartitionSpec SpecOf(const JobSpec& job, const TensorSpec& tensor, const SharedT
           .participants = tensor.participants,
           .aborted = job.failed,
           .version = tensor.versions[i],
-          .handed_over = tensor.handed_over[i]};
+          .handed_over = tensor.handed_over[i],
+          .relayed = tensor.relayed.empty() ? nullptr : tensor.relayed[i]};
 }
 
 PartitionMemory Layout(const TensorSpec& tensor, uint32_t partition, uint32_t nodes, std::byte* own,

@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <memory>
 #include <set>
+#include <vector>
 
 #include "lib/base/ids.h"
 #include "lib/base/participants.h"
 #include "lib/base/shared_text.h"
 #include "lib/base/types.h"
 #include "lib/base/wire_format.h"
+#include "lib/summation/relayed_span.h"
 
 namespace addend {
 
@@ -32,6 +34,9 @@ struct PartitionSpec {
   bool aborted = false;      // no round is summed or sealed: the generation has failed
   PlanVersion version = {};  // 0: the owner from the first round on
   bool handed_over = false;  // by the former owner: the first contribution names the round
+
+  // In ascending order. Under the first owner only.
+  std::shared_ptr<const std::vector<RelayedSpan>> relayed = nullptr;  // null: all come directly
 
   bool HasNode(NodeId node) const {
     return participants == nullptr || participants->HasNode(node, ranks);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "lib/base/status_macros.h"
 #include "lib/reduce/reduce.h"
 
 namespace addend {
@@ -29,14 +30,26 @@ void RoundSum::Add(uint32_t position, NodeId node, const EncodedBytes& data,
 
 void RoundSum::AddGroup(uint32_t position, Bytes sum, const Memory& memory) {
   MoveTo(position / kSumRadix, memory);
+  AddTo(/*level=*/1, sum, memory);
+}
+
+void RoundSum::AddSpan(const SumSpan& span, Bytes sum, const Memory& memory) {
+  const auto entry = EntryOf(span, positions_);
+  ADDEND_CHECK(entry.has_value(), "the tree has the span's sum");
+  MoveTo(span.first / kSumRadix, memory);
+  AddTo(entry->level, sum, memory);
+}
+
+// A term of the sum of the level, which is open.
+void RoundSum::AddTo(uint32_t level, Bytes sum, const Memory& memory) {
   const void* const added[] = {sum.data()};
-  std::byte* const above = SumOf(1, memory);
-  if (started_[1]) {
-    Accumulate(AccumulatorOf(dtype_), op_, above, added, elements_);
+  std::byte* const whole = SumOf(level, memory);
+  if (started_[level]) {
+    Accumulate(AccumulatorOf(dtype_), op_, whole, added, elements_);
   } else {
-    std::memcpy(above, sum.data(), sum.size());
+    std::memcpy(whole, sum.data(), elements_ * AccumulatorSizeOf(dtype_));
   }
-  started_[1] = true;
+  started_[level] = true;
 }
 
 // The last level's sum becomes the result.
@@ -148,6 +161,11 @@ void RoundSum::Finish(const Memory& memory, uint64_t divisor) {
       }
     });
   }
+  Clear();
+}
+
+void RoundSum::FinishSum(const Memory& memory) {
+  Carry(levels_ - 1, memory);
   Clear();
 }
 

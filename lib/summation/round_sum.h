@@ -32,7 +32,11 @@ class RoundSum {
 
   // Not for kBroadcast, which has no sum. `positions`: of the tree, at least 1.
   RoundSum(DType dtype, ReduceOp op, uint64_t elements, uint32_t positions)
-      : dtype_(dtype), op_(op), elements_(elements), levels_(SumLevels(positions)) {}
+      : dtype_(dtype),
+        op_(op),
+        elements_(elements),
+        positions_(positions),
+        levels_(SumLevels(positions)) {}
 
   // Adds the contribution of `node`, at a position behind all that were added before, in the memory
   // of `owner`. Without an owner the data is lent until Condense(), Finish() or a position of
@@ -40,9 +44,12 @@ class RoundSum {
   // and elements need no widening.
   void Add(uint32_t position, NodeId node, const EncodedBytes& data,
            std::unique_ptr<EarlyContribution> owner, const Memory& memory);
-  // Adds the sum of a whole group of eight, elements of the accumulator's type, and none of its
+  // Adds the sum of a whole group of eight, elements of the accumulator's type, in place of its
   // contributions. `position`: any in the group. With two levels or more.
   void AddGroup(uint32_t position, Bytes sum, const Memory& memory);
+  // Adds the sum of a span that the tree has, elements of the accumulator's type, in place of its
+  // contributions. All positions of the span are behind those that were added before.
+  void AddSpan(const SumSpan& span, Bytes sum, const Memory& memory);
   // Sums all contributions, and releases their memory. Returns the bytes that were only copied for
   // that.
   size_t Condense(const Memory& memory);
@@ -51,6 +58,9 @@ class RoundSum {
   bool RefersTo(NodeId node) const;
   // result = finish(sum), or 0 without contributions. Afterwards the sum is empty.
   void Finish(const Memory& memory, uint64_t divisor);
+  // The sum itself, elements of the accumulator's type, in memory.accumulator; there is a
+  // contribution at least. Afterwards the sum is empty.
+  void FinishSum(const Memory& memory);
   void Clear();
 
  private:
@@ -61,6 +71,7 @@ class RoundSum {
   };
   std::vector<EncodedBytes> Payloads() const;
   std::byte* SumOf(uint32_t level, const Memory& memory) const;
+  void AddTo(uint32_t level, Bytes sum, const Memory& memory);
   // Ends the groups that do not contain the leaf.
   void MoveTo(uint32_t leaf, const Memory& memory);
   // Adds the terms to the sum of level 0, and ends the open groups below `level`: their sums go
@@ -72,6 +83,7 @@ class RoundSum {
   const DType dtype_;
   const ReduceOp op_;
   const uint64_t elements_;
+  const uint32_t positions_;
   const uint32_t levels_;
   uint32_t leaf_ = 0;  // the group of eight positions to which the terms belong
   // By level: the sum of its open group has the contributions before the terms.

@@ -22,7 +22,8 @@ constexpr absl::Duration kAuditPatience = absl::Seconds(30);
 absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(
     Machine* machine, uint32_t index, MemoryBudget* budget, const ServerIdentity* identity,
     const SendLimits& send_limits, std::shared_ptr<InprocNetwork> network,
-    std::function<void(const std::string&)> on_mismatch, WireEncoding encoding) {
+    std::function<void(const std::string&)> on_mismatch, WireEncoding encoding,
+    Outgoing::TroubleFn on_trouble) {
   ADDEND_ASSIGN_OR_RETURN(auto loop, machine->StartLoop(absl::StrFormat("sum-%d", index)));
   std::unique_ptr<Shard> shard(new Shard(machine, std::move(loop), budget, identity, send_limits,
                                          std::move(on_mismatch), encoding));
@@ -30,8 +31,23 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(
   shard->shm_ = machine->MakeSharedMemory(shard->loop_.get());
   if (network != nullptr)
     shard->inproc_ = MakeInprocTransport(shard->loop_.get(), std::move(network));
+  if (on_trouble) shard->PrepareOutgoing(machine, std::move(on_trouble));
   shard->loop_->Run([&shard] { shard->CheckStalls(); });
   return shard;
+}
+
+void Shard::PrepareOutgoing(const Machine* machine, Outgoing::TroubleFn on_trouble) {
+  outgoing_ = {
+      .tcp = tcp_.get(),
+      .shm = shm_.get(),
+      .convoy = &convoy_,
+      .run_after = [this](absl::Duration delay,
+                          EventLoop::Task task) { loop_->RunAfter(delay, std::move(task)); },
+      .now = context_.now,
+      .cluster_now = [machine] { return machine->ClusterNow(); },
+      .on_trouble = std::move(on_trouble),
+      .retired = {}};
+  context_.outgoing = &outgoing_;
 }
 
 Shard::Shard(const Machine* machine, std::unique_ptr<EventLoop> loop, MemoryBudget* budget,
@@ -44,6 +60,7 @@ Shard::Shard(const Machine* machine, std::unique_ptr<EventLoop> loop, MemoryBudg
           identity, budget, [this](const Auditor::Finding& finding) { OnAudited(finding); },
           [this](EventLoop::Task task) { loop_->Defer(std::move(task)); },
           [this] { return loop_->Now(); }, encoding),
+      convoy_(send_limits),
       doorkeeper_(
           identity, &context_.stats, [this](JobId job) { return Find(job); },
           {.steady = context_.now, .cluster = [machine] { return machine->ClusterNow(); }}) {}
@@ -149,6 +166,10 @@ void Shard::AddPartition(JobId job, std::shared_ptr<LatestPartition> partition) 
   jobs_.at(job)->Add(std::move(partition));
 }
 
+void Shard::AddPartition(JobId job, std::shared_ptr<RelayedPartition> partition) {
+  jobs_.at(job)->Add(std::move(partition));
+}
+
 void Shard::TakeOver(JobId id, PartitionId partition, PlanVersion version, bool handed_over) {
   if (JobShard* const job = Find(id)) job->TakeOver(partition, version, handed_over);
 }
@@ -156,6 +177,10 @@ void Shard::TakeOver(JobId id, PartitionId partition, PlanVersion version, bool 
 void Shard::HandOver(JobId id, TensorId tensor, const std::set<uint32_t>& partitions,
                      PlanVersion next) {
   if (JobShard* const job = Find(id)) job->HandOver(tensor, partitions, next);
+}
+
+void Shard::DropRelayed(JobId id, TensorId tensor, const std::set<uint32_t>& partitions) {
+  if (JobShard* const job = Find(id)) job->DropRelayed(tensor, partitions);
 }
 
 void Shard::DropPartitions(JobId id, TensorId tensor, const std::set<uint32_t>& partitions) {
@@ -180,6 +205,7 @@ void Shard::OnAudited(const Auditor::Finding& finding) {
 
 void Shard::CheckStalls() {
   loop_->RunAfter(kStallInterval, [this] { CheckStalls(); });
+  outgoing_.DropClosed();
   context_.auditor.AbandonOlderThan(context_.now() - kAuditPatience);
   for (const auto& link : links_) link->CheckPatience();
   std::vector<OpenRoundInfo> open;

@@ -15,11 +15,13 @@
 #include "lib/summation/doorkeeper.h"
 #include "lib/summation/job_shard.h"
 #include "lib/summation/node_link.h"
+#include "lib/summation/peer_links.h"
 #include "lib/summation/server_identity.h"
 #include "lib/summation/shard_context.h"
 #include "lib/summation/shard_stats.h"
 #include "lib/summation/specs.h"
 #include "lib/summation/stall_log.h"
+#include "lib/transport/convoy.h"
 #include "lib/transport/inproc/factory.h"
 #include "lib/transport/rdma/rdma_transport.h"
 #include "lib/transport/this_machine/factory.h"
@@ -29,12 +31,13 @@ namespace addend {
 class Shard {
  public:
   // `machine`, `budget` and `identity` outlive the shard. `on_mismatch` is called on the loop, with
-  // a sentence for people about the sum that an audit found to be wrong.
+  // a sentence for people about the sum that an audit found to be wrong. `on_trouble`: see
+  // Outgoing; null: this shard relays nothing.
   static absl::StatusOr<std::unique_ptr<Shard>> Create(
       Machine* machine, uint32_t index, MemoryBudget* budget, const ServerIdentity* identity,
       const SendLimits& send_limits, std::shared_ptr<InprocNetwork> network,
       std::function<void(const std::string&)> on_mismatch = nullptr,
-      WireEncoding encoding = WireEncoding::kAuto);
+      WireEncoding encoding = WireEncoding::kAuto, Outgoing::TroubleFn on_trouble = nullptr);
   ~Shard();
 
   // ---- any thread ----
@@ -72,9 +75,11 @@ class Shard {
   // The job must be known.
   void AddPartition(JobId job, std::shared_ptr<Partition> partition);
   void AddPartition(JobId job, std::shared_ptr<LatestPartition> partition);
+  void AddPartition(JobId job, std::shared_ptr<RelayedPartition> partition);
   // As the methods of JobShard.
   void TakeOver(JobId job, PartitionId partition, PlanVersion version, bool handed_over);
   void HandOver(JobId job, TensorId tensor, const std::set<uint32_t>& partitions, PlanVersion next);
+  void DropRelayed(JobId job, TensorId tensor, const std::set<uint32_t>& partitions);
   void DropPartitions(JobId job, TensorId tensor, const std::set<uint32_t>& partitions);
   void LimitInFlight(JobId job, size_t bytes);
   // Makes room for accumulators and for other jobs.
@@ -95,6 +100,7 @@ class Shard {
         const ServerIdentity* identity, const SendLimits& send_limits,
         std::function<void(const std::string&)> on_mismatch, WireEncoding encoding);
   JobShard* Find(JobId job) const;  // null if the job is not known
+  void PrepareOutgoing(const Machine* machine, Outgoing::TroubleFn on_trouble);
   void OnAudited(const Auditor::Finding& finding);
   void CheckStalls();
   void MeasureLinks();
@@ -108,6 +114,8 @@ class Shard {
   std::shared_ptr<Transport> shm_;
   std::shared_ptr<RdmaTransport> rdma_;
   bool hung_up_ = false;
+  Convoy convoy_;  // of the sums that are sent to other servers
+  Outgoing outgoing_;
   StallLog stalls_;
   std::map<JobId, std::unique_ptr<JobShard>> jobs_;
   Doorkeeper doorkeeper_;

@@ -19,6 +19,8 @@
 
 namespace addend {
 
+struct Outgoing;
+
 struct ShardContext {
   // Runs a task at the end of the thread's turn, between the turns of the links.
   using DeferFn = std::function<void(absl::AnyInvocable<void()>)>;
@@ -44,6 +46,7 @@ struct ShardContext {
   const std::shared_ptr<EarlyBuffers> early_buffers;
   Auditor auditor;
   DroppedPartitions dropped;
+  Outgoing* outgoing = nullptr;  // outlives the context's jobs; null: this server relays nothing
 };
 
 }  // namespace addend

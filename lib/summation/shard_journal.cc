@@ -55,7 +55,8 @@ void ShardJournal::Summed(const Subject& subject, const Gathering& gathering, Jo
   ++totals->partitions_sealed;
   totals->gather.Observe(gathering.last - gathering.first);
   totals->sum.Observe(gathering.busy_ns);
-  if (gathering.before_last == 0) return;  // a single contribution
+  // A single contribution; or those of several nodes came last, and only their server knows whose.
+  if (gathering.before_last == 0 || IsRelay(gathering.last_node)) return;
   totals->delay_ns[gathering.last_node] +=
       static_cast<uint64_t>(std::max<int64_t>(gathering.last - gathering.before_last, 0));
 }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -15,10 +16,21 @@
 #include "lib/base/bytes.h"
 #include "lib/base/ids.h"
 #include "lib/base/participants.h"
+#include "lib/base/sum_tree.h"
 #include "lib/base/types.h"
 #include "lib/base/wire_format.h"
+#include "lib/summation/relayed_span.h"
 
 namespace addend {
+
+// Another summation server of a job, with which this server exchanges sums.
+struct Peer {
+  Incarnation incarnation;
+  std::string host;
+  uint16_t port = 0;
+  uint16_t frame_version = 0;  // the newest that both speak
+  std::string name;            // for people: "summation server 2 (gpu7)"
+};
 
 struct JobSpec {
   JobId id;
@@ -30,6 +42,7 @@ struct JobSpec {
   uint32_t local_size = 1;     // ranks of a node
   std::set<NodeId> lost = {};  // nodes that take part in no round any more
   bool failed = false;         // the generation has failed: no round is sealed any more
+  std::map<ServerId, Peer> peers = {};
 
   uint64_t ranks() const { return uint64_t{num_nodes} * local_size; }
 };
@@ -47,11 +60,23 @@ struct TensorSpec {
   std::vector<uint32_t> shards;       // the shard of each
   std::vector<PlanVersion> versions;  // of each; 0: this server is its first owner
   std::vector<bool> handed_over;      // of each: the former owner lives, and closes between rounds
+  // Of each, or empty: the spans of nodes whose contributions come as sums.
+  std::vector<std::shared_ptr<const std::vector<RelayedSpan>>> relayed = {};
 
   uint64_t FirstElement(uint32_t partition) const { return partition * partition_elements; }
   uint64_t ElementsOf(uint32_t partition) const {
     return std::min(partition_elements, elements - FirstElement(partition));
   }
+};
+
+// How this server relays a partition: it sums the contributions of a span of nodes, and sends the
+// sum to the owner, or to the next relay, from which it gets the result.
+struct RelayOrder {
+  SumSpan span;             // of the sum
+  uint32_t first_node = 0;  // the nodes of the span before it come as a sum, of `before`
+  ServerId before = {};     // 0: all nodes of the span send their contributions here
+  ServerId to = {};
+  uint32_t to_shard = 0;
 };
 
 // The result slots of an agent, in which its colocated server leaves the results: slot[r & 1] of

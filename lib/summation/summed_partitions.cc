@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_format.h"
 #include "lib/base/status_macros.h"
+#include "lib/summation/partition_ports.h"
+#include "lib/summation/roll_call.h"
 #include "lib/trace/clock.h"
 
 namespace addend {
@@ -16,14 +18,6 @@ namespace {
 // again when it follows the present plan.
 bool IsOutdated(const FrameHeader& header, const Partition& partition) {
   return header.plan_version < partition.ownership().version();
-}
-
-// The open round, the reports of the nodes or the newest result are not complete.
-bool IsWaiting(const Partition& partition) {
-  if (partition.aborted()) return false;
-  const Ownership& ownership = partition.ownership();
-  return partition.collector().IsOpen() || ownership.state() == Ownership::State::kRecovering ||
-         (ownership.Sums() && ownership.AnyLacks());
 }
 
 }  // namespace
@@ -44,7 +38,7 @@ void SummedPartitions::NoteRecovery(const std::shared_ptr<Partition>& partition)
 void SummedPartitions::TakeOver(PartitionId id, PlanVersion version, bool handed_over) {
   const auto it = partitions_.find(id);
   if (it == partitions_.end() || version <= it->second->ownership().version()) return;
-  StopReceiving(*it->second);
+  StopReceiving(*job_, *it->second);
   it->second->TakeOver(version, handed_over);
   if (job_->spec.failed) it->second->Abort();
   NoteRecovery(it->second);
@@ -82,8 +76,8 @@ void SummedPartitions::Abort(Partition* partition) {
   partition->open_round().DropKept();
   waiting_.erase(partition->spec().id);
   if (!partition->ownership().Sums()) return;  // the open round is not known yet
-  job_->ForEachNodeOf(partition->spec(),
-                      [&](NodeId, NodePort* node) { frames_.SendAborted(node, *partition); });
+  ForEachPort(*job_, *partition,
+              [&](NodeId, NodePort* node) { frames_.SendAborted(node, *partition); });
 }
 
 void SummedPartitions::Lose(PartitionId id, NodeId node) {
@@ -100,7 +94,7 @@ void SummedPartitions::Lose(Partition* partition, NodeId node) {
   if (!loss.status.ok()) return Abort(partition);
   ReplaceHolder(partition);
   // No node lacks the result that is being received.
-  if (lacked && !partition->ownership().AnyLacks()) StopReceiving(*partition);
+  if (lacked && !partition->ownership().AnyLacks()) StopReceiving(*job_, *partition);
   if (loss.sealed != Round()) SendResults(partition);
   // Contributions behind the lost node in the order may be kept: they are summed now.
   if (!Advance(partition).ok()) return Abort(partition);
@@ -116,7 +110,7 @@ void SummedPartitions::ReplaceHolder(Partition* partition) {
     return;
   }
   partition->GoBack();
-  job_->ForEachNodeOf(partition->spec(), [&](NodeId id, auto) { RequestAgain(id, *partition); });
+  ForEachPort(*job_, *partition, [&](NodeId id, auto) { frames_.RequestAgain(id, *partition); });
 }
 
 std::vector<PartitionId> SummedPartitions::Ids() const {
@@ -196,13 +190,7 @@ absl::Status SummedPartitions::OnContribution(NodePort* node, const FrameHeader&
     return absl::OkStatus();
   }
   if (partition->ownership().state() == Ownership::State::kClosed) {
-    if (partition->Holds(header.round)) {
-      frames_.SendResult(node, *partition);
-    } else if (partition->aborted()) {
-      frames_.SendAborted(node, *partition);
-    } else {
-      frames_.SendMoved(node, *partition);
-    }
+    frames_.SendFate(node, header.round, *partition);
     return absl::OkStatus();
   }
   ADDEND_RETURN_IF_ERROR(
@@ -253,9 +241,7 @@ absl::Status SummedPartitions::TakeContribution(NodePort* node, Partition* parti
     case Collector::Standing::kAhead:
       break;
   }
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "node %d pushed round %d of '%s' before round %d was sealed", node->node().value(),
-      header.round.value(), partition->spec().name.str(), partition->collector().round().value()));
+  return IsAhead(*node, header, *partition);
 }
 
 // `began`: TraceNow() of the first byte; 0 if the contribution arrived in one piece.
@@ -303,7 +289,7 @@ absl::Status SummedPartitions::Advance(Partition* partition) {
     }
     if (next == Collector::Next::kAsk) {
       context_->stats.early_dropped.fetch_add(1, std::memory_order_relaxed);
-      RequestAgain(round.collector().turn(), *partition);
+      frames_.RequestAgain(round.collector().turn(), *partition);
     }
     Settle(partition);
     break;
@@ -332,13 +318,8 @@ void SummedPartitions::SendResults(Partition* partition) {
                            partition->open_round().gathering(), &job_->totals);
   partition->open_round().gathering() = {};
   if (!partition->ownership().AnyLacks()) waiting_.erase(partition->spec().id);
-  job_->ForEachNodeOf(partition->spec(),
-                      [&](NodeId, NodePort* node) { frames_.SendResult(node, *partition); });
-}
-
-// A node that is not connected sends all that it retains when it connects.
-void SummedPartitions::RequestAgain(NodeId id, const Partition& partition) {
-  if (NodePort* const node = job_->nodes.Find(id)) frames_.RequestContribution(node, partition);
+  ForEachPort(*job_, *partition,
+              [&](NodeId, NodePort* node) { frames_.SendResult(node, *partition); });
 }
 
 absl::Status SummedPartitions::OnReport(NodePort* node, const FrameHeader& header) {
@@ -365,7 +346,9 @@ absl::Status SummedPartitions::OnSync(NodePort* node, const FrameHeader& header)
     if (partition->Holds(Next(header.round))) frames_.SendResult(node, *partition);
     frames_.SendMoved(node, *partition);
   }
-  if (ownership.Sums() && ownership.AnyLacks() && !ownership.Lacks(node->node())) {
+  if (IsRelay(node->node())) {
+    if (ownership.Sums() && partition->aborted()) frames_.SendAborted(node, *partition);
+  } else if (ownership.Sums() && ownership.AnyLacks() && !ownership.Lacks(node->node())) {
     frames_.RequestResult(node, *partition);
   }
   return absl::OkStatus();
@@ -394,8 +377,8 @@ absl::Status SummedPartitions::OnSupplied(NodePort* node, const FrameHeader& hea
 // All reports have arrived: every node learns the newest round, and gets its result.
 void SummedPartitions::EndRecovery(Partition* partition) {
   const Ownership& ownership = partition->ownership();
-  job_->ForEachNodeOf(partition->spec(),
-                      [&](NodeId, NodePort* node) { frames_.SendRecovered(node, *partition); });
+  ForEachPort(*job_, *partition,
+              [&](NodeId, NodePort* node) { frames_.SendRecovered(node, *partition); });
   if (!ownership.AnyLacks()) return CloseIfDue(partition);
   if (partition->Holds(ownership.newest())) return Relay(partition);
   // A holder whose link is broken says where it stands when it is back (OnSync).
@@ -406,9 +389,9 @@ void SummedPartitions::EndRecovery(Partition* partition) {
 
 // Sends the newest result to the nodes that lack it.
 void SummedPartitions::Relay(Partition* partition) {
-  for (const auto& [id, node] : job_->nodes) {
-    if (partition->ownership().Lacks(NodeId(id))) frames_.SendResult(node, *partition);
-  }
+  ForEachPort(*job_, *partition, [&](NodeId id, NodePort* node) {
+    if (partition->ownership().Lacks(id)) frames_.SendResult(node, *partition);
+  });
   partition->Supplied();
   CloseIfDue(partition);
 }
@@ -418,22 +401,14 @@ void SummedPartitions::CloseIfDue(Partition* partition) {
   if (partition->ownership().state() != Ownership::State::kClosing) return;
   if (job_->spec.failed) return;
   if (!partition->CloseIfDue(IsReceiving(*partition))) return;
-  job_->ForEachNodeOf(partition->spec(),
-                      [&](NodeId, NodePort* node) { frames_.SendMoved(node, *partition); });
+  ForEachPort(*job_, *partition,
+              [&](NodeId, NodePort* node) { frames_.SendMoved(node, *partition); });
 }
 
 bool SummedPartitions::IsReceiving(const Partition& partition) const {
   return std::any_of(job_->nodes.begin(), job_->nodes.end(), [&](const auto& entry) {
     return entry.second->landing().IsReceiving(partition);
   });
-}
-
-// A payload under way would land in the middle of the next sum. The node sends it again.
-void SummedPartitions::StopReceiving(const Partition& partition) {
-  for (const auto& [id, node] : job_->nodes) {
-    if (!node->landing().IsReceiving(partition)) continue;
-    node->Close(absl::UnavailableError("the partition is being recovered"));
-  }
 }
 
 void SummedPartitions::OnReceiverLeft(const std::vector<std::shared_ptr<Partition>>& partitions) {
@@ -461,34 +436,9 @@ void SummedPartitions::RollCall(size_t limit, std::vector<OpenRoundInfo>* out) {
       continue;
     }
     if (out->size() >= limit) return;
-    out->push_back(Describe(*found->second));
+    out->push_back(DescribeRound(*job_, *found->second, context_->now()));
     ++next;
   }
-}
-
-OpenRoundInfo SummedPartitions::Describe(const Partition& partition) const {
-  const Collector& collector = partition.collector();
-  const Ownership& ownership = partition.ownership();
-  const bool recovering = ownership.state() == Ownership::State::kRecovering;
-  const bool lacking = ownership.Sums() && ownership.AnyLacks();
-  const absl::Time now = context_->now();
-  OpenRoundInfo info;
-  info.job = job_->spec.id;
-  info.tensor = partition.spec().id.tensor();
-  info.name = partition.spec().name.str();
-  info.partition = partition.spec().id.index();
-  info.round = collector.round();
-  info.open_s = absl::ToDoubleSeconds(now - std::min(now, partition.open_round().open_since()));
-  info.state = ownership.Describe();
-  for (uint32_t i = 0; i < job_->spec.num_nodes; ++i) {
-    const NodeId node(i);
-    if (!collector.TakesPart(node)) continue;
-    const bool there = recovering ? ownership.HasReported(node)
-                       : lacking  ? node != ownership.Holder()
-                                  : collector.HasPushed(node);
-    (there ? info.pushed : info.missing).push_back(node);
-  }
-  return info;
 }
 
 void SummedPartitions::AddNames(std::map<TensorId, std::string>* names) const {

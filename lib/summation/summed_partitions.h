@@ -50,12 +50,15 @@ class SummedPartitions {
   std::vector<PartitionId> Ids() const;
   const PartitionSpec* SpecOf(PartitionId id) const;
 
-  // ---- frames of a node ----
+  // ---- frames of a node, or of a relay ----
   absl::StatusOr<MutableBytes> Place(NodePort* node, const FrameHeader& header);
   absl::Status OnContribution(NodePort* node, const FrameHeader& header, Payload payload);
+  // A kPartialSum, of another summation server: the sum of the contributions of some nodes.
+  absl::StatusOr<MutableBytes> PlaceSum(NodePort* relay, const FrameHeader& header);
+  absl::Status OnSum(NodePort* relay, const FrameHeader& header, Payload payload);
   // RECOVER: the last round whose result the node holds.
   absl::Status OnReport(NodePort* node, const FrameHeader& header);
-  // ACK: where the node stands after a reset of its link.
+  // ACK: where the node, or relay, stands after a reset of its link.
   absl::Status OnSync(NodePort* node, const FrameHeader& header);
   // RESULT: the newest result, which this server has requested.
   absl::Status OnSupplied(NodePort* node, const FrameHeader& header, Payload payload);
@@ -77,23 +80,22 @@ class SummedPartitions {
                                        Landing::Placed* placed);
   absl::Status TakeContribution(NodePort* node, Partition* partition, const FrameHeader& header,
                                 Payload payload, Landing::Placed* placed);
+  absl::Status TakeSum(NodePort* relay, Partition* partition, const FrameHeader& header,
+                       const Payload& payload, Landing::Placed* placed);
   void NoteArrival(NodeId node, Partition* partition, const FrameHeader& header, int64_t began);
   absl::Status Sum(Partition* partition, const FrameHeader& header, Payload payload);
   absl::Status NoteSummed(Partition* partition, absl::Status status, size_t bytes);
   absl::Status Advance(Partition* partition);
   void Settle(Partition* partition);
   void SendResults(Partition* partition);
-  void RequestAgain(NodeId node, const Partition& partition);
   void EndRecovery(Partition* partition);
   void Relay(Partition* partition);
   void CloseIfDue(Partition* partition);
   bool IsReceiving(const Partition& partition) const;
-  void StopReceiving(const Partition& partition);
   void Abort(Partition* partition);
   void Lose(Partition* partition, NodeId node);
   void ReplaceHolder(Partition* partition);
   void NoteRecovery(const std::shared_ptr<Partition>& partition);
-  OpenRoundInfo Describe(const Partition& partition) const;
 
   JobState* const job_;
   ShardContext* const context_;

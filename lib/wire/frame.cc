@@ -75,7 +75,10 @@ absl::Status CheckEncoding(std::span<const std::byte, kFrameHeaderBytes> bytes) 
 
 absl::Status CheckFields(std::span<const std::byte, kFrameHeaderBytes> bytes) {
   const int type = Get<uint8_t>(bytes, kType);
-  if (type < static_cast<int>(FrameType::kHello) || type > static_cast<int>(FrameType::kProof)) {
+  const FrameType newest = Get<uint16_t>(bytes, kVersion) < kPartialSumsSince
+                               ? FrameType::kProof
+                               : FrameType::kPartialSum;
+  if (type < static_cast<int>(FrameType::kHello) || type > static_cast<int>(newest)) {
     return absl::InvalidArgumentError(absl::StrFormat("unknown frame type %d", type));
   }
   if (Get<uint8_t>(bytes, kDTypeAt) >= kDTypes || Get<uint8_t>(bytes, kOp) >= kReduceOps) {
@@ -104,9 +107,9 @@ absl::Status CheckFields(std::span<const std::byte, kFrameHeaderBytes> bytes) {
 
 std::string_view Name(FrameType type) {
   constexpr std::string_view kNames[] = {
-      "?",          "HELLO",   "CONTRIBUTION", "RESULT",    "ACK",  "MOVED",
-      "SEND_AGAIN", "RECOVER", "ABORTED",      "GOAWAY",    "PING", "BUNDLE",
-      "STAMP",      "AUDIT",   "AUDIT_DIGEST", "CHALLENGE", "PROOF"};
+      "?",          "HELLO",   "CONTRIBUTION", "RESULT",    "ACK",   "MOVED",
+      "SEND_AGAIN", "RECOVER", "ABORTED",      "GOAWAY",    "PING",  "BUNDLE",
+      "STAMP",      "AUDIT",   "AUDIT_DIGEST", "CHALLENGE", "PROOF", "PARTIAL_SUM"};
   return kNames[static_cast<int>(type)];
 }
 

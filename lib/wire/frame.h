@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "lib/base/bytes.h"
 #include "lib/base/ids.h"
+#include "lib/base/sum_tree.h"
 #include "lib/base/types.h"
 #include "lib/base/version.h"
 #include "lib/base/wire_format.h"
@@ -52,8 +53,14 @@ enum class FrameType : uint8_t {
   kAuditDigest = 14,
   kChallenge = 15,  // owner -> node, after its HELLO: payload = the server's nonce to be signed
   kProof = 16,      // node -> owner, in answer: payload = the node's signature
+  // relay -> owner, or another relay: the sum of the contributions of a span of nodes, elements of
+  // the accumulator's type. detail = the span (SpanIn), contributors = those with data.
+  kPartialSum = 17,
 };
 std::string_view Name(FrameType type);
+
+// From this version of a link on, there are kPartialSum frames.
+inline constexpr uint16_t kPartialSumsSince = 7;
 
 // Limits of a bundle: the number of frames, the bytes of their payloads together, and the bytes of
 // a single payload. The frames are of different partitions.
@@ -117,8 +124,14 @@ struct FrameHeader {
   uint32_t payload_bytes = 0;       // on the wire
   uint32_t uncompressed_bytes = 0;  // decoded; more than payload_bytes unless the payload is raw
   uint32_t payload_crc32c = 0;
-  uint32_t detail = 0;  // kGoaway: status code, exit status << 8; kBundle: frames
+  uint32_t detail = 0;  // kGoaway: status code, exit status << 8; kBundle: frames; kPartialSum
 };
+
+// The span of a kPartialSum: fewer than 2^16 nodes, the first below 2^16.
+inline uint32_t DetailOf(const SumSpan& span) { return span.first | (span.count - 1) << 16; }
+inline SumSpan SpanIn(const FrameHeader& header) {
+  return {.first = header.detail & 0xffff, .count = (header.detail >> 16) + 1};
+}
 
 // The size of the payload when it is decoded.
 inline uint32_t RawBytesOf(const FrameHeader& header) {

@@ -27,7 +27,7 @@ MAY_INCLUDE = {
     "lib/intranode": {"lib/base"},
     "lib/transport": {"lib/base", "lib/encoding", "lib/telemetry", "lib/trace", "lib/shard", "lib/memory", "lib/wire"},
     "lib/link": {"lib/auth", "lib/base", "lib/encoding", "lib/memory", "lib/transport", "lib/wire"},
-    "lib/summation": {"lib/auth", "lib/base", "lib/encoding", "lib/telemetry", "lib/trace", "lib/shard", "lib/memory", "lib/wire", "lib/reduce", "lib/transport", "proto"},
+    "lib/summation": {"lib/auth", "lib/base", "lib/encoding", "lib/link", "lib/telemetry", "lib/trace", "lib/shard", "lib/memory", "lib/wire", "lib/reduce", "lib/transport", "proto"},
     "lib/status": {"lib/base", "proto"},
     "lib/rpc": {"lib/base", "lib/options", "lib/telemetry", "proto"},
     "lib/member": {"lib/auth", "lib/base", "lib/options", "lib/rpc", "proto"},
@@ -48,7 +48,7 @@ MAY_INCLUDE["bench"] = {"lib/auth", "lib/base", "lib/options", "lib/member", "li
 # The scheduler's core: services/scheduler/membership.h has the graph of these objects.
 DECIDERS = """
     admission agreements changes decision declarations departures dispatch event_log fleet frame_ranges handover heartbeats history job
-    lease lifecycle membership network_file network_map network_view node_list numbering partition_ledger placement planner record registration replacement reservations restore roster
+    lease lifecycle membership network_file network_map network_view node_list numbering partition_ledger placement planner record registration relays replacement reservations restore roster
     stale_store status_view stragglers tokens updates
 """.split()
 # A generation of the job on a node: services/worker_agent/node_generation.h has the graph.

@@ -110,7 +110,7 @@ TEST_F(DoorkeeperTest, TokenExpiresByTheSchedulersClockAndItsTolerance) {
 TEST_F(DoorkeeperTest, NodeOutsideTheGenerationIsCountedAsNoMember) {
   const auto node = MakeNode();
   terms_.claim.node = NodeId(2);
-  EXPECT_TRUE(absl::IsPermissionDenied(doorkeeper_.Admit(&node->port, terms_.claim).status()));
+  EXPECT_TRUE(absl::IsPermissionDenied(doorkeeper_.Admit(&node->port, terms_).status()));
   EXPECT_EQ(Refused(Refusal::kNotMember), 1u);
 }
 

@@ -26,7 +26,8 @@ class JobShardTest : public JobFixture {
   }
   absl::Status Admit(Node* node, uint32_t id) {
     return job_->Admit(&node->port,
-                       {.job = kFixtureJob, .generation = Generation(1), .node = NodeId(id)});
+                       {.job = kFixtureJob, .generation = Generation(1), .node = NodeId(id)},
+                       /*encrypt=*/false);
   }
   absl::Status Push(uint32_t node, float value, uint32_t partition = 0) {
     return Deliver(job_.get(), nodes_[node].get(),
@@ -168,7 +169,7 @@ TEST_F(JobShardTest, OnlyNodesOfTheGenerationAreAdmitted) {
   const auto node = MakeNode();
   EXPECT_TRUE(absl::IsPermissionDenied(Admit(node.get(), 2)));
   EXPECT_TRUE(absl::IsPermissionDenied(job_->Admit(
-      &node->port, {.job = kFixtureJob, .generation = Generation(2), .node = NodeId(0)})));
+      &node->port, {.job = kFixtureJob, .generation = Generation(2), .node = NodeId(0)}, false)));
   Lose(1);
   EXPECT_TRUE(absl::IsPermissionDenied(Admit(node.get(), 1)));
   EXPECT_FALSE(node->port.is_member());

@@ -35,6 +35,30 @@ TEST(SumTreeTest, EightPositionsAreAGroupAndEightGroupsAre) {
   EXPECT_EQ(SumLevels(65536), kSumLevelsMost);
 }
 
+TEST(SumTreeTest, WholeGroupsAndTheFirstTermsOfAGroupHaveSums) {
+  constexpr uint32_t kPositions = 100;
+  const auto entry = [](uint32_t first, uint32_t count) {
+    const auto found = EntryOf({.first = first, .count = count}, kPositions);
+    return found.has_value() ? std::optional(std::pair(found->level, found->starts)) : std::nullopt;
+  };
+  using Entry = std::pair<uint32_t, bool>;
+  EXPECT_EQ(entry(8, 8), Entry(1, false));
+  EXPECT_EQ(entry(0, 64), Entry(2, false));
+  EXPECT_EQ(entry(8, 4), Entry(0, true));
+  EXPECT_EQ(entry(8, 1), Entry(0, true));
+  EXPECT_EQ(entry(64, 24), Entry(1, true));
+  // The last groups are incomplete.
+  EXPECT_EQ(entry(96, 4), Entry(1, false));
+  EXPECT_EQ(entry(64, 36), Entry(2, false));
+  EXPECT_EQ(entry(0, 100), std::nullopt) << "that is the result";
+  EXPECT_EQ(entry(4, 4), std::nullopt);
+  EXPECT_EQ(entry(8, 16), std::nullopt) << "not the first terms of 64";
+  EXPECT_EQ(entry(0, 12), std::nullopt);
+  EXPECT_EQ(entry(96, 5), std::nullopt);
+  EXPECT_EQ(entry(4294967295, 2), std::nullopt);
+  EXPECT_EQ(entry(8, 0), std::nullopt);
+}
+
 class RoundSumTest : public ::testing::Test {
  protected:
   void MakeMemory(DType dtype, uint32_t nodes) {
@@ -44,6 +68,34 @@ class RoundSumTest : public ::testing::Test {
   }
   static EncodedBytes Raw(const Values& values) {
     return {std::as_bytes(std::span(values)), Encoding::kRaw};
+  }
+  // Adds the contributions, and in place of some spans of them their sums, each made in this way.
+  static Values SumOf(std::span<const std::optional<Values>> contributions, std::mt19937* random) {
+    const auto nodes = static_cast<uint32_t>(contributions.size());
+    std::vector<Values> memory(SumLevels(nodes), Values(kElements));
+    std::vector<Values> partial(1, Values(SumLevels(nodes) * kElements));
+    const RoundSum::Memory parts{reinterpret_cast<std::byte*>(memory[0].data()),
+                                 reinterpret_cast<std::byte*>(memory[0].data()),
+                                 reinterpret_cast<std::byte*>(partial[0].data())};
+    RoundSum sum(DType::kFloat32, ReduceOp::kSum, kElements, nodes);
+    bool any = false;
+    for (uint32_t i = 0; i < nodes;) {
+      SumSpan span{.first = i, .count = 1 + static_cast<uint32_t>((*random)() % (nodes - i))};
+      while (span.count > 1 && !EntryOf(span, nodes).has_value()) --span.count;
+      const auto part = contributions.subspan(span.first, span.count);
+      const bool anything =
+          std::any_of(part.begin(), part.end(), [](const auto& part) { return part.has_value(); });
+      if (anything && span.count > 1) {
+        const Values of_span = SumOf(part, random);
+        sum.AddSpan(span, std::as_bytes(std::span(of_span)), parts);
+      } else if (anything) {
+        sum.Add(i, NodeId(i), Raw(*part[0]), nullptr, parts);
+      }
+      any |= anything;
+      i = span.end();
+    }
+    if (any) sum.FinishSum(parts);
+    return any ? memory[0] : Values(kElements);
   }
   Values Result() const {
     Values values(kElements);
@@ -106,6 +158,18 @@ TEST_F(RoundSumTest, SumsOfGroupsThatAreCompleteGiveTheSameBits) {
   }
   sum.Finish(memory_, 1);
   EXPECT_EQ(Result(), *TreeOf(contributions, &Add));
+}
+
+// As relays do, and the relays of relays.
+TEST_F(RoundSumTest, SumsOfSpansGiveTheSameBitsWhereverTheyAreMade) {
+  for (const uint32_t nodes : {9, 16, 17, 64, 72, 100, 513}) {
+    for (const double missing : {0.0, 0.5}) {
+      const auto contributions = DrawAll(nodes, kElements, missing, &random_);
+      EXPECT_EQ(SumOf(contributions, &random_),
+                TreeOf(contributions, &Add).value_or(Values(kElements)))
+          << nodes << " nodes, " << missing << " missing";
+    }
+  }
 }
 
 TEST_F(RoundSumTest, HalfTypesAreRoundedAtTheRootAlone) {

@@ -66,7 +66,7 @@ TEST(FrameTest, TheFirstBytesOnTheWireAreTheMagicAndTheVersion) {
   EncodedHeader bytes;
   EncodeHeader(Sample(), &bytes);
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(bytes.data()), 4), "ADND");
-  EXPECT_EQ(bytes[4], std::byte{6});
+  EXPECT_EQ(bytes[4], std::byte{7});
   EXPECT_EQ(bytes[5], std::byte{0});
   EXPECT_EQ(bytes[6], std::byte{3}) << "the type stands at offset 6";
 }
@@ -86,7 +86,8 @@ TEST(FrameTest, TypesHaveTheNumbersAndNamesOfTheProtocol) {
         Row{FrameType::kGoaway, 9, "GOAWAY"}, Row{FrameType::kPing, 10, "PING"},
         Row{FrameType::kBundle, 11, "BUNDLE"}, Row{FrameType::kStamp, 12, "STAMP"},
         Row{FrameType::kAudit, 13, "AUDIT"}, Row{FrameType::kAuditDigest, 14, "AUDIT_DIGEST"},
-        Row{FrameType::kChallenge, 15, "CHALLENGE"}, Row{FrameType::kProof, 16, "PROOF"}}) {
+        Row{FrameType::kChallenge, 15, "CHALLENGE"}, Row{FrameType::kProof, 16, "PROOF"},
+        Row{FrameType::kPartialSum, 17, "PARTIAL_SUM"}}) {
     EXPECT_EQ(static_cast<int>(type), number) << name;
     EXPECT_EQ(Name(type), name);
   }
@@ -96,7 +97,7 @@ TEST(FrameTest, OnlySmallFramesOfPartitionsAreBundled) {
   const std::set<FrameType> alone = {
       FrameType::kHello,       FrameType::kGoaway,    FrameType::kBundle, FrameType::kAudit,
       FrameType::kAuditDigest, FrameType::kChallenge, FrameType::kProof};
-  for (int number = 1; number <= 16; ++number) {
+  for (int number = 1; number <= 17; ++number) {
     const auto type = static_cast<FrameType>(number);
     EXPECT_EQ(MayBeBundled(type, 0), !alone.contains(type)) << Name(type);
     EXPECT_EQ(MayBeBundled(type, kMaxBundledBytes), !alone.contains(type)) << Name(type);
@@ -134,6 +135,19 @@ TEST(FrameTest, AnotherVersionIsNamedBeforeAnythingElse) {
   EXPECT_NE(std::string(decoded.status().message()).find("version 9"), std::string::npos);
 }
 
+TEST(FrameTest, SumsOfSpansCameWithVersionSeven) {
+  FrameHeader header = Sample();
+  header.type = FrameType::kPartialSum;
+  header.detail = DetailOf({.first = 65472, .count = 64});
+  EncodedHeader bytes;
+  EncodeHeader(header, &bytes);
+  ASSERT_TRUE(DecodeHeader(bytes).ok());
+  EXPECT_EQ(SpanIn(*DecodeHeader(bytes)), (SumSpan{.first = 65472, .count = 64}));
+  header.version = kPartialSumsSince - 1;
+  EncodeHeader(header, &bytes);
+  EXPECT_EQ(DecodeHeader(bytes).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 // Errors that a valid checksum does not exclude: the peer computes it over invalid fields.
 TEST(FrameTest, UnknownValuesAreRefusedWithAValidChecksum) {
   const auto refuse = [](size_t offset, uint8_t value) {
@@ -145,7 +159,7 @@ TEST(FrameTest, UnknownValuesAreRefusedWithAValidChecksum) {
     return DecodeHeader(bytes).status().code() == absl::StatusCode::kInvalidArgument;
   };
   EXPECT_TRUE(refuse(6, 0)) << "type";
-  EXPECT_TRUE(refuse(6, 17)) << "type";
+  EXPECT_TRUE(refuse(6, 18)) << "type";
   EXPECT_TRUE(refuse(7, 6)) << "dtype";
   EXPECT_TRUE(refuse(8, 6)) << "op";
   EXPECT_TRUE(refuse(9, 2)) << "encoding";
