@@ -29,7 +29,9 @@ namespace addend {
 struct Owned {
   std::vector<uint32_t> partitions;
   std::vector<uint32_t> shards;
-  uint64_t accumulator_bytes = 0;
+  // Of other owners: the server relays them (relays.h).
+  std::vector<uint32_t> relayed = {};
+  uint64_t accumulator_bytes = 0;  // of both
 };
 
 // A tensor of a generation, from the first node's declaration to the last node's undeclaration.

@@ -191,16 +191,16 @@ void Declarations::GoOnWithout() {
 }
 
 void Declarations::GoOnWithServers() {
-  JobGeneration& current = job_.current;
-  if (!current.servers_due) return;
-  const bool over = scope_.changes.now() >= *current.servers_due;
-  if (over) current.servers_due.reset();
-  if (!current.waits_for_servers) return;
+  auto& due = job_.current.servers_due;
+  if (!due.until) return;
+  const bool over = scope_.changes.now() >= *due.until;
+  if (over) due.until.reset();
+  if (!due.awaited) return;
   const std::vector<const Server*> servers = EligibleServers(job_, scope_.fleet);
   const bool one_is_there = std::any_of(servers.begin(), servers.end(),
                                         [](const Server* server) { return !server->draining; });
   if (!over && !one_is_there) return;
-  current.waits_for_servers = false;
+  due.awaited = false;
   GoOnWithout();
   Plan();
 }

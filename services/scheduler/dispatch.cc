@@ -47,7 +47,9 @@ void Dispatch::SendToServers() {
     }
     for (v1::JobReservation& reservation : *update.mutable_jobs()) {
       const Job* const job = jobs_.Find(JobId(reservation.job_id()));
-      if (job != nullptr) FillJob(*job, &reservation);
+      if (job == nullptr) continue;
+      FillJob(*job, &reservation);
+      FillPeers(fleet_, &reservation);
     }
     update.set_update_id(changes_.NextNumber());
     if (!reserved.empty()) server->unanswered[update.update_id()] = std::move(reserved);

@@ -119,6 +119,7 @@ void ForgottenJob::Merge(const v1::TensorPlan& plan) {
   const auto [found, is_new] = plans_.emplace(plan.tensor_id(), plan);
   v1::TensorPlan& merged = found->second;
   merged.clear_moves();
+  merged.clear_relays();  // nodes are told none
   if (is_new) partitions_ += static_cast<uint64_t>(plan.servers_size());
   if (is_new || merged.servers_size() != plan.servers_size() ||
       merged.shards_size() != plan.shards_size()) {

@@ -146,10 +146,13 @@ struct JobGeneration {
   Told told;
   Change change;
   std::optional<PlanReason> rebalance;  // a change is due, for this reason
-  // Set when the job comes back to a scheduler without records: until this time its servers may
-  // follow, and no tensor is refused for want of a server, whatever servers come and go meanwhile.
-  std::optional<absl::Time> servers_due;
-  bool waits_for_servers = false;  // a tensor does
+  // When the job comes back to a scheduler without records its servers may follow for a while, in
+  // which no tensor is refused for want of a server, whatever servers come and go.
+  struct {
+    std::optional<absl::Time> until;
+    bool awaited = false;  // by a tensor
+  } servers_due;
+  bool direct = false;  // no partition has relays any more (relays.h)
   Pace pace;
   RatioMeter ratios;
   JobDepartures departures;

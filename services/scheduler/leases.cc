@@ -76,7 +76,7 @@ absl::Duration Leases::ForgiveGap(absl::Time now, Fleet* fleet, Jobs* jobs) {
   for (auto& [id, server] : fleet->servers()) forgive(&server.lease);
   for (auto& [id, job] : *jobs) {
     for (auto& [rank, node] : job.nodes) forgive(&node.lease);
-    if (job.current.servers_due) *job.current.servers_due += gap;
+    if (job.current.servers_due.until) *job.current.servers_due.until += gap;
   }
   return gap;
 }

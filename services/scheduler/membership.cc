@@ -16,6 +16,8 @@
 #include "services/scheduler/job_servers.h"
 #include "services/scheduler/lifecycle.h"
 #include "services/scheduler/placement.h"
+#include "services/scheduler/relays.h"
+#include "services/scheduler/replacement.h"
 #include "services/scheduler/reservations.h"
 #include "services/scheduler/restore.h"
 #include "services/scheduler/roster.h"
@@ -120,7 +122,7 @@ Outcome<absl::StatusOr<v1::RegisterServerResponse>> Membership::RegisterServer(
     ADDEND_RETURN_IF_ERROR(CheckServerOf(request, jobs_, rules_.servers_digest));
     ADDEND_RETURN_IF_ERROR(reunion_.Admit(request, StateOf(changes)));
     return Registration(rules_, tokens_, &fleet_, &jobs_, &leases_, changes)
-        .RegisterServer(request);
+        .RegisterServer(WithPlace(places_, request));
   });
 }
 
@@ -129,7 +131,8 @@ Outcome<absl::StatusOr<v1::RegisterNodeResponse>> Membership::RegisterNode(
   return Run(now, [&](Changes* changes) -> absl::StatusOr<v1::RegisterNodeResponse> {
     ADDEND_RETURN_IF_ERROR(CheckNodeRequest(request));
     ADDEND_RETURN_IF_ERROR(reunion_.Admit(request, StateOf(changes)));
-    return Registration(rules_, tokens_, &fleet_, &jobs_, &leases_, changes).RegisterNode(request);
+    return Registration(rules_, tokens_, &fleet_, &jobs_, &leases_, changes)
+        .RegisterNode(WithPlace(places_, request));
   });
 }
 
@@ -156,6 +159,9 @@ Outcome<absl::Status> Membership::Heartbeat(absl::Time now, const v1::HeartbeatR
     server->lease.last_seen = now;
     server->beat = ShownOf(request);
     TakeIncidents(request, jobs_.Find(server->info.colocated_job()), &changes);
+    if (TakeTroubles(*server, request.troubles(), &changes)) {
+      return {absl::OkStatus(), Finish(&changes)};
+    }
     return {absl::OkStatus(), changes.TakeDecision()};
   }
   Job* job = nullptr;
@@ -166,6 +172,10 @@ Outcome<absl::Status> Membership::Heartbeat(absl::Time now, const v1::HeartbeatR
   TakeWireBytes(node->rank, request, job);
   TakeIncidents(request, job, &changes);
   JobGeneration& current = job->current;
+  const Server* const colocated = FindServer(request.colocated().member());
+  if (colocated != nullptr && TakeTroubles(*colocated, request.colocated().troubles(), &changes)) {
+    return {absl::OkStatus(), Finish(&changes)};
+  }
   current.nonfinite.OnHeartbeat(node->rank);
   const bool is_current = Generation(request.generation()) == current.number;
   // It may come before the failure itself is reported.
@@ -182,6 +192,20 @@ Outcome<absl::Status> Membership::Heartbeat(absl::Time now, const v1::HeartbeatR
   if (told) changes.Broadcast(job->id);
   if (news.clash) Declarations(ScopeOf(*job, changes)).RefuseClash(*news.clash);
   return {absl::OkStatus(), Finish(&changes)};
+}
+
+// A relay cannot send its sums. True: a job goes on without relays.
+bool Membership::TakeTroubles(const Server& server, const Troubles& troubles, Changes* changes) {
+  bool any = false;
+  for (const v1::RelayTrouble& trouble : troubles) {
+    Job* const job = jobs_.Find(JobId(trouble.job_id()));
+    if (job == nullptr || !RelaysFor(server.id, *job)) continue;
+    Replacement(ScopeOf(*job, *changes))
+        .EndRelays(absl::StrFormat("%s, which relays contributions, cannot send their sums: %s",
+                                   NameOf(server), trouble.reason()));
+    any = true;
+  }
+  return any;
 }
 
 namespace {
@@ -207,17 +231,6 @@ bool Membership::TakeColocated(absl::Time now, const v1::HeartbeatRequest& reque
   return true;
 }
 
-// Speed may depend on it, but no result.
-void Membership::Hear(absl::Time now, NetworkMember member) {
-  for (const std::string& known : {NumericHost(member.control_address), member.hostname}) {
-    const auto place = places_.find(known);
-    if (place == places_.end()) continue;
-    member.place = place->second;
-    break;
-  }
-  network_.Hear(now, member);
-}
-
 void Membership::ExchangeProbes(absl::Time now, const v1::HeartbeatRequest& request,
                                 v1::HeartbeatResponse* response) {
   std::string address;
@@ -225,8 +238,8 @@ void Membership::ExchangeProbes(absl::Time now, const v1::HeartbeatRequest& requ
     const v1::RegisterServerRequest& info = server->info;
     address = info.control_address();
     if (!server->colocated()) {
-      Hear(now, {NameOf(*server), address, info.hostname(), info.place(), info.bandwidth_bps(),
-                 HasDataNetwork(server)});
+      network_.Hear(now, {NameOf(*server), address, info.hostname(), info.place(),
+                          info.bandwidth_bps(), HasDataNetwork(server)});
     }
   } else {
     Job* job = nullptr;
@@ -234,9 +247,9 @@ void Membership::ExchangeProbes(absl::Time now, const v1::HeartbeatRequest& requ
     if (node == nullptr) return;
     const v1::RegisterNodeRequest& info = node->info;
     address = info.control_address();
-    Hear(now, {absl::StrFormat("node %d of %s", node->rank.value(), job->name), address,
-               info.hostname(), info.place(), info.bandwidth_bps(),
-               HasDataNetwork(fleet_.Find(ServerId(info.colocated_server_id())))});
+    network_.Hear(now, {absl::StrFormat("node %d of %s", node->rank.value(), job->name), address,
+                        info.hostname(), info.place(), info.bandwidth_bps(),
+                        HasDataNetwork(fleet_.Find(ServerId(info.colocated_server_id())))});
   }
   network_.Take(now, address, request.probes());
   network_.Choose(now, address, response->mutable_probe());
@@ -245,12 +258,13 @@ void Membership::ExchangeProbes(absl::Time now, const v1::HeartbeatRequest& requ
 Outcome<absl::StatusOr<v1::NumberNodeResponse>> Membership::NumberNode(
     absl::Time now, const v1::NumberNodeRequest& request) {
   return Run(now, [&](Changes*) -> absl::StatusOr<v1::NumberNodeResponse> {
-    const v1::RegisterNodeRequest& node = request.node();
+    const v1::RegisterNodeRequest node = WithPlace(places_, request.node());
     ADDEND_RETURN_IF_ERROR(CheckNodeRequest(node));
     const Job* const job = jobs_.Find(node.job());
     if (job != nullptr) ADDEND_RETURN_IF_ERROR(CheckNodeOf(node, *job));
-    Hear(now, {absl::StrFormat("a node of %s", node.job()), node.control_address(), node.hostname(),
-               node.place(), node.bandwidth_bps(), /*has_data_network=*/true});  // not known yet
+    network_.Hear(
+        now, {absl::StrFormat("a node of %s", node.job()), node.control_address(), node.hostname(),
+              node.place(), node.bandwidth_bps(), /*has_data_network=*/true});  // not known yet
     return numbering_.Ask(now, request, job, &network_);
   });
 }
@@ -290,7 +304,11 @@ absl::Status Membership::DrainServer(const v1::DrainRequest& request, Changes* c
   if (server->draining) return absl::OkStatus();
   fleet_.Drain(server);
   changes->Store(server->id);
-  for (auto& [id, job] : jobs_) job.current.rebalance = PlanReason::kDrain;
+  for (auto& [id, job] : jobs_) {
+    job.current.rebalance = PlanReason::kDrain;
+    if (!RelaysFor(server->id, job)) continue;
+    Replacement(ScopeOf(job, *changes)).EndRelays(NameOf(*server) + " is being drained");
+  }
   changes->Note(event_kind::kDrained, "", NameOf(*server) + " is being drained");
   return absl::OkStatus();
 }

@@ -156,7 +156,8 @@ class Membership {
   void TellDrained(Changes* changes);
   absl::Status LeaveServerOrNode(const v1::MemberId& member, Changes* changes);
   absl::Status DrainServer(const v1::DrainRequest& request, Changes* changes);
-  void Hear(absl::Time now, NetworkMember member);
+  using Troubles = google::protobuf::RepeatedPtrField<v1::RelayTrouble>;
+  bool TakeTroubles(const Server& server, const Troubles& troubles, Changes* changes);
 
   const Registration::Rules rules_;
   const StatusView::Process process_;

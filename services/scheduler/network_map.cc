@@ -45,6 +45,15 @@ std::string NumericHost(const std::string& control_address) {
   return numeric ? host : "";
 }
 
+std::string PlaceIn(const NetworkPlaces& places, const std::string& control_address,
+                    const std::string& hostname, const std::string& told) {
+  for (const std::string& known : {NumericHost(control_address), hostname}) {
+    const auto place = places.find(known);
+    if (place != places.end()) return place->second;
+  }
+  return told;
+}
+
 double NetworkMap::Pair::least_s() const {
   if (halves_s[0] == 0 || halves_s[1] == 0) return std::max(halves_s[0], halves_s[1]);
   return std::min(halves_s[0], halves_s[1]);

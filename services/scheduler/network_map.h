@@ -16,6 +16,7 @@
 #include "google/protobuf/repeated_ptr_field.h"
 #include "lib/network/probe_choice.h"
 #include "proto/addend/v1/scheduler.pb.h"
+#include "services/scheduler/network_file.h"
 
 namespace addend {
 
@@ -110,5 +111,16 @@ class NetworkMap {
 
 // The host of "host:port", if it is a number that other machines may use; else empty.
 std::string NumericHost(const std::string& control_address);
+// The place of a host at this address, "host:port", or of this name; `told`: by its member, whose
+// word counts if the file has none.
+std::string PlaceIn(const NetworkPlaces& places, const std::string& control_address,
+                    const std::string& hostname, const std::string& told);
+// The registration of a member with its place.
+template <typename Request>
+Request WithPlace(const NetworkPlaces& places, const Request& request) {
+  Request placed = request;
+  placed.set_place(PlaceIn(places, request.control_address(), request.hostname(), request.place()));
+  return placed;
+}
 
 }  // namespace addend

@@ -1,9 +1,12 @@
 // The owners of a job's partitions.
 #include "services/scheduler/partition_ledger.h"
 
+#include <iterator>
 #include <map>
 #include <utility>
+#include <vector>
 
+#include "services/scheduler/relays.h"
 #include "services/scheduler/updates.h"
 
 namespace addend {
@@ -14,6 +17,7 @@ void PartitionLedger::Enter(Job* job, DeclaredTensor* tensor, Fleet* fleet) {
   const std::map<uint32_t, v1::PartitionMove> moves = MovesOf(*tensor);
   ForEachPartition(tensor->plan, job->settings.num_nodes(), [&](const PlannedPartition& partition) {
     Hold(tensor, partition, fleet);
+    HoldRelays(*job, tensor, partition.index, fleet);
     const auto move = moves.find(partition.index);
     if (move == moves.end()) return AddLoad(job, *tensor, partition);
     const PlannedPartition moved = MovedTo(partition, PlaceOf(move->second));
@@ -29,6 +33,39 @@ void PartitionLedger::Hold(DeclaredTensor* tensor, const PlannedPartition& parti
   owned.shards.push_back(partition.shard);
   owned.accumulator_bytes += partition.accumulator_bytes;
   fleet->Reserve(partition.server, partition.accumulator_bytes);
+}
+
+void PartitionLedger::HoldRelays(const Job& job, DeclaredTensor* tensor, uint32_t partition,
+                                 Fleet* fleet) {
+  for (const PlannedRelay& relay : RelaysOf(tensor->plan, partition, job.settings.num_nodes())) {
+    Owned& owned = tensor->owned[relay.relay.server];
+    const uint64_t bytes = MemoryBytesOf(tensor->plan, partition, relay.sum.count);
+    owned.relayed.push_back(partition);
+    owned.accumulator_bytes += bytes;
+    fleet->Reserve(relay.relay.server, bytes);
+  }
+}
+
+uint64_t PartitionLedger::OwnersBytes(const DeclaredTensor& tensor, const Owned& owned) const {
+  uint64_t bytes = 0;
+  for (const uint32_t index : owned.partitions) {
+    bytes += MemoryBytesOf(tensor.plan, index, job_.settings.num_nodes());
+  }
+  return bytes;
+}
+
+void PartitionLedger::EndRelays(DeclaredTensor* tensor) {
+  if (!tensor->plan.has_relays()) return;
+  tensor->plan.clear_relays();
+  scope_.changes.StorePlan(job_.id, tensor->agreement);
+  for (auto entry = tensor->owned.begin(); entry != tensor->owned.end();) {
+    auto& [id, owned] = *entry;
+    const uint64_t bytes = OwnersBytes(*tensor, owned);
+    if (!owned.relayed.empty()) scope_.fleet.Release(id, owned.accumulator_bytes - bytes);
+    owned.relayed.clear();
+    owned.accumulator_bytes = bytes;
+    entry = owned.partitions.empty() ? tensor->owned.erase(entry) : std::next(entry);
+  }
 }
 
 void PartitionLedger::AddLoad(Job* job, const DeclaredTensor& tensor,
@@ -73,7 +110,8 @@ void PartitionLedger::NextPlanVersion(PlanReason reason) {
 }
 
 void PartitionLedger::Ask(const DeclaredTensor& tensor, ServerId server, const Owned& owned) {
-  AddReservation(tensor, server, owned, scope_.changes.ReservationFor(server, job_.id));
+  AddReservation(tensor, server, owned, job_.settings.num_nodes(),
+                 scope_.changes.ReservationFor(server, job_.id));
   scope_.changes.ExpectAnswer(server, job_.id, TensorId(tensor.plan.tensor_id()));
 }
 
@@ -157,7 +195,8 @@ void PartitionLedger::LetGo(DeclaredTensor* tensor, ServerId from,
                             const std::set<uint32_t>& partitions) {
   Owned kept;
   uint64_t freed = 0;
-  const Owned held = std::move(tensor->owned[from]);
+  Owned held = std::move(tensor->owned[from]);
+  kept.accumulator_bytes = held.accumulator_bytes - OwnersBytes(*tensor, held);  // of relays
   const v1::TensorPlan& plan = tensor->plan;
   for (size_t i = 0; i < held.partitions.size(); ++i) {
     const uint32_t index = held.partitions[i];
@@ -170,7 +209,8 @@ void PartitionLedger::LetGo(DeclaredTensor* tensor, ServerId from,
     kept.shards.push_back(held.shards[i]);
     kept.accumulator_bytes += bytes;
   }
-  if (kept.partitions.empty()) {
+  kept.relayed = std::move(held.relayed);
+  if (kept.partitions.empty() && kept.relayed.empty()) {
     tensor->owned.erase(from);
     OwnerReady(tensor, from);  // whatever it was asked, it owns nothing any more
   } else {

@@ -16,6 +16,8 @@ class PartitionLedger {
 
   // Enters the tensor's plan: the partitions that each server owns, their load and memory.
   static void Enter(Job* job, DeclaredTensor* tensor, Fleet* fleet);
+  // Its partitions are relayed no more. The caller tells the servers.
+  void EndRelays(DeclaredTensor* tensor);
   // Removes the tensor's plan. Servers that hold it are told to release it, except those in `told`.
   void Remove(DeclaredTensor* tensor, const std::set<ServerId>& told);
 
@@ -45,6 +47,9 @@ class PartitionLedger {
 
  private:
   static void Hold(DeclaredTensor* tensor, const PlannedPartition& partition, Fleet* fleet);
+  // The part of owned.accumulator_bytes that is not of relays.
+  uint64_t OwnersBytes(const DeclaredTensor& tensor, const Owned& owned) const;
+  static void HoldRelays(const Job& job, DeclaredTensor* tensor, uint32_t partition, Fleet* fleet);
   static void AddLoad(Job* job, const DeclaredTensor& tensor, const PlannedPartition& partition);
   void DropLoad(const DeclaredTensor& tensor, const PlannedPartition& partition);
   void LetGo(DeclaredTensor* tensor, ServerId from, const std::set<uint32_t>& partitions);

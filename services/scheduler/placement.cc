@@ -27,6 +27,23 @@ bool Waits(const DeclaredTensor& tensor) {
          !tensor.recovering.empty();
 }
 
+// A broadcast has a single source, and an asynchronous value no rounds.
+bool IsSum(const v1::TensorDescriptor& tensor) {
+  return tensor.op() != v1::BROADCAST && tensor.op() != v1::ACCUMULATE;
+}
+
+std::string DescribeRelays(const v1::TensorPlan& plan) {
+  if (!plan.has_relays()) return "";
+  return absl::StrFormat(", with relays for %d groups of nodes", plan.relays().units_size());
+}
+
+void KeepOwners(const RelayChoice& relays, PlannerJob* view) {
+  if (relays.owners.empty()) return;
+  const std::set<ServerId> owners(relays.owners.begin(), relays.owners.end());
+  std::erase_if(view->servers,
+                [&owners](const PlannerServer& server) { return !owners.contains(server.id); });
+}
+
 }  // namespace
 
 void Placement::Refuse(DeclaredTensor* tensor, FailureKind kind, std::string message) {
@@ -57,6 +74,8 @@ void Placement::PlanSet(const Participants& set, const std::vector<uint64_t>& re
     bytes += static_cast<double>(BytesOf(*descriptors.back()));
   }
   PlannerJob view = ViewOf(job_, scope_.fleet, scope_.jobs, set, bytes);
+  const RelayChoice relays = RelaysFor(set);
+  KeepOwners(relays, &view);
   auto plans = PlanTensors(descriptors, PartitionSizeOf(job_, scope_.fleet), &view);
   if (!plans.ok()) {
     // Planned alone, each tensor shows whether it is at fault.
@@ -69,18 +88,18 @@ void Placement::PlanSet(const Participants& set, const std::vector<uint64_t>& re
   const bool is_new = loads == job_.current.loads.end() || loads->second.empty();
   if (is_new && !job_.current.loads.empty()) job_.current.rebalance = PlanReason::kDeclare;
   for (size_t i = 0; i < ready.size(); ++i) {
-    Reserve(&tensors.at(ready[i]), std::move((*plans)[i]));
+    Reserve(&tensors.at(ready[i]), std::move((*plans)[i]), relays);
   }
 }
 
 void Placement::PlanAlone(DeclaredTensor* tensor) {
   if (job_.current.state != v1::READY) return;
-  if (WithinPartitions({tensor->agreement}).empty()) return;
+  if (WithinPartitions({tensor->agreement}).empty() || PlanWithRelays(tensor)) return;
   PlannerJob view;
-  auto plan = PlanAmong(Candidates::kHeard, *tensor, &view);
-  if (!plan.ok()) plan = PlanAmong(Candidates::kAll, *tensor, &view);
-  if (view.servers.empty() && job_.current.servers_due) {
-    job_.current.waits_for_servers = true;
+  auto plan = PlanAmong(Candidates::kHeard, *tensor, RelayChoice(), &view);
+  if (!plan.ok()) plan = PlanAmong(Candidates::kAll, *tensor, RelayChoice(), &view);
+  if (view.servers.empty() && job_.current.servers_due.until) {
+    job_.current.servers_due.awaited = true;
     return scope_.changes.Say(
         absl::StrFormat("job '%s': tensor '%s' waits for a summation server to come back",
                         job_.name, tensor->descriptor.name()));
@@ -100,15 +119,34 @@ void Placement::PlanAlone(DeclaredTensor* tensor) {
     return Refuse(tensor, FailureKind::kResources, Message(why));
   }
   ledger_.NextPlanVersion(PlanReason::kDeclare);
-  Reserve(tensor, *std::move(plan));
+  Reserve(tensor, *std::move(plan), RelayChoice());
+}
+
+// False if it has none, or no room with them. A tensor that a server has refused does without.
+bool Placement::PlanWithRelays(DeclaredTensor* tensor) {
+  const RelayChoice relays = RelaysFor(tensor->participants);
+  if (relays.plan.units().empty() || !tensor->limit_bytes.empty()) return false;
+  PlannerJob view;
+  auto plan = PlanAmong(Candidates::kHeard, *tensor, relays, &view);
+  if (!plan.ok()) return false;
+  ledger_.NextPlanVersion(PlanReason::kDeclare);
+  Reserve(tensor, *std::move(plan), relays);
+  return true;
+}
+
+// Only for tensors of all ranks.
+RelayChoice Placement::RelaysFor(const Participants& set) const {
+  return set.all() ? ChooseRelays(job_, scope_.fleet) : RelayChoice();
 }
 
 // `view`: takes the job as the planner saw it.
 absl::StatusOr<v1::TensorPlan> Placement::PlanAmong(Candidates candidates,
                                                     const DeclaredTensor& tensor,
+                                                    const RelayChoice& relays,
                                                     PlannerJob* view) const {
   *view = ViewOf(job_, scope_.fleet, scope_.jobs, tensor.participants,
                  static_cast<double>(BytesOf(tensor.descriptor)), candidates);
+  KeepOwners(relays, view);
   for (PlannerServer& server : view->servers) {
     const auto limit = tensor.limit_bytes.find(server.id);
     if (limit != tensor.limit_bytes.end()) {
@@ -147,8 +185,12 @@ std::vector<uint64_t> Placement::WithinPartitions(const std::vector<uint64_t>& a
 }
 
 // Every attempt has a tensor id of its own, so that a server never confuses two attempts.
-void Placement::Reserve(DeclaredTensor* tensor, v1::TensorPlan plan) {
+void Placement::Reserve(DeclaredTensor* tensor, v1::TensorPlan plan, const RelayChoice& relays) {
   tensor->plan = std::move(plan);
+  if (!relays.plan.units().empty() && IsSum(tensor->descriptor)) {
+    *tensor->plan.mutable_relays() = relays.plan;
+    tensor->plan.mutable_relays()->set_offset(static_cast<uint32_t>(job_.current.partitions));
+  }
   job_.current.tensors.SetId(tensor, job_.NextTensor());
   tensor->stage = Stages::RESERVING;
   tensor->refusers.clear();
@@ -206,6 +248,13 @@ void Placement::LoseReservation(ServerId server, DeclaredTensor* tensor) {
   tensor->awaited.erase(server);
   tensor->refusers.insert(server);
   EndReservation(tensor);
+}
+
+void Placement::ReserveAnew(DeclaredTensor* tensor) {
+  ledger_.Remove(tensor, {});
+  tensor->stage = Stages::COLLECTING;
+  scope_.changes.StoreAgreement(job_.id, tensor->agreement);
+  PlanAlone(tensor);
 }
 
 void Placement::TakeAsPublished(DeclaredTensor* tensor) {
@@ -291,8 +340,9 @@ void Placement::NoteFirstPlan(const DeclaredTensor& tensor) {
                                        [](const Server* server) { return server->colocated(); });
   scope_.changes.Note(event_kind::kPlanned, job_.name,
                       absl::StrFormat("job '%s': its tensors are shared out over %d CPU servers "
-                                      "and %d colocated ones (plan version %d)",
-                                      job_.name, cpu, colocated, job_.plan_version.value()));
+                                      "and %d colocated ones (plan version %d)%s",
+                                      job_.name, cpu, colocated, job_.plan_version.value(),
+                                      DescribeRelays(tensor.plan)));
 }
 
 }  // namespace addend

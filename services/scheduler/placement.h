@@ -14,6 +14,7 @@
 #include "services/scheduler/job_servers.h"
 #include "services/scheduler/lifecycle.h"
 #include "services/scheduler/partition_ledger.h"
+#include "services/scheduler/relays.h"
 
 namespace addend {
 
@@ -35,6 +36,8 @@ class Placement {
   void TakeRefusal(const Server& server, DeclaredTensor* tensor, const std::string& reason);
   // The server is gone while it was to reserve partitions of the tensor.
   void LoseReservation(ServerId server, DeclaredTensor* tensor);
+  // Gives up the reservation under way, and plans the tensor again.
+  void ReserveAnew(DeclaredTensor* tensor);
   // The nodes may have the plan already; only the store does not know that its servers have room.
   // The nodes are told of it, perhaps again, when the servers that have not answered yet have.
   void TakeAsPublished(DeclaredTensor* tensor);
@@ -47,9 +50,11 @@ class Placement {
   void PlanSet(const Participants& set, const std::vector<uint64_t>& ready);
   void PlanAlone(DeclaredTensor* tensor);
   absl::StatusOr<v1::TensorPlan> PlanAmong(Candidates candidates, const DeclaredTensor& tensor,
-                                           PlannerJob* view) const;
+                                           const RelayChoice& relays, PlannerJob* view) const;
+  RelayChoice RelaysFor(const Participants& set) const;
+  bool PlanWithRelays(DeclaredTensor* tensor);
   std::vector<uint64_t> WithinPartitions(const std::vector<uint64_t>& agreements);
-  void Reserve(DeclaredTensor* tensor, v1::TensorPlan plan);
+  void Reserve(DeclaredTensor* tensor, v1::TensorPlan plan, const RelayChoice& relays);
   void EndReservation(DeclaredTensor* tensor);
   // Returns whether nodes have to be told of servers, too.
   bool Publish(DeclaredTensor* tensor);

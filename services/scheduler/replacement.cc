@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "lib/base/failure.h"
@@ -52,13 +53,21 @@ void Replacement::LoseServer(ServerId server, const std::string& why) {
     // Another plan would have another tensor id, which nodes that have this plan would not take.
     const bool known = tensor.restored && tensor.refusers.empty();
     if (tensor.stage == Stages::RESERVING && known) placement_.TakeAsPublished(&tensor);
-    (tensor.stage == Stages::RESERVING ? reserving : published).push_back(agreement);
+    if (tensor.stage == Stages::RESERVING) {
+      reserving.push_back(agreement);
+    } else if (!tensor.owned.at(server).partitions.empty()) {
+      published.push_back(agreement);
+    } else {  // it only relays: see EndRelays()
+      tensor.owned.erase(server);
+      ledger_.OwnerReady(&tensor, server);
+    }
   }
   if (!published.empty()) Recover(server, published, why);
   for (const uint64_t agreement : reserving) {
     DeclaredTensor* const tensor = job_.current.tensors.Find(agreement);
     if (tensor != nullptr) placement_.LoseReservation(server, tensor);
   }
+  EndRelays(why);
 }
 
 void Replacement::LeaveServer(Server* server, const std::string& why) {
@@ -176,7 +185,7 @@ void Replacement::AskNewOwners(DeclaredTensor* tensor) {
   job_.current.told.unsettled.insert(tensor->agreement);
 }
 
-void Replacement::RecoverAll() {
+void Replacement::RecoverAll(const std::string& how) {
   JobGeneration& current = job_.current;
   if (current.state == v1::FORMING) return;
   ledger_.NextPlanVersion(PlanReason::kLoss);
@@ -188,6 +197,10 @@ void Replacement::RecoverAll() {
   size_t partitions = 0;
   for (auto& [agreement, tensor] : current.tensors) {
     if (tensor.stage != Stages::PLANNED) continue;
+    if (tensor.plan.has_relays()) {
+      for (const auto& [id, owned] : tensor.owned) concerned.insert(id);
+      ledger_.EndRelays(&tensor);
+    }
     partitions += RecoverInPlace(&tensor);
     if (tensor.recovering.empty()) continue;  // no elements, no partitions
     tensor.recovering.insert(colocated.begin(), colocated.end());
@@ -199,9 +212,30 @@ void Replacement::RecoverAll() {
   // A server that has not come back yet gets it with its next watch.
   for (const ServerId id : concerned) scope_.changes.SendAll(id);
   scope_.changes.Note(event_kind::kPlanned, job_.name,
-                      absl::StrFormat("job '%s': all %d partitions are recovered where the store "
-                                      "has them (plan version %d)",
-                                      job_.name, partitions, job_.plan_version.value()));
+                      absl::StrFormat("job '%s': all %d partitions are recovered %s (plan "
+                                      "version %d)",
+                                      job_.name, partitions, how, job_.plan_version.value()));
+}
+
+void Replacement::EndRelays(const std::string& why) {
+  JobGeneration& current = job_.current;
+  const bool any = std::any_of(current.tensors.begin(), current.tensors.end(),
+                               [](const auto& entry) { return entry.second.plan.has_relays(); });
+  if (!any) return;
+  current.direct = true;
+  std::vector<uint64_t> reserving;
+  for (auto& [agreement, tensor] : current.tensors) {
+    if (!tensor.plan.has_relays()) continue;
+    // As in LoseServer().
+    const bool known = tensor.restored && tensor.refusers.empty();
+    if (tensor.stage == Stages::RESERVING && known) placement_.TakeAsPublished(&tensor);
+    if (tensor.stage == Stages::RESERVING) reserving.push_back(agreement);
+  }
+  for (const uint64_t agreement : reserving) {
+    DeclaredTensor* const tensor = current.tensors.Find(agreement);
+    if (tensor != nullptr) placement_.ReserveAnew(tensor);
+  }
+  RecoverAll(absl::StrFormat("by their owners, without relays: %s", why));
 }
 
 // Returns the number of the tensor's partitions.

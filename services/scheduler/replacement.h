@@ -35,7 +35,11 @@ class Replacement {
   // All owners stay, under a new plan version, and recover all partitions; moves are given up. A
   // colocated server sums in its node's memory, so the nodes are told only when every colocated
   // server of the job has dropped the partitions that the plan does not give it.
-  void RecoverAll();
+  // Relays end with it. `how`: for people.
+  void RecoverAll(const std::string& how = "where the store has them");
+  // Nodes contribute to the owners themselves from now on, until the generation ends: relays do not
+  // follow losses of nodes and servers. All partitions are recovered. No effect without relays.
+  void EndRelays(const std::string& why);
 
  private:
   // The partitions of a lost server, those with a move under way apart.

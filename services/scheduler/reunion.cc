@@ -338,8 +338,8 @@ void Reunion::GoOn(const ForgottenJob& told, const State& state) {
                                     "scheduler",
                                     rank.value(), job.name));
   }
-  job.current.servers_due = state.changes.now() + kLeases * state.leases.length();
-  Replacement(scope).RecoverAll();
+  job.current.servers_due.until = state.changes.now() + kLeases * state.leases.length();
+  Replacement(scope).RecoverAll("where the scheduler has them from its members");
   Declarations declarations(scope);
   declarations.GoOnWithout();
   declarations.Plan();

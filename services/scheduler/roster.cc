@@ -100,6 +100,8 @@ void Roster::LoseNode(Job* job, NodeId rank, const std::string& why) {
   Lifecycle lifecycle(ScopeOf(*job));
   lifecycle.TellServers();
   changes_.Single(job->id, rank);  // if its agent lives
+  if (current.state == v1::FORMING) return;
+  Replacement(ScopeOf(*job)).EndRelays(why);
   if (current.state != v1::READY) return;
   const auto left = std::count_if(job->nodes.begin(), job->nodes.end(),
                                   [job](const auto& node) { return job->TakesPart(node.second); });

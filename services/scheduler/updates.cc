@@ -8,6 +8,7 @@
 #include "lib/base/failure.h"
 #include "services/scheduler/job_servers.h"
 #include "services/scheduler/node_list.h"
+#include "services/scheduler/relays.h"
 
 namespace addend {
 namespace {
@@ -35,18 +36,68 @@ std::string WaitsForIdle(const Job& job) {
                          job.current.number.value(), active.Text());
 }
 
+void FillServer(const Server& server, v1::ServerInfo* info) {
+  info->set_server_id(server.id.value());
+  info->set_incarnation(server.info.incarnation());
+  *info->mutable_endpoints() = server.info.endpoints();
+  info->set_shards(server.info.shards());
+  info->set_colocated(server.colocated());
+  info->set_colocated_node(server.info.colocated_node());
+  info->set_hostname(server.info.hostname());
+  *info->mutable_protocols() = server.info.protocols();
+}
+
 void AddServer(const Fleet& fleet, ServerId id, v1::NodeUpdate* update) {
-  const Server* const server = fleet.Find(id);
-  if (server == nullptr) return;
-  v1::ServerInfo* info = update->add_servers();
-  info->set_server_id(id.value());
-  info->set_incarnation(server->info.incarnation());
-  *info->mutable_endpoints() = server->info.endpoints();
-  info->set_shards(server->info.shards());
-  info->set_colocated(server->colocated());
-  info->set_colocated_node(server->info.colocated_node());
-  info->set_hostname(server->info.hostname());
-  *info->mutable_protocols() = server->info.protocols();
+  if (const Server* const server = fleet.Find(id)) FillServer(*server, update->add_servers());
+}
+
+void AddPeer(ServerId peer, v1::JobReservation* reservation) {
+  for (const v1::ServerInfo& known : reservation->peers()) {
+    if (known.server_id() == peer.value()) return;
+  }
+  reservation->add_peers()->set_server_id(peer.value());
+}
+
+void AddRelayedSpans(const DeclaredTensor& tensor, ServerId server, const Owned& owned,
+                     uint32_t nodes, v1::TensorReservation* to, v1::JobReservation* job) {
+  for (const uint32_t index : owned.partitions) {
+    // Relays do not follow a move: an owner to be has none.
+    if (tensor.plan.servers(static_cast<int>(index)) != server.value()) continue;
+    for (const PlannedRelay& relay : RelaysOf(tensor.plan, index, nodes)) {
+      if (relay.to.server != server) continue;  // it sends to the next relay
+      v1::RelayedSpan* const span = to->add_relayed();
+      span->set_partition(index);
+      span->set_first(relay.sum.first);
+      span->set_count(relay.sum.count);
+      span->set_server(relay.relay.server.value());
+      AddPeer(relay.relay.server, job);
+    }
+  }
+}
+
+void AddRelays(const DeclaredTensor& tensor, ServerId server, const Owned& owned, uint32_t nodes,
+               v1::JobReservation* job) {
+  v1::RelayReservation* const reservation = job->add_relay();
+  v1::TensorReservation* const of = reservation->mutable_tensor();
+  of->set_tensor_id(tensor.plan.tensor_id());
+  *of->mutable_tensor() = tensor.descriptor;
+  of->set_partition_elements(tensor.plan.partition_elements());
+  for (const uint32_t index : owned.relayed) {
+    for (const PlannedRelay& relay : RelaysOf(tensor.plan, index, nodes)) {
+      if (relay.relay.server != server) continue;
+      of->add_partitions(index);
+      of->add_shards(relay.relay.shard);
+      v1::RelayOrder* const order = reservation->add_orders();
+      order->set_first(relay.sum.first);
+      order->set_count(relay.sum.count);
+      order->set_first_node(relay.nodes.first);
+      order->set_before(relay.before.value());
+      order->set_to(relay.to.server.value());
+      order->set_to_shard(relay.to.shard);
+      AddPeer(relay.to.server, job);
+      if (relay.before != ServerId()) AddPeer(relay.before, job);
+    }
+  }
 }
 
 }  // namespace
@@ -76,14 +127,25 @@ bool IsDrained(const Server& server, const Jobs& jobs) {
   return true;
 }
 
+void FillPeers(const Fleet& fleet, v1::JobReservation* reservation) {
+  for (v1::ServerInfo& peer : *reservation->mutable_peers()) {
+    if (const Server* const server = fleet.Find(ServerId(peer.server_id()))) {
+      FillServer(*server, &peer);
+    }
+  }
+}
+
 void AddReservation(const DeclaredTensor& tensor, ServerId server, const Owned& owned,
-                    v1::JobReservation* job) {
+                    uint32_t nodes, v1::JobReservation* job) {
+  if (!owned.relayed.empty()) AddRelays(tensor, server, owned, nodes, job);
+  if (owned.partitions.empty()) return;
   v1::TensorReservation* reservation = job->add_reserve();
   reservation->set_tensor_id(tensor.plan.tensor_id());
   *reservation->mutable_tensor() = tensor.descriptor;
   reservation->set_partition_elements(tensor.plan.partition_elements());
   reservation->mutable_partitions()->Add(owned.partitions.begin(), owned.partitions.end());
   reservation->mutable_shards()->Add(owned.shards.begin(), owned.shards.end());
+  AddRelayedSpans(tensor, server, owned, nodes, reservation, job);
   const std::map<uint32_t, v1::PartitionMove> moves = MovesOf(tensor);
   if (tensor.plan.versions().empty() && moves.empty()) return;
   for (const uint32_t index : owned.partitions) {
@@ -139,7 +201,7 @@ v1::ServerUpdate FullServerUpdate(const Server& server, const Jobs& jobs,
         if (tensor.recovering.contains(server.id)) awaited->emplace_back(job_id, id);
         continue;
       }
-      AddReservation(tensor, server.id, owned->second, reservation);
+      AddReservation(tensor, server.id, owned->second, job.settings.num_nodes(), reservation);
       AddHandOvers(job, tensor, server.id, reservation);
       awaited->emplace_back(job_id, id);
     }
@@ -217,16 +279,19 @@ v1::NodeUpdate FullNodeUpdate(Job* job, const Fleet& fleet) {
 }
 
 SharedUpdate AsSeenBy(const Job& job, const Node& node, const SharedUpdate& update) {
-  const bool all_concern =
-      std::all_of(update->tensors().begin(), update->tensors().end(),
-                  [&](const v1::TensorPlan& plan) { return Concerns(job, plan, node.rank); });
+  // And as it is.
+  const bool all_concern = std::all_of(
+      update->tensors().begin(), update->tensors().end(), [&](const v1::TensorPlan& plan) {
+        return Concerns(job, plan, node.rank) && !plan.has_relays();
+      });
   const bool takes_part = job.current.state == v1::FORMING || job.TakesPart(node);
   if (all_concern && takes_part) return update;
   auto own = std::make_shared<v1::NodeUpdate>(*update);
   if (!all_concern) {
     own->clear_tensors();
     for (const v1::TensorPlan& plan : update->tensors()) {
-      if (Concerns(job, plan, node.rank)) *own->add_tensors() = plan;
+      if (!Concerns(job, plan, node.rank)) continue;
+      *own->add_tensors() = SeenThroughRelays(plan, node.rank, job.settings.num_nodes());
     }
   }
   if (takes_part) return own;

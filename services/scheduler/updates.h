@@ -22,9 +22,12 @@ bool MovesAreHeldBack(const Job& job);
 bool IsDrained(const Server& server, const Jobs& jobs);
 
 // To servers.
-// Asks `server` to reserve `owned` of the tensor.
+// Asks `server` to reserve `owned` of the tensor, in a job of so many nodes. The servers with which
+// it exchanges sums are named; FillPeers() follows.
 void AddReservation(const DeclaredTensor& tensor, ServerId server, const Owned& owned,
-                    v1::JobReservation* reservation);
+                    uint32_t nodes, v1::JobReservation* reservation);
+// Where the named servers are.
+void FillPeers(const Fleet& fleet, v1::JobReservation* reservation);
 // Orders `owner` to hand over its moving partitions of the tensor, if the change has come so far.
 void AddHandOvers(const Job& job, const DeclaredTensor& tensor, ServerId owner,
                   v1::JobReservation* reservation);

@@ -88,6 +88,7 @@ v1::AckReservationRequest FakeServer::Take(const v1::ServerUpdate& update) {
         }
         return true;
       });
+      held.relays.clear();
       for (const auto& reserve : job.reserve()) {
         Forget(&held, reserve.tensor_id(),
                [&](uint32_t index) { return !Contains(reserve.partitions(), index); });
@@ -111,9 +112,22 @@ v1::AckReservationRequest FakeServer::Take(const v1::ServerUpdate& update) {
     if (job.generation() > held.generation) {
       held.generation = job.generation();
       held.tensors.clear();
+      held.relays.clear();
+    }
+    for (const v1::ServerInfo& peer : job.peers()) held.peers[peer.server_id()] = peer;
+    for (const v1::RelayReservation& relay : job.relay()) {
+      if (relay.orders_size() > 0 && capacity_for_relays == 0) {
+        v1::RefusedTensor* refused = answer.add_refused();
+        refused->set_job_id(job.job_id());
+        refused->set_tensor_id(relay.tensor().tensor_id());
+        refused->set_reason("no memory for relays");
+        continue;
+      }
+      held.relays[relay.tensor().tensor_id()] = relay;
     }
     for (const uint32_t tensor : job.release_tensors()) {
-      EXPECT_EQ(held.tensors.erase(tensor), 1u) << "released what it does not hold";
+      const size_t released = held.tensors.erase(tensor) + held.relays.erase(tensor);
+      EXPECT_GE(released, 1u) << "released what it does not hold";
     }
     for (const v1::PartitionSet& set : job.release_partitions()) {
       Forget(&held, set.tensor_id(),
@@ -291,6 +305,18 @@ absl::Status ClusterTest::Drain(const FakeServer& server) {
   return status;
 }
 
+void ClusterTest::ReportTrouble(const FakeServer& server, uint64_t job, const FakeServer& other) {
+  v1::HeartbeatRequest request;
+  *request.mutable_member() = server.member();
+  v1::RelayTrouble* const trouble = request.add_troubles();
+  trouble->set_job_id(job);
+  trouble->set_server_id(other.id);
+  trouble->set_reason("nobody answers there");
+  auto [status, decision] = membership_->Heartbeat(now_, request);
+  ASSERT_TRUE(status.ok());
+  Apply(std::move(decision));
+}
+
 void ClusterTest::Deliver(const Decision& decision) {
   for (const WatchEnd& end : decision.ended) {
     for (auto& server : servers_) {
@@ -356,6 +382,7 @@ v1::RegisterNodeRequest ClusterTest::NodeRequest(const std::string& job, uint32_
   request.set_job(job);
   request.set_node_rank(rank);
   request.set_hostname(absl::StrFormat("gpu%d", rank));
+  if (rank < places_.size()) request.set_place(places_[rank]);
   request.mutable_settings()->set_num_nodes(num_nodes);
   request.mutable_settings()->set_local_size(1);
   request.mutable_settings()->set_partition_bytes(partition_bytes_);
@@ -380,6 +407,7 @@ FakeNode& ClusterTest::AddNode(const std::string& job, uint32_t rank, uint32_t n
     own->info.set_hostname(added->info.hostname());
     own->info.set_colocated_job(job);
     own->info.set_colocated_node(rank);
+    if (colocated_speaks_.has_frame()) *own->info.mutable_protocols() = colocated_speaks_;
     own->info.add_endpoints()->set_port(7073);
     servers_.push_back(std::move(server));
     EXPECT_TRUE(Register(own).ok());

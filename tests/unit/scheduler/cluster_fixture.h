@@ -27,15 +27,18 @@ class FakeServer {
  public:
   v1::RegisterServerRequest info;
   uint32_t id = 0;
-  WatchId watch = 0;                 // 0: not connected
-  bool silent = false;               // sends no heartbeats
-  bool answers = true;               // acknowledges reservations at once
-  uint64_t capacity = ~uint64_t{0};  // its real memory, whatever it has told the scheduler
+  WatchId watch = 0;                        // 0: not connected
+  bool silent = false;                      // sends no heartbeats
+  bool answers = true;                      // acknowledges reservations at once
+  uint64_t capacity = ~uint64_t{0};         // its real memory, whatever it has told the scheduler
+  size_t capacity_for_relays = ~size_t{0};  // partitions that it would relay
 
   struct HeldJob {
     uint32_t generation = 0;
     uint32_t num_nodes = 0;
     std::map<uint32_t, v1::TensorReservation> tensors;
+    std::map<uint32_t, v1::RelayReservation> relays;
+    std::map<uint32_t, v1::ServerInfo> peers;
     bool failed = false;
     std::vector<uint32_t> lost_nodes;
   };
@@ -126,6 +129,8 @@ class ClusterTest : public testing::Test {
   void ReportTrainers(const FakeNode& node);
   void AckChange(const FakeNode& node, bool following);
   absl::Status Drain(const FakeServer& server);
+  // A heartbeat says that it cannot send sums of the job to the other server.
+  void ReportTrouble(const FakeServer& server, uint64_t job, const FakeServer& other);
   // Nodes do their steps of a planned change until nothing changes any more.
   void SayTrainers();
   void FollowMoves();
@@ -161,7 +166,9 @@ class ClusterTest : public testing::Test {
   std::string servers_digest_;
   bool new_servers_answer_ = true;
   v1::Protocols speaks_;  // of CPU servers; empty: they name no versions
-  uint64_t next_ = 1;     // watches and incarnations
+  v1::Protocols colocated_speaks_;
+  std::vector<std::string> places_;  // of nodes, by rank; empty: without places
+  uint64_t next_ = 1;                // watches and incarnations
   uint64_t first_job_ = 1;
   void Start();
 

@@ -55,7 +55,7 @@ class UpdatesTest : public JobScopeTest {
 
 TEST_F(UpdatesTest, ReservationNamesTheServersPartitionsAndShards) {
   v1::JobReservation job;
-  AddReservation(*tensor_, first_, tensor_->owned.at(first_), &job);
+  AddReservation(*tensor_, first_, tensor_->owned.at(first_), job_.settings.num_nodes(), &job);
   ASSERT_EQ(job.reserve_size(), 1);
   const v1::TensorReservation& reserved = job.reserve(0);
   EXPECT_EQ(reserved.tensor_id(), tensor_->plan.tensor_id());
@@ -69,8 +69,8 @@ TEST_F(UpdatesTest, ReservationNamesTheServersPartitionsAndShards) {
 TEST_F(UpdatesTest, ReservationOfAMovedPartitionSaysWhetherItIsHandedOver) {
   const uint32_t moved = Move();
   v1::JobReservation job;
-  AddReservation(*tensor_, first_, tensor_->owned.at(first_), &job);
-  AddReservation(*tensor_, second_, tensor_->owned.at(second_), &job);
+  AddReservation(*tensor_, first_, tensor_->owned.at(first_), job_.settings.num_nodes(), &job);
+  AddReservation(*tensor_, second_, tensor_->owned.at(second_), job_.settings.num_nodes(), &job);
   for (int i = 0; i < job.reserve(0).partitions_size(); ++i) {
     EXPECT_FALSE(job.reserve(0).handed_over(i)) << "the present owner keeps it so far";
     EXPECT_EQ(job.reserve(0).versions(i), 0u);
@@ -85,7 +85,8 @@ TEST_F(UpdatesTest, ReservationOfAMovedPartitionSaysWhetherItIsHandedOver) {
 TEST_F(UpdatesTest, ReservationOfALaterOwnerHasTheVersionOfThePlan) {
   SetOwner(&tensor_->plan, 1, {first_, 0}, 7);
   v1::JobReservation job;
-  AddReservation(*tensor_, first_, {.partitions = {0, 1}, .shards = {0, 0}}, &job);
+  AddReservation(*tensor_, first_, {.partitions = {0, 1}, .shards = {0, 0}},
+                 job_.settings.num_nodes(), &job);
   EXPECT_THAT(job.reserve(0).versions(), ElementsAre(0, 7));
   EXPECT_THAT(job.reserve(0).handed_over(), ElementsAre(false, false));
 }

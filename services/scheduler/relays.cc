@@ -1,0 +1,185 @@
+// The cut of groups of machines into spans of the tree, and the relays of a partition.
+#include "services/scheduler/relays.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "lib/member/protocols.h"
+#include "lib/wire/frame.h"
+#include "services/scheduler/job_servers.h"
+
+namespace addend {
+namespace {
+
+// The longest span from `first` on whose sum the tree has, up to `end`.
+SumSpan LongestSpan(uint32_t first, uint32_t end, uint32_t nodes) {
+  const uint32_t in_eight = kSumRadix - first % kSumRadix;
+  // The rest of eight that begin elsewhere.
+  if (in_eight < kSumRadix) return {.first = first, .count = std::min(in_eight, end - first)};
+  SumSpan longest{.first = first, .count = 1};
+  for (uint64_t term = 1; term <= end - first; term *= kSumRadix) {
+    const auto most = static_cast<uint32_t>(std::min<uint64_t>(kSumRadix, (end - first) / term));
+    for (uint32_t terms = 1; terms <= most; ++terms) {
+      const SumSpan span{.first = first, .count = static_cast<uint32_t>(terms * term)};
+      if (EntryOf(span, nodes).has_value()) longest = span;
+    }
+  }
+  const SumSpan rest{.first = first, .count = end - first};
+  return EntryOf(rest, nodes).has_value() ? rest : longest;
+}
+
+// A unit that does not begin with the first of eight ranks goes on from the unit before it.
+bool GoesOn(const SumSpan& nodes) { return nodes.first % kSumRadix != 0; }
+
+SumSpan SpanOf(const v1::RelayUnit& unit) { return {.first = unit.first(), .count = unit.count()}; }
+
+PartitionPlace PlaceOf(const v1::RelayPlan& plan, const v1::RelayUnit& unit, uint32_t partition) {
+  const uint64_t turn = uint64_t{plan.offset()} + partition;
+  const auto servers = static_cast<uint64_t>(unit.servers_size());
+  const auto index = static_cast<int>(turn % servers);
+  return {ServerId(unit.servers(index)),
+          static_cast<uint32_t>(turn / servers % std::max<uint32_t>(1, unit.shards(index)))};
+}
+
+bool HasServer(const v1::RelayUnit& unit, uint32_t server) {
+  return std::find(unit.servers().begin(), unit.servers().end(), server) != unit.servers().end();
+}
+
+// The relays of units that go on from each other: a chain to the owner. It ends before the unit of
+// the owner's own nodes, and where a unit has no servers; the nodes from there on contribute to the
+// owner.
+void AddChain(const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes, int begin, int end,
+              std::vector<PlannedRelay>* relays) {
+  const v1::RelayPlan& relay_plan = plan.relays();
+  const uint32_t owner = plan.servers(static_cast<int>(partition));
+  const PartitionPlace to{ServerId(owner), plan.shards(static_cast<int>(partition))};
+  std::vector<PlannedRelay> chain;
+  for (int i = begin; i < end; ++i) {
+    const v1::RelayUnit& unit = relay_plan.units(i);
+    if (unit.servers().empty() || HasServer(unit, owner)) break;
+    PlannedRelay relay;
+    relay.nodes = SpanOf(unit);
+    relay.sum = {.first = relay_plan.units(begin).first(),
+                 .count = relay.nodes.end() - relay_plan.units(begin).first()};
+    relay.relay = PlaceOf(relay_plan, unit, partition);
+    if (!chain.empty()) relay.before = chain.back().relay.server;
+    chain.push_back(relay);
+  }
+  while (!chain.empty() && !EntryOf(chain.back().sum, nodes).has_value()) chain.pop_back();
+  // A single contribution is no less than its sum.
+  if (chain.size() == 1 && chain.front().nodes.count == 1) return;
+  for (size_t i = 0; i < chain.size(); ++i) {
+    chain[i].to = i + 1 < chain.size() ? chain[i + 1].relay : to;
+    relays->push_back(chain[i]);
+  }
+}
+
+bool TakesSums(const Server& server) {
+  return FramesOf(server.info.protocols()).newest >= kPartialSumsSince;
+}
+
+}  // namespace
+
+std::vector<RelayUnit> RelayUnitsOf(const std::vector<uint32_t>& groups) {
+  std::vector<RelayUnit> units;
+  const auto nodes = static_cast<uint32_t>(groups.size());
+  if (std::set(groups.begin(), groups.end()).size() < 2) return units;
+  for (uint32_t begin = 0; begin < nodes;) {
+    uint32_t end = begin;
+    while (end < nodes && groups[end] == groups[begin]) ++end;
+    while (begin < end) {
+      const SumSpan span = LongestSpan(begin, end, nodes);
+      units.push_back({.nodes = span, .group = groups[begin]});
+      begin = span.end();
+    }
+  }
+  return units;
+}
+
+RelayChoice ChooseRelays(const Job& job, const Fleet& fleet) {
+  const uint32_t nodes = job.settings.num_nodes();
+  if (job.current.direct || job.nodes.size() < nodes || !job.current.gone.empty()) return {};
+  std::map<std::string, uint32_t> numbers;
+  std::vector<uint32_t> groups;
+  for (const auto& [rank, node] : job.nodes) {
+    if (node.info.place().empty()) return {};
+    const auto next = static_cast<uint32_t>(numbers.size());
+    groups.push_back(numbers.emplace(node.info.place(), next).first->second);
+  }
+  const std::vector<RelayUnit> units = RelayUnitsOf(groups);
+  if (units.empty()) return {};
+  std::map<uint32_t, std::vector<const Server*>> servers;  // by group
+  for (const Server* server : EligibleServers(job, fleet)) {
+    // All that exchange sums have to understand them.
+    if (!TakesSums(*server)) return {};
+    if (server->draining || !server->lease.Heard()) continue;
+    if (server->colocated()) {
+      servers[groups[server->info.colocated_node()]].push_back(server);
+    } else if (const auto group = numbers.find(server->info.place()); group != numbers.end()) {
+      servers[group->second].push_back(server);
+    }
+  }
+  RelayChoice choice;
+  std::set<uint32_t> cut;  // groups whose nodes are not the last of eight
+  for (size_t i = 0; i < units.size(); ++i) {
+    const RelayUnit& unit = units[i];
+    v1::RelayUnit* const planned = choice.plan.add_units();
+    planned->set_first(unit.nodes.first);
+    planned->set_count(unit.nodes.count);
+    for (const Server* server : servers[unit.group]) {
+      planned->add_servers(server->id.value());
+      planned->add_shards(server->info.shards());
+    }
+    if (i + 1 < units.size() && GoesOn(units[i + 1].nodes)) cut.insert(unit.group);
+  }
+  if (cut.empty() || cut.size() == numbers.size()) return choice;
+  for (const Server* server : EligibleServers(job, fleet)) {
+    if (server->colocated() && cut.contains(groups[server->info.colocated_node()])) continue;
+    choice.owners.push_back(server->id);
+  }
+  return choice;
+}
+
+bool IsRelayed(const v1::TensorPlan& plan, uint32_t partition) {
+  if (!plan.has_relays()) return false;
+  const uint64_t version = plan.versions().empty() ? 0 : plan.versions(static_cast<int>(partition));
+  return version == plan.relays().version();
+}
+
+std::vector<PlannedRelay> RelaysOf(const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes) {
+  std::vector<PlannedRelay> relays;
+  if (!IsRelayed(plan, partition)) return relays;
+  const v1::RelayPlan& relay_plan = plan.relays();
+  for (int begin = 0; begin < relay_plan.units_size();) {
+    int end = begin + 1;
+    while (end < relay_plan.units_size() && GoesOn(SpanOf(relay_plan.units(end)))) ++end;
+    AddChain(plan, partition, nodes, begin, end, &relays);
+    begin = end;
+  }
+  return relays;
+}
+
+bool RelaysFor(ServerId server, const Job& job) {
+  return std::any_of(job.current.tensors.begin(), job.current.tensors.end(),
+                     [server](const auto& entry) {
+                       const auto owned = entry.second.owned.find(server);
+                       return owned != entry.second.owned.end() && !owned->second.relayed.empty();
+                     });
+}
+
+v1::TensorPlan SeenThroughRelays(const v1::TensorPlan& plan, NodeId node, uint32_t nodes) {
+  v1::TensorPlan seen = plan;
+  seen.clear_relays();
+  for (int i = 0; i < plan.servers_size(); ++i) {
+    for (const PlannedRelay& relay : RelaysOf(plan, static_cast<uint32_t>(i), nodes)) {
+      if (node.value() < relay.nodes.first || node.value() >= relay.nodes.end()) continue;
+      seen.set_servers(i, relay.relay.server.value());
+      seen.set_shards(i, relay.relay.shard);
+    }
+  }
+  return seen;
+}
+
+}  // namespace addend

@@ -1,0 +1,63 @@
+// Relays: summation servers that sum the contributions of nodes near them, in place of the owner
+// (lib/summation/relayed_partition.h), so that between groups of machines only sums travel. Chosen
+// with a tensor's first plan; they last until something goes wrong, or its partitions move. Pure.
+//
+// The order of summation decides which nodes can have a relay together: a span of ranks whose sum
+// the tree has (lib/base/sum_tree.h). A group of machines is cut into such spans. A group that
+// begins in the middle of eight ranks gets the sum of those before it from their relay, and goes on
+// from there.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/base/ids.h"
+#include "lib/base/sum_tree.h"
+#include "proto/addend/v1/scheduler.pb.h"
+#include "services/scheduler/fleet.h"
+#include "services/scheduler/job.h"
+#include "services/scheduler/planner.h"
+
+namespace addend {
+
+// The nodes that have relays together.
+struct RelayUnit {
+  SumSpan nodes;
+  uint32_t group = 0;
+  bool operator==(const RelayUnit&) const = default;
+};
+// `groups`: of each node rank. The units of groups that have nodes of several; nodes that are in no
+// unit contribute to the owner. No units: there is a single group.
+std::vector<RelayUnit> RelayUnitsOf(const std::vector<uint32_t>& groups);
+
+// The job's relays, or what it needs to have none. By the places of its nodes.
+struct RelayChoice {
+  v1::RelayPlan plan;  // without units: contributions go to the owners
+  // The servers that may own partitions: where groups of eight ranks are cut, the owner has to be
+  // among the last of their nodes, or outside, so that sums travel only once. Empty: all.
+  std::vector<ServerId> owners;
+};
+RelayChoice ChooseRelays(const Job& job, const Fleet& fleet);
+
+// The relay of a unit for a partition.
+struct PlannedRelay {
+  SumSpan nodes;  // that contribute to it
+  SumSpan sum;    // that it sends: with those before, which come from the relay `before`
+  PartitionPlace relay;
+  ServerId before;  // 0: nobody
+  PartitionPlace to;
+};
+// In ascending order. Empty: the partition has none, or is not relayed any more.
+std::vector<PlannedRelay> RelaysOf(const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes);
+// The partition is relayed, under the plan version of its owner.
+bool IsRelayed(const v1::TensorPlan& plan, uint32_t partition);
+
+// The server relays partitions of the job.
+bool RelaysFor(ServerId server, const Job& job);
+
+// The plan as the node sees it: with the relays that it contributes to as the owners.
+v1::TensorPlan SeenThroughRelays(const v1::TensorPlan& plan, NodeId node, uint32_t nodes);
+
+}  // namespace addend
