@@ -52,6 +52,7 @@ ServerMembership::ServerMembership(Cluster* cluster, std::shared_ptr<Process> pr
                 const EngineStats stats = engine_->stats();
                 *beat->mutable_traffic() = ToProto(stats);
                 beat->set_memory_used_bytes(stats.memory_used_bytes);
+                AddTroubles(*engine_, beat);
                 for (const std::string& text : engine_->TakeMismatches()) {
                   cluster_->world()->Violate("an audit has found a wrong sum: " + text);
                 }
@@ -150,6 +151,7 @@ CpuServer::CpuServer(Cluster* cluster, std::string name, std::string host)
   const uint16_t port = *engine_->Listen({.host = process_->host()});
   auto request = RegistrationOf(*process_, port, cluster->plan().bandwidth_bps,
                                 cluster->plan().memory_limit_bytes);
+  request.set_place(absl::StrFormat("rack-%d", engine_->incarnation().value() % 3));
   member_ = std::make_unique<ServerMembership>(
       cluster, process_, engine_.get(), std::move(request),
       [this] { process_->Trace(absl::StrFormat("is summation server %d", member_->id())); },
@@ -302,6 +304,9 @@ absl::StatusOr<v1::MemberId> AgentHost::Register(Scheduler* scheduler, const v1:
   settings->set_deterministic_intranode(true);
   settings->set_stall_timeout_s(static_cast<uint32_t>(absl::ToInt64Seconds(kStallTimeout)));
   request.set_hostname(process_->host());
+  if (job_->rack_nodes != 0) {
+    request.set_place(absl::StrFormat("rack-%d", node_ / job_->rack_nodes));
+  }
   request.set_control_address(process_->host() + ":1");
   request.set_colocated_server_id(server_->id());
   request.set_member_key(key_);
@@ -371,7 +376,7 @@ void AgentHost::OnUpdate(const v1::NodeUpdate& update) {
   OwnersChange change{.host = process_->host(), .moves = {}, .servers = {}};
   std::vector<uint32_t> owners;
   for (const v1::TensorPlan& plan : update.tensors()) {
-    cluster_->oracle()->OnPlan(registration_.job_id(), update.generation(), plan);
+    cluster_->oracle()->OnPlan(*job_, node_, registration_.job_id(), update.generation(), plan);
     for (int i = 0; i < plan.servers_size(); ++i) {
       named_[{plan.tensor_id(), i}].insert(plan.servers(i));
       if (plan.versions_size() > 0) owners.push_back(plan.servers(i));

@@ -282,16 +282,20 @@ void Oracle::CheckLatest(const JobPlan& job, const GenerationId& generation, siz
   });
 }
 
-void Oracle::OnPlan(uint64_t job, uint32_t generation, const v1::TensorPlan& plan) {
-  for (int i = 0; i < plan.servers_size(); ++i) {
-    const uint64_t version = i < plan.versions_size() ? plan.versions(i) : 0;
-    const std::pair<uint32_t, uint32_t> owner(plan.servers(i), plan.shards(i));
+void Oracle::OnPlan(const JobPlan& plan, uint32_t node, uint64_t job, uint32_t generation,
+                    const v1::TensorPlan& tensor) {
+  for (int i = 0; i < tensor.servers_size(); ++i) {
+    const uint64_t version = i < tensor.versions_size() ? tensor.versions(i) : 0;
+    const std::pair<uint32_t, uint32_t> owner(tensor.servers(i), tensor.shards(i));
+    const bool relayed = version == 0 && plan.rack_nodes != 0;
+    // A rack may have several relays, of different eight ranks.
+    const uint32_t place = relayed ? 1 + node : 0;
     const auto [known, first] =
-        owners_.try_emplace(Version(job, generation, plan.tensor_id(), i, version), owner);
+        owners_.try_emplace(Version(job, generation, tensor.tensor_id(), i, version, place), owner);
     if (!first && known->second != owner && excused_all_.empty()) {
       world_->Violate(absl::StrFormat(
           "version %d of partition %d of tensor '%s' is given to server %d and to server %d",
-          version, i, plan.tensor().name(), known->second.first, owner.first));
+          version, i, tensor.tensor().name(), known->second.first, owner.first));
     }
   }
 }

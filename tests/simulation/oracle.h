@@ -51,7 +51,8 @@ struct JobPlan {
   absl::Duration think;    // of a rank between two steps, at most
   uint32_t audit_one_in = 0;
   bool encrypts = false;
-  bool zero_blocks = false;       // a part of each contribution is zeros, in whole blocks
+  uint32_t rack_nodes = 0;   // consecutive nodes in a rack, which relay for each other; 0: no racks
+  bool zero_blocks = false;  // a part of each contribution is zeros, in whole blocks
   uint64_t redeclared_every = 0;  // so many steps a tensor is given up and declared anew; 0: never
   // This rank declares a tensor of the name "odd" with another shape than the others do.
   std::optional<uint32_t> odd_rank;
@@ -95,8 +96,10 @@ class Oracle {
   // the rounds that its node had started.
   void OnEnd(const JobPlan& job, const GenerationId& generation, uint32_t rank,
              const std::vector<uint64_t>& rounds);
-  // A node has been told of a plan. An owner's version is given once.
-  void OnPlan(uint64_t job, uint32_t generation, const v1::TensorPlan& plan);
+  // A node has been told of a plan. An owner's version is given once; but nodes of several racks
+  // have relays in the place of the first owner.
+  void OnPlan(const JobPlan& plan, uint32_t node, uint64_t job, uint32_t generation,
+              const v1::TensorPlan& tensor);
   // Something has happened from which all jobs may fail, now or a while later.
   void ExcuseAll(const std::string& why) { excused_all_ = why; }
   // Ranks of the job leave while others go on: from then on it may fail. Their node fails it; a
@@ -155,7 +158,8 @@ class Oracle {
            std::vector<std::optional<std::pair<uint32_t, uint64_t>>>>
       ended_;
   // By job, generation, tensor, partition and version: server and shard.
-  using Version = std::tuple<uint64_t, uint32_t, uint32_t, int, uint64_t>;
+  // The last is 1 + the node, where that matters.
+  using Version = std::tuple<uint64_t, uint32_t, uint32_t, int, uint64_t, uint32_t>;
   std::map<Version, std::pair<uint32_t, uint32_t>> owners_;
   std::map<const JobPlan*, std::set<uint32_t>> lost_;
   std::set<const JobPlan*> may_fail_;  // never walked through

@@ -211,6 +211,10 @@ Schedule Draw(uint64_t seed, const Allowed& allowed) {
   for (JobPlan& job : plan.jobs) {
     if (job.ranks() > 1 && random.OneIn(4)) job.odd_rank = random.Below(job.ranks());
   }
+  for (JobPlan& job : plan.jobs) {
+    if (job.nodes < 3 || !random.OneIn(3)) continue;
+    job.rack_nodes = static_cast<uint32_t>(random.Between(1, job.nodes - 1));
+  }
   return schedule;
 }
 
@@ -237,6 +241,7 @@ std::string Describe(const Schedule& schedule) {
                         job.name, job.nodes, job.local_size, job.partition_bytes, job.pipelined,
                         job.shrink ? ", shrinks" : "", job.encrypts ? ", encrypts" : "",
                         job.zero_blocks ? ", zero blocks" : "");
+    if (job.rack_nodes != 0) text += absl::StrFormat(", racks of %d nodes", job.rack_nodes);
     if (job.odd_rank) text += absl::StrFormat(", rank %d is at odds", *job.odd_rank);
     if (job.redeclared_every != 0) {
       text += absl::StrFormat(", a tensor declared anew every %d steps", job.redeclared_every);
