@@ -43,6 +43,16 @@ bool IsSameTensor(const TensorSpec& a, const TensorSpec& b) {
   return rest(a) == rest(b) && ranks(a) == ranks(b);
 }
 
+// A relay passes a result on to its nodes.
+uint32_t ReceiversOf(const TensorSpec& tensor, uint32_t partition, uint32_t nodes) {
+  if (tensor.relayed.empty()) return nodes;
+  const auto at = std::find(tensor.partitions.begin(), tensor.partitions.end(), partition);
+  const auto& relayed = tensor.relayed[static_cast<size_t>(at - tensor.partitions.begin())];
+  if (relayed == nullptr) return nodes;
+  for (const RelayedSpan& one : *relayed) nodes -= std::min(nodes, one.span.count) - 1;
+  return nodes;
+}
+
 template <typename Map>
 std::set<uint32_t> KeysOf(const Map& map) {
   std::set<uint32_t> keys;
@@ -275,7 +285,11 @@ absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
     GiveToShards(job, added, partitions);
   }
   held.owned_bytes.resize(shards_.size());
-  for (const auto& [index, one] : reserved) held.owned_bytes[one.shard] += one.payload;
+  for (auto& [index, one] : reserved) {
+    one.receivers = ReceiversOf(added, index, held.spec.num_nodes);
+    held.owned_bytes[one.shard] += one.payload;
+    held.result_bytes += one.payload * one.receivers;
+  }
   const auto [there, is_new] =
       held.tensors.emplace(tensor.id, HeldTensor{.spec = whole, .partitions = {}});
   if (is_new) held.all_bytes += BytesOf(whole);
@@ -293,7 +307,9 @@ absl::Status Engine::Relay(JobId job, const TensorSpec& tensor,
     return absl::NotFoundError(absl::StrFormat("job %d is not known to this server", job.value()));
   }
   ADDEND_RETURN_IF_ERROR(CheckTensor(tensor, shards_.size()));
-  ADDEND_RETURN_IF_ERROR(relays_.Reserve(it->second.spec, it->second.memory, tensor, orders));
+  HeldJob& held = it->second;
+  ADDEND_RETURN_IF_ERROR(relays_.Reserve(held.spec, held.memory, tensor, orders));
+  LimitInFlight(job, held);
   TrimEarly();
   return absl::OkStatus();
 }
@@ -357,6 +373,7 @@ void Engine::Drop(JobId job, TensorId tensor, const std::set<uint32_t>& partitio
     if (partition == dropped.end()) continue;
     held->memory->Release(partition->second.bytes);
     held->owned_bytes[partition->second.shard] -= partition->second.payload;
+    held->result_bytes -= partition->second.payload * partition->second.receivers;
     dropped.erase(partition);
   }
   if (dropped.empty()) {
@@ -373,20 +390,26 @@ void Engine::HeldJob::ForgetTensors() {
   tensors.clear();
   all_bytes = 0;
   owned_bytes.clear();
+  result_bytes = 0;
 }
 
 // Every link gets a part of the machine's link in proportion to its results in a round.
 void Engine::LimitInFlight(JobId id, const HeldJob& job) const {
   const size_t limit = options_.send_limits.results_in_flight;
   if (limit == SendLimits::kUnlimited) return;
-  const double sent = BytesSentBeside(
-      /*colocated=*/options_.network != nullptr, job.spec.num_nodes, job.all_bytes,
-      std::accumulate(job.owned_bytes.begin(), job.owned_bytes.end(), uint64_t{0}));
+  const EngineRelays::Load relayed = relays_.LoadOf(id);
+  std::vector<uint64_t> summed = relayed.bytes;
+  for (size_t i = 0; i < job.owned_bytes.size(); ++i) summed[i] += job.owned_bytes[i];
+  const double sent = BytesSentBeside(/*colocated=*/options_.network != nullptr, job.all_bytes,
+                                      std::accumulate(summed.begin(), summed.end(), uint64_t{0}),
+                                      job.result_bytes + relayed.result_bytes);
   if (sent <= 0) return;
-  for (size_t i = 0; i < job.owned_bytes.size(); ++i) {
-    const double part = static_cast<double>(job.owned_bytes[i]) / sent;
+  for (size_t i = 0; i < summed.size(); ++i) {
+    const size_t results = PartInFlight(limit, static_cast<double>(summed[i]) / sent);
+    const size_t sums = PartInFlight(options_.send_limits.contributions_in_flight,
+                                     static_cast<double>(relayed.bytes[i]) / sent);
     Shard* const shard = shards_[i].get();
-    shard->loop()->Run([&] { shard->LimitInFlight(id, PartInFlight(limit, part)); });
+    shard->loop()->Run([&] { shard->LimitInFlight(id, results, sums); });
   }
 }
 

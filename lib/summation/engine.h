@@ -130,6 +130,7 @@ class Engine {
     uint64_t bytes = 0;  // reserved
     uint64_t payload = 0;
     uint32_t shard = 0;
+    uint32_t receivers = 0;  // of its results
   };
   using HeldPartitions = std::map<uint32_t, HeldPartition>;
   struct HeldTensor {
@@ -142,6 +143,7 @@ class Engine {
     std::map<TensorId, HeldTensor> tensors;
     uint64_t all_bytes = 0;             // of the whole tensors, together
     std::vector<uint64_t> owned_bytes;  // payload on each shard
+    uint64_t result_bytes = 0;          // that they send in a round
     void ForgetTensors();
     uint64_t partitions() const {
       uint64_t sum = 0;

@@ -47,7 +47,7 @@ absl::Status EngineRelays::Reserve(const JobSpec& job, const std::shared_ptr<Job
   }
   Held& held = jobs_[job.id];
   held.memory = memory;
-  std::map<uint32_t, uint64_t>& known = held.bytes[tensor.id];
+  HeldPartitions& known = held.tensors[tensor.id];
   std::vector<size_t> added;
   uint64_t all = 0, tables = 0;
   for (size_t i = 0; i < orders.size(); ++i) {
@@ -72,7 +72,11 @@ absl::Status EngineRelays::Reserve(const JobSpec& job, const std::shared_ptr<Job
     own += part.size();
     PartitionMemory place = Layout(tensor, index, nodes, part.data(), /*external=*/std::nullopt);
     place.keep_alive = KeepAlive(*arena, part, /*external=*/std::nullopt);
-    known[index] = part.size() + PartitionTableBytes(nodes);
+    const uint32_t senders = orders[i].span.end() - orders[i].first_node;
+    known[index] = {.bytes = part.size() + PartitionTableBytes(nodes),
+                    .payload = tensor.ElementsOf(index) * SizeOf(tensor.dtype),
+                    .shard = tensor.shards[i],
+                    .receivers = senders + (orders[i].before == ServerId() ? 0 : 1)};
     Shard* const shard = (*shards_)[tensor.shards[i]].get();
     shard->loop()->Run([&] {
       shard->AddPartition(job.id, std::make_shared<RelayedPartition>(SpecOf(job, tensor, name, i),
@@ -84,9 +88,9 @@ absl::Status EngineRelays::Reserve(const JobSpec& job, const std::shared_ptr<Job
 
 void EngineRelays::Release(JobId job, TensorId tensor) {
   const auto held = jobs_.find(job);
-  if (held == jobs_.end() || !held->second.bytes.contains(tensor)) return;
+  if (held == jobs_.end() || !held->second.tensors.contains(tensor)) return;
   std::set<uint32_t> all;
-  for (const auto& [index, bytes] : held->second.bytes.at(tensor)) all.insert(all.end(), index);
+  for (const auto& [index, one] : held->second.tensors.at(tensor)) all.insert(all.end(), index);
   Drop(job, tensor, all);
 }
 
@@ -94,9 +98,9 @@ void EngineRelays::RetainOnly(JobId job, const Holdings& wanted) {
   const auto held = jobs_.find(job);
   if (held == jobs_.end()) return;
   std::map<TensorId, std::set<uint32_t>> dropped;
-  for (const auto& [tensor, partitions] : held->second.bytes) {
+  for (const auto& [tensor, partitions] : held->second.tensors) {
     const auto kept = wanted.find(tensor);
-    for (const auto& [index, bytes] : partitions) {
+    for (const auto& [index, one] : partitions) {
       if (kept == wanted.end() || !kept->second.contains(index)) dropped[tensor].insert(index);
     }
   }
@@ -108,22 +112,35 @@ void EngineRelays::Drop(JobId job, TensorId tensor, const std::set<uint32_t>& pa
   for (const auto& shard : *shards_) {
     shard->loop()->Run([&] { shard->DropRelayed(job, tensor, partitions); });
   }
-  std::map<uint32_t, uint64_t>& known = held.bytes.at(tensor);
+  HeldPartitions& known = held.tensors.at(tensor);
   for (const uint32_t index : partitions) {
-    held.memory->Release(known.at(index));
+    held.memory->Release(known.at(index).bytes);
     known.erase(index);
   }
-  if (known.empty()) held.bytes.erase(tensor);
-  if (!held.bytes.empty()) return;
+  if (known.empty()) held.tensors.erase(tensor);
+  if (!held.tensors.empty()) return;
   ForgetTroubles(job);
   jobs_.erase(job);
+}
+
+EngineRelays::Load EngineRelays::LoadOf(JobId job) const {
+  Load load{.bytes = std::vector<uint64_t>(shards_->size())};
+  const auto held = jobs_.find(job);
+  if (held == jobs_.end()) return load;
+  for (const auto& [tensor, partitions] : held->second.tensors) {
+    for (const auto& [index, one] : partitions) {
+      load.bytes[one.shard] += one.payload;
+      load.result_bytes += one.payload * one.receivers;
+    }
+  }
+  return load;
 }
 
 void EngineRelays::EndJob(JobId job) {
   const auto held = jobs_.find(job);
   if (held == jobs_.end()) return;
-  for (const auto& [tensor, partitions] : held->second.bytes) {
-    for (const auto& [index, bytes] : partitions) held->second.memory->Release(bytes);
+  for (const auto& [tensor, partitions] : held->second.tensors) {
+    for (const auto& [index, one] : partitions) held->second.memory->Release(one.bytes);
   }
   ForgetTroubles(job);
   jobs_.erase(held);

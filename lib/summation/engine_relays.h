@@ -35,6 +35,12 @@ class EngineRelays {
   void Release(JobId job, TensorId tensor);
   // Drops all partitions of the job that are not named.
   void RetainOnly(JobId job, const Holdings& wanted);
+  // The payload that each shard relays of the job in a round, and sends as results.
+  struct Load {
+    std::vector<uint64_t> bytes;
+    uint64_t result_bytes = 0;
+  };
+  Load LoadOf(JobId job) const;
   // The shards have dropped the job, or its generation.
   void EndJob(JobId job);
 
@@ -43,9 +49,16 @@ class EngineRelays {
   Troubles troubles() const;
 
  private:
+  struct HeldPartition {
+    uint64_t bytes = 0;  // reserved
+    uint64_t payload = 0;
+    uint32_t shard = 0;
+    uint32_t receivers = 0;  // of its results
+  };
+  using HeldPartitions = std::map<uint32_t, HeldPartition>;
   struct Held {
     std::shared_ptr<JobMemory> memory;
-    std::map<TensorId, std::map<uint32_t, uint64_t>> bytes;  // reserved, by partition
+    std::map<TensorId, HeldPartitions> tensors;
   };
   void Drop(JobId job, TensorId tensor, const std::set<uint32_t>& partitions);
   void ForgetTroubles(JobId job);

@@ -137,7 +137,8 @@ void JobShard::DropRelayed(TensorId tensor, const std::set<uint32_t>& partitions
   for (const uint32_t index : partitions) relayed_->Drop(PartitionId(tensor, index));
 }
 
-void JobShard::LimitInFlight(size_t bytes) {
+void JobShard::LimitInFlight(size_t bytes, size_t sums) {
+  if (relayed_ != nullptr) relayed_->LimitInFlight(sums);
   in_flight_bytes_ = bytes;
   for (const auto& [id, node] : state_.nodes) node->LimitInFlight(bytes);
 }

@@ -49,8 +49,9 @@ class JobShard {
   // Closes the links that are receiving into these partitions.
   void Drop(TensorId tensor, const std::set<uint32_t>& partitions);
   void DropRelayed(TensorId tensor, const std::set<uint32_t>& partitions);
-  // Limits the bytes on their way through each link of the job to about `bytes`.
-  void LimitInFlight(size_t bytes);
+  // Limits the bytes on their way through each link of the job to about `bytes`; and those of sums
+  // to other servers, together, to about `sums`.
+  void LimitInFlight(size_t bytes, size_t sums);
   // Drops early contributions and copies above the job's share of the memory. Early contributions
   // are requested again at their turn.
   void TrimEarly();

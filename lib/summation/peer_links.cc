@@ -44,7 +44,20 @@ ServerLink* PeerLinks::LinkTo(ServerId server, uint32_t shard) {
   entry.link = std::make_unique<ServerLink>(&identity_, events_, outgoing_->convoy, server,
                                             peer->second.name, shard, outgoing_->now);
   Connect(key);
+  Limit();
   return entry.link.get();
+}
+
+void PeerLinks::LimitInFlight(size_t bytes) {
+  in_flight_bytes_ = bytes;
+  Limit();
+}
+
+void PeerLinks::Limit() {
+  const double part = 1.0 / static_cast<double>(std::max<size_t>(1, links_.size()));
+  for (auto& [key, entry] : links_) {
+    entry.link->LimitInFlight(PartInFlight(in_flight_bytes_, part));
+  }
 }
 
 void PeerLinks::Encrypt() {

@@ -53,6 +53,8 @@ class PeerLinks {
   // To be called for these events.
   void OnOpen(ServerLink* link, Incarnation server);
   void OnLost(ServerLink* link, const absl::Status& why);
+  // Limits the bytes on their way over all links together to about `bytes`.
+  void LimitInFlight(size_t bytes);
   // Links to other machines are encrypted from now on: those that are not are made anew.
   void Encrypt();
   // Nothing is sent any more, and no event follows.
@@ -73,7 +75,10 @@ class PeerLinks {
   const JobState* const job_;
   Outgoing* const outgoing_;
   ServerEvents* const events_;
+  void Limit();
+
   NodeIdentity identity_;
+  size_t in_flight_bytes_ = SendLimits::kUnlimited;
   std::map<Key, Entry> links_;
   // Expires with this object, before a deferred attempt.
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -29,6 +29,8 @@ class RelayedPartitions final : public ServerEvents {
   // Closes the links that are receiving into the partition.
   void Drop(PartitionId id);
   void DropAll();
+  // Limits the bytes of sums on their way, over all links together, to about `bytes`.
+  void LimitInFlight(size_t bytes) { links_.LimitInFlight(bytes); }
   // Links to other machines are encrypted from now on.
   void Encrypt() { links_.Encrypt(); }
 

@@ -187,8 +187,8 @@ void Shard::DropPartitions(JobId id, TensorId tensor, const std::set<uint32_t>& 
   if (JobShard* const job = Find(id)) job->Drop(tensor, partitions);
 }
 
-void Shard::LimitInFlight(JobId id, size_t bytes) {
-  if (JobShard* const job = Find(id)) job->LimitInFlight(bytes);
+void Shard::LimitInFlight(JobId id, size_t bytes, size_t sums) {
+  if (JobShard* const job = Find(id)) job->LimitInFlight(bytes, sums);
 }
 
 void Shard::TrimEarly() {

@@ -81,7 +81,7 @@ class Shard {
   void HandOver(JobId job, TensorId tensor, const std::set<uint32_t>& partitions, PlanVersion next);
   void DropRelayed(JobId job, TensorId tensor, const std::set<uint32_t>& partitions);
   void DropPartitions(JobId job, TensorId tensor, const std::set<uint32_t>& partitions);
-  void LimitInFlight(JobId job, size_t bytes);
+  void LimitInFlight(JobId job, size_t bytes, size_t sums);
   // Makes room for accumulators and for other jobs.
   void TrimEarly();
 

@@ -36,13 +36,14 @@ inline size_t PartInFlight(size_t in_flight, double part) {
 }
 
 // The bytes that a machine sends in a round on the link that a summation server uses, of a job of
-// `nodes` nodes and `job_bytes`, of which the server owns `own_bytes`. A colocated server shares
-// the link with its node, which sends all contributions except those that are summed right there.
-inline double BytesSentBeside(bool colocated, uint32_t nodes, uint64_t job_bytes,
-                              uint64_t own_bytes) {
-  const auto own = static_cast<double>(own_bytes);
-  if (!colocated) return nodes * own;
-  return static_cast<double>(job_bytes) - own + (nodes - 1.0) * own;
+// `job_bytes`, of which the server sums `own_bytes`, and sends `result_bytes` of results to all
+// nodes together. A colocated server shares the link with its node, which sends all contributions
+// except those that are summed right there.
+inline double BytesSentBeside(bool colocated, uint64_t job_bytes, uint64_t own_bytes,
+                              uint64_t result_bytes) {
+  const auto results = static_cast<double>(result_bytes);
+  if (!colocated) return results;
+  return static_cast<double>(job_bytes) - 2 * static_cast<double>(own_bytes) + results;
 }
 
 // The limits for a machine whose link has `bandwidth_bps` (bits per second, each direction; 0:

@@ -77,6 +77,7 @@ struct Change {
 // Load of a server by a job.
 struct JobLoad {
   uint64_t bytes = 0;
+  uint64_t relayed_bytes = 0;  // of partitions of other owners
   std::vector<uint64_t> shards;
 };
 

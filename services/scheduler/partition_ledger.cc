@@ -17,7 +17,7 @@ void PartitionLedger::Enter(Job* job, DeclaredTensor* tensor, Fleet* fleet) {
   const std::map<uint32_t, v1::PartitionMove> moves = MovesOf(*tensor);
   ForEachPartition(tensor->plan, job->settings.num_nodes(), [&](const PlannedPartition& partition) {
     Hold(tensor, partition, fleet);
-    HoldRelays(*job, tensor, partition.index, fleet);
+    HoldRelays(job, tensor, partition.index, fleet);
     const auto move = moves.find(partition.index);
     if (move == moves.end()) return AddLoad(job, *tensor, partition);
     const PlannedPartition moved = MovedTo(partition, PlaceOf(move->second));
@@ -35,9 +35,11 @@ void PartitionLedger::Hold(DeclaredTensor* tensor, const PlannedPartition& parti
   fleet->Reserve(partition.server, partition.accumulator_bytes);
 }
 
-void PartitionLedger::HoldRelays(const Job& job, DeclaredTensor* tensor, uint32_t partition,
+void PartitionLedger::HoldRelays(Job* job, DeclaredTensor* tensor, uint32_t partition,
                                  Fleet* fleet) {
-  for (const PlannedRelay& relay : RelaysOf(tensor->plan, partition, job.settings.num_nodes())) {
+  std::map<ServerId, JobLoad>& loads = job->current.loads[tensor->participants];
+  for (const PlannedRelay& relay : RelaysOf(tensor->plan, partition, job->settings.num_nodes())) {
+    loads[relay.relay.server].relayed_bytes += PayloadBytesOf(tensor->plan, partition);
     Owned& owned = tensor->owned[relay.relay.server];
     const uint64_t bytes = MemoryBytesOf(tensor->plan, partition, relay.sum.count);
     owned.relayed.push_back(partition);
@@ -61,10 +63,23 @@ void PartitionLedger::EndRelays(DeclaredTensor* tensor) {
   for (auto entry = tensor->owned.begin(); entry != tensor->owned.end();) {
     auto& [id, owned] = *entry;
     const uint64_t bytes = OwnersBytes(*tensor, owned);
-    if (!owned.relayed.empty()) scope_.fleet.Release(id, owned.accumulator_bytes - bytes);
+    if (!owned.relayed.empty()) {
+      scope_.fleet.Release(id, owned.accumulator_bytes - bytes);
+      DropRelayLoad(*tensor, id, owned);
+    }
     owned.relayed.clear();
     owned.accumulator_bytes = bytes;
     entry = owned.partitions.empty() ? tensor->owned.erase(entry) : std::next(entry);
+  }
+}
+
+void PartitionLedger::DropRelayLoad(const DeclaredTensor& tensor, ServerId server,
+                                    const Owned& owned) {
+  std::map<ServerId, JobLoad>& loads = job_.current.loads[tensor.participants];
+  const auto load = loads.find(server);
+  if (load == loads.end()) return;
+  for (const uint32_t index : owned.relayed) {
+    load->second.relayed_bytes -= PayloadBytesOf(tensor.plan, index);
   }
 }
 
@@ -92,6 +107,7 @@ void PartitionLedger::Remove(DeclaredTensor* tensor, const std::set<ServerId>& t
     DropLoad(*tensor, move == moves.end() ? partition : MovedTo(partition, PlaceOf(move->second)));
   });
   for (const auto& [id, owned] : tensor->owned) {
+    DropRelayLoad(*tensor, id, owned);
     if (scope_.fleet.Find(id) == nullptr || told.contains(id)) continue;
     scope_.changes.ReleasesFor(id, job_.id)->add_release_tensors(tensor->plan.tensor_id());
     scope_.fleet.Release(id, owned.accumulator_bytes);

@@ -49,8 +49,9 @@ class PartitionLedger {
   static void Hold(DeclaredTensor* tensor, const PlannedPartition& partition, Fleet* fleet);
   // The part of owned.accumulator_bytes that is not of relays.
   uint64_t OwnersBytes(const DeclaredTensor& tensor, const Owned& owned) const;
-  static void HoldRelays(const Job& job, DeclaredTensor* tensor, uint32_t partition, Fleet* fleet);
+  static void HoldRelays(Job* job, DeclaredTensor* tensor, uint32_t partition, Fleet* fleet);
   static void AddLoad(Job* job, const DeclaredTensor& tensor, const PlannedPartition& partition);
+  void DropRelayLoad(const DeclaredTensor& tensor, ServerId server, const Owned& owned);
   void DropLoad(const DeclaredTensor& tensor, const PlannedPartition& partition);
   void LetGo(DeclaredTensor* tensor, ServerId from, const std::set<uint32_t>& partitions);
 

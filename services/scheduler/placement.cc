@@ -125,7 +125,7 @@ void Placement::PlanAlone(DeclaredTensor* tensor) {
 // False if it has none, or no room with them. A tensor that a server has refused does without.
 bool Placement::PlanWithRelays(DeclaredTensor* tensor) {
   const RelayChoice relays = RelaysFor(tensor->participants);
-  if (relays.plan.units().empty() || !tensor->limit_bytes.empty()) return false;
+  if (relays.groups.empty() || !tensor->limit_bytes.empty()) return false;
   PlannerJob view;
   auto plan = PlanAmong(Candidates::kHeard, *tensor, relays, &view);
   if (!plan.ok()) return false;
@@ -187,9 +187,9 @@ std::vector<uint64_t> Placement::WithinPartitions(const std::vector<uint64_t>& a
 // Every attempt has a tensor id of its own, so that a server never confuses two attempts.
 void Placement::Reserve(DeclaredTensor* tensor, v1::TensorPlan plan, const RelayChoice& relays) {
   tensor->plan = std::move(plan);
-  if (!relays.plan.units().empty() && IsSum(tensor->descriptor)) {
-    *tensor->plan.mutable_relays() = relays.plan;
-    tensor->plan.mutable_relays()->set_offset(static_cast<uint32_t>(job_.current.partitions));
+  if (!relays.groups.empty() && IsSum(tensor->descriptor)) {
+    *tensor->plan.mutable_relays() = PlanRelays(relays, tensor->plan, job_.settings.num_nodes(),
+                                                job_.current.loads[tensor->participants]);
   }
   job_.current.tensors.SetId(tensor, job_.NextTensor());
   tensor->stage = Stages::RESERVING;

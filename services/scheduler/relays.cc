@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lib/member/protocols.h"
+#include "lib/plan/assignment.h"
 #include "lib/wire/frame.h"
 #include "services/scheduler/job_servers.h"
 
@@ -35,16 +36,13 @@ bool GoesOn(const SumSpan& nodes) { return nodes.first % kSumRadix != 0; }
 
 SumSpan SpanOf(const v1::RelayUnit& unit) { return {.first = unit.first(), .count = unit.count()}; }
 
-PartitionPlace PlaceOf(const v1::RelayPlan& plan, const v1::RelayUnit& unit, uint32_t partition) {
-  const uint64_t turn = uint64_t{plan.offset()} + partition;
-  const auto servers = static_cast<uint64_t>(unit.servers_size());
-  const auto index = static_cast<int>(turn % servers);
-  return {ServerId(unit.servers(index)),
-          static_cast<uint32_t>(turn / servers % std::max<uint32_t>(1, unit.shards(index)))};
-}
-
-bool HasServer(const v1::RelayUnit& unit, uint32_t server) {
-  return std::find(unit.servers().begin(), unit.servers().end(), server) != unit.servers().end();
+// nullopt: the owner is among the unit's servers, or it has none.
+std::optional<PartitionPlace> RelayIn(const v1::RelayUnit& unit, uint32_t partition) {
+  const auto index = static_cast<int>(partition);
+  if (index >= unit.turns_size() || unit.turns(index) == 0) return std::nullopt;
+  const uint32_t turn = unit.turns(index) - 1;
+  const auto servers = static_cast<uint32_t>(unit.servers_size());
+  return PartitionPlace{ServerId(unit.servers(static_cast<int>(turn % servers))), turn / servers};
 }
 
 // The relays of units that go on from each other: a chain to the owner. It ends before the unit of
@@ -53,17 +51,18 @@ bool HasServer(const v1::RelayUnit& unit, uint32_t server) {
 void AddChain(const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes, int begin, int end,
               std::vector<PlannedRelay>* relays) {
   const v1::RelayPlan& relay_plan = plan.relays();
-  const uint32_t owner = plan.servers(static_cast<int>(partition));
-  const PartitionPlace to{ServerId(owner), plan.shards(static_cast<int>(partition))};
+  const PartitionPlace to{ServerId(plan.servers(static_cast<int>(partition))),
+                          plan.shards(static_cast<int>(partition))};
   std::vector<PlannedRelay> chain;
   for (int i = begin; i < end; ++i) {
     const v1::RelayUnit& unit = relay_plan.units(i);
-    if (unit.servers().empty() || HasServer(unit, owner)) break;
+    const std::optional<PartitionPlace> place = RelayIn(unit, partition);
+    if (!place.has_value()) break;
     PlannedRelay relay;
     relay.nodes = SpanOf(unit);
     relay.sum = {.first = relay_plan.units(begin).first(),
                  .count = relay.nodes.end() - relay_plan.units(begin).first()};
-    relay.relay = PlaceOf(relay_plan, unit, partition);
+    relay.relay = *place;
     if (!chain.empty()) relay.before = chain.back().relay.server;
     chain.push_back(relay);
   }
@@ -125,13 +124,7 @@ RelayChoice ChooseRelays(const Job& job, const Fleet& fleet) {
   std::set<uint32_t> cut;  // groups whose nodes are not the last of eight
   for (size_t i = 0; i < units.size(); ++i) {
     const RelayUnit& unit = units[i];
-    v1::RelayUnit* const planned = choice.plan.add_units();
-    planned->set_first(unit.nodes.first);
-    planned->set_count(unit.nodes.count);
-    for (const Server* server : servers[unit.group]) {
-      planned->add_servers(server->id.value());
-      planned->add_shards(server->info.shards());
-    }
+    choice.groups.push_back({.unit = unit, .servers = servers[unit.group]});
     if (i + 1 < units.size() && GoesOn(units[i + 1].nodes)) cut.insert(unit.group);
   }
   if (cut.empty() || cut.size() == numbers.size()) return choice;
@@ -140,6 +133,47 @@ RelayChoice ChooseRelays(const Job& job, const Fleet& fleet) {
     choice.owners.push_back(server->id);
   }
   return choice;
+}
+
+uint64_t PayloadBytesOf(const v1::TensorPlan& plan, uint32_t partition) {
+  return ElementsOfPartition(ElementsOf(plan.tensor()), plan.partition_elements(), partition) *
+         SizeOf(DTypeOf(plan.tensor()));
+}
+
+v1::RelayPlan PlanRelays(const RelayChoice& choice, const v1::TensorPlan& plan, uint32_t nodes,
+                         const std::map<ServerId, JobLoad>& loads) {
+  std::map<ServerId, uint64_t> bytes;
+  for (const auto& [server, load] : loads) bytes[server] = load.bytes + load.relayed_bytes;
+  ForEachPartition(plan, nodes, [&bytes](const PlannedPartition& partition) {
+    bytes[partition.server] += partition.payload_bytes;
+  });
+  v1::RelayPlan relays;
+  for (const RelayChoice::Group& group : choice.groups) {
+    v1::RelayUnit* const unit = relays.add_units();
+    unit->set_first(group.unit.nodes.first);
+    unit->set_count(group.unit.nodes.count);
+    for (const Server* server : group.servers) unit->add_servers(server->id.value());
+    std::map<ServerId, uint32_t> given;
+    for (int i = 0; i < plan.servers_size(); ++i) {
+      const auto less = [&bytes](const Server* a, const Server* b) {
+        return bytes[a->id] < bytes[b->id];
+      };
+      const auto least = std::min_element(group.servers.begin(), group.servers.end(), less);
+      const bool owns =
+          std::any_of(group.servers.begin(), group.servers.end(),
+                      [&](const Server* server) { return server->id.value() == plan.servers(i); });
+      if (owns || group.servers.empty()) {
+        unit->add_turns(0);
+        continue;
+      }
+      const Server& relay = **least;
+      const uint32_t shard = given[relay.id]++ % std::max<uint32_t>(1, relay.info.shards());
+      const auto index = static_cast<uint32_t>(least - group.servers.begin());
+      unit->add_turns(1 + index + shard * static_cast<uint32_t>(group.servers.size()));
+      bytes[relay.id] += PayloadBytesOf(plan, static_cast<uint32_t>(i));
+    }
+  }
+  return relays;
 }
 
 bool IsRelayed(const v1::TensorPlan& plan, uint32_t partition) {

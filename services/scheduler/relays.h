@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,14 +33,22 @@ struct RelayUnit {
 // unit contribute to the owner. No units: there is a single group.
 std::vector<RelayUnit> RelayUnitsOf(const std::vector<uint32_t>& groups);
 
-// The job's relays, or what it needs to have none. By the places of its nodes.
+// The servers that may relay for a job, by the places of its nodes.
 struct RelayChoice {
-  v1::RelayPlan plan;  // without units: contributions go to the owners
+  struct Group {
+    RelayUnit unit;
+    std::vector<const Server*> servers;
+  };
+  std::vector<Group> groups;  // empty: contributions go to the owners
   // The servers that may own partitions: where groups of eight ranks are cut, the owner has to be
   // among the last of their nodes, or outside, so that sums travel only once. Empty: all.
   std::vector<ServerId> owners;
 };
 RelayChoice ChooseRelays(const Job& job, const Fleet& fleet);
+// Gives each partition of a first plan a relay in each group, so that the servers of a group have
+// the same to do. `loads`: of the job so far.
+v1::RelayPlan PlanRelays(const RelayChoice& choice, const v1::TensorPlan& plan, uint32_t nodes,
+                         const std::map<ServerId, JobLoad>& loads);
 
 // The relay of a unit for a partition.
 struct PlannedRelay {
@@ -53,6 +62,8 @@ struct PlannedRelay {
 std::vector<PlannedRelay> RelaysOf(const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes);
 // The partition is relayed, under the plan version of its owner.
 bool IsRelayed(const v1::TensorPlan& plan, uint32_t partition);
+
+uint64_t PayloadBytesOf(const v1::TensorPlan& plan, uint32_t partition);
 
 // The server relays partitions of the job.
 bool RelaysFor(ServerId server, const Job& job);

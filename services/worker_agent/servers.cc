@@ -326,9 +326,12 @@ void Servers::LimitInFlight(uint32_t nodes) {
       carried[tensor->owners[partition].link] += static_cast<double>(tensor->BytesOf(partition));
     }
   }
-  double sent = 0;
+  double sent = 0, whole = 0;
+  for (const auto& [link, bytes] : carried) whole += bytes;
   for (const auto& [link, bytes] : carried) {
-    sent += is_colocated(link->server()) ? (nodes - 1) * bytes : bytes;
+    // A relay sends results to fewer nodes. A server whose share is right sends no more than the
+    // nodes do.
+    sent += is_colocated(link->server()) ? std::min((nodes - 1) * bytes, whole) : bytes;
   }
   if (sent <= 0) return;
   for (const auto& [link, bytes] : carried) link->LimitInFlight(PartInFlight(limit, bytes / sent));

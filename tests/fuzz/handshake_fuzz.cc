@@ -406,7 +406,7 @@ void Run::Order() {
     case 4:
       return shard_->DropPartitions(job_, spec.id.tensor(), {spec.id.index()});
     case 5:
-      return shard_->LimitInFlight(job_, version.value());
+      return shard_->LimitInFlight(job_, version.value(), SendLimits::kUnlimited);
     default:
       std::vector<OpenRoundInfo> open;
       shard_->RollCall(flag ? job_ : JobId(), version.value(), &open);

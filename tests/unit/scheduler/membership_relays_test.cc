@@ -190,17 +190,21 @@ TEST_F(RelaysTest, ARelayThatCannotSendItsSumsEndsThem) {
 TEST_F(RelaysTest, AServerThatIsDrainedRelaysNoMore) {
   places_ = std::vector<std::string>(8, "rack-0");
   places_.resize(16, "rack-1");
-  FakeServer& server = AddCpuServer();
-  server.info.set_place("rack-1");
-  ASSERT_TRUE(Register(&server).ok());
-  Watch(&server);
-  const auto nodes = AddJob("a", 16);
+  std::vector<FakeServer*> servers;
+  for (const char* rack : {"rack-0", "rack-1"}) {
+    servers.push_back(&AddCpuServer());
+    servers.back()->info.set_place(rack);
+    ASSERT_TRUE(Register(servers.back()).ok());
+    Watch(servers.back());
+  }
+  const auto nodes = AddJob("a", 16, /*colocated=*/false);
   DeclareAll(nodes, {Tensor("w", {200000})});
-  ASSERT_TRUE(Relays(server));
-  ASSERT_TRUE(Drain(server).ok());
+  ASSERT_TRUE(Relays(*servers[1]));
+  ASSERT_TRUE(Drain(*servers[1]).ok());
   Pass(absl::Seconds(30));
-  EXPECT_TRUE(server.drained) << Reasons();
+  EXPECT_TRUE(servers[1]->drained) << Reasons();
   EXPECT_EQ(nodes[0]->state, v1::READY);
+  EXPECT_EQ(CountRelays(), 0u);
 }
 
 TEST_F(RelaysTest, ARestartedSchedulerKnowsItsRelays) {

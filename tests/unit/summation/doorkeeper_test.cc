@@ -251,12 +251,12 @@ TEST_F(DoorkeeperTest, LinkThatCannotBeEncryptedAsAgreedIsNotWelcome) {
 }
 
 TEST_F(DoorkeeperTest, LinkOfAJobStartsWithTheJobsBytesInFlight) {
-  job_.LimitInFlight(123);
+  job_.LimitInFlight(123, SendLimits::kUnlimited);
   RecordingLink link;
   const auto sink = MakeLink(&link);
   Join(sink.get(), &link);
   EXPECT_EQ(link.in_flight, 123u);
-  job_.LimitInFlight(45);
+  job_.LimitInFlight(45, SendLimits::kUnlimited);
   EXPECT_EQ(link.in_flight, 45u);
   sink->OnClosed(absl::UnavailableError("gone"));
 }

@@ -288,7 +288,7 @@ TEST_F(JobShardTest, HandOverReachesThePartitionsOfBothKinds) {
 }
 
 TEST_F(JobShardTest, LimitReachesAllNodes) {
-  job_->LimitInFlight(77);
+  job_->LimitInFlight(77, SendLimits::kUnlimited);
   EXPECT_EQ(link(0).in_flight, 77u);
   EXPECT_EQ(link(1).in_flight, 77u);
   EXPECT_EQ(job_->in_flight_bytes(), 77u);
@@ -324,7 +324,7 @@ TEST_F(JobShardTest, FormerLinkOfANodeTakesNothingFromItsNewLink) {
   ASSERT_TRUE(Admit(again.get(), 1).ok());
   again->port.Attach(/*encodes=*/true);
   job_->OnLeft(&nodes_[1]->port, absl::UnavailableError("gone"));
-  job_->LimitInFlight(77);
+  job_->LimitInFlight(77, SendLimits::kUnlimited);
   EXPECT_EQ(again->link.in_flight, 77u);
 }
 

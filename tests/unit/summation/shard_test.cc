@@ -194,7 +194,7 @@ TEST_F(ShardTest, OrdersAboutAnUnknownJobHaveNoEffect) {
     shard_->TakeOver(unknown, PartitionId(kTensor, 0), PlanVersion(6), false);
     shard_->HandOver(unknown, kTensor, {0}, PlanVersion(6));
     shard_->DropPartitions(unknown, kTensor, {0});
-    shard_->LimitInFlight(unknown, 1);
+    shard_->LimitInFlight(unknown, 1, SendLimits::kUnlimited);
     shard_->DropJob(unknown, absl::CancelledError("over"));
     std::map<TensorId, std::string> names;
     shard_->AddNames(unknown, &names);

@@ -26,12 +26,12 @@ TEST(SendLimitsTest, ASlowLinkHasLimitsOfMilliseconds) {
 }
 
 TEST(SendLimitsTest, ServerSendsItsResultsToAllNodes) {
-  EXPECT_EQ(BytesSentBeside(/*colocated=*/false, /*nodes=*/4, 1000, 200), 800);
+  EXPECT_EQ(BytesSentBeside(/*colocated=*/false, 1000, 200, 4 * 200), 800);
 }
 
 TEST(SendLimitsTest, ColocatedServerSharesItsLinkWithTheContributionsOfItsNode) {
-  EXPECT_EQ(BytesSentBeside(/*colocated=*/true, /*nodes=*/4, 1000, 200), 800 + 600);
-  EXPECT_EQ(BytesSentBeside(/*colocated=*/true, /*nodes=*/1, 1000, 1000), 0) << "nothing leaves";
+  EXPECT_EQ(BytesSentBeside(/*colocated=*/true, 1000, 200, 4 * 200), 800 + 600);
+  EXPECT_EQ(BytesSentBeside(/*colocated=*/true, 1000, 1000, 1000), 0) << "nothing leaves";
 }
 
 }  // namespace
