@@ -3,6 +3,7 @@ import signal
 
 import pytest
 
+from tests.cluster.test_numerics import check_matrix
 from tests.support import scrape
 from tests.support.cluster import PATIENCE, Cluster
 from tests.support.processes import eventually
@@ -36,6 +37,11 @@ def test_every_cut_into_racks_gives_the_bits_of_the_tree(tmp_path, nodes, rack, 
         finish(ranks)
         assert scrape.total(services, "addend_audits_total", result="mismatch") == 0
         assert "without relays" not in cluster.scheduler.text()
+
+
+@pytest.mark.parametrize("nodes,rack", [(9, 8), (10, 3)])
+def test_every_type_and_operation_gives_the_bits_of_the_tree(tmp_path, nodes, rack):
+    check_matrix(tmp_path, nodes, 1, 1, 2, [("random", 1), ("random", 1023), ("special", 1023)], flags_of_node=racks(rack), flags_of_server=in_rack(0))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
