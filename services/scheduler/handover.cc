@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "lib/base/strings.h"
 #include "services/scheduler/job_servers.h"
+#include "services/scheduler/relays.h"
 #include "services/scheduler/updates.h"
 
 namespace addend {
@@ -70,7 +71,9 @@ void Handover::Plan() {
   size_t all = 0;
   for (const Participants& set : SetsOf(job_)) {
     const auto [partitions, agreements] = PublishedPartitionsOf(job_, set);
-    const auto moves = PlanMoves(partitions, ViewOf(job_, scope_.fleet, scope_.jobs, set));
+    PlannerJob view = ViewOf(job_, scope_.fleet, scope_.jobs, set);
+    KeepOwners(ChooseRelays(job_, scope_.fleet), &view);
+    const auto moves = PlanMoves(partitions, view);
     if (!moves.ok()) {
       scope_.changes.Say(absl::StrFormat("job '%s': the tensors of %s stay where they are: %s",
                                          job_.name, set.Text(), Message(moves.status())));

@@ -37,13 +37,6 @@ std::string DescribeRelays(const v1::TensorPlan& plan) {
   return absl::StrFormat(", with relays for %d groups of nodes", plan.relays().units_size());
 }
 
-void KeepOwners(const RelayChoice& relays, PlannerJob* view) {
-  if (relays.owners.empty()) return;
-  const std::set<ServerId> owners(relays.owners.begin(), relays.owners.end());
-  std::erase_if(view->servers,
-                [&owners](const PlannerServer& server) { return !owners.contains(server.id); });
-}
-
 }  // namespace
 
 void Placement::Refuse(DeclaredTensor* tensor, FailureKind kind, std::string message) {

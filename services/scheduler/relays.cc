@@ -135,6 +135,13 @@ RelayChoice ChooseRelays(const Job& job, const Fleet& fleet) {
   return choice;
 }
 
+void KeepOwners(const RelayChoice& choice, PlannerJob* view) {
+  if (choice.owners.empty()) return;
+  const std::set<ServerId> owners(choice.owners.begin(), choice.owners.end());
+  std::erase_if(view->servers,
+                [&owners](const PlannerServer& server) { return !owners.contains(server.id); });
+}
+
 uint64_t PayloadBytesOf(const v1::TensorPlan& plan, uint32_t partition) {
   return ElementsOfPartition(ElementsOf(plan.tensor()), plan.partition_elements(), partition) *
          SizeOf(DTypeOf(plan.tensor()));

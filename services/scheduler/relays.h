@@ -45,6 +45,8 @@ struct RelayChoice {
   std::vector<ServerId> owners;
 };
 RelayChoice ChooseRelays(const Job& job, const Fleet& fleet);
+// Leaves the servers that may own partitions.
+void KeepOwners(const RelayChoice& choice, PlannerJob* view);
 // Gives each partition of a first plan a relay in each group, so that the servers of a group have
 // the same to do. `loads`: of the job so far.
 v1::RelayPlan PlanRelays(const RelayChoice& choice, const v1::TensorPlan& plan, uint32_t nodes,

@@ -5,7 +5,7 @@ import threading
 
 HEADER = struct.Struct("<IHBBBBHIQIIQQQQiIIII8xI")
 assert HEADER.size == 96
-MAGIC, VERSION = 0x444E4441, 6
+MAGIC, VERSION = 0x444E4441, 7
 HELLO, CONTRIBUTION, RESULT, ACK, GOAWAY, PING, BUNDLE, CHALLENGE, PROOF = 1, 2, 3, 4, 9, 10, 11, 15, 16
 _FIELDS = ("magic", "version", "type", "dtype", "op", "encoding", "flags", "sender", "job", "generation", "contributors",
            "incarnation", "plan_version", "partition", "round", "priority", "payload_bytes", "uncompressed_bytes",

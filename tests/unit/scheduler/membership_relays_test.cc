@@ -131,6 +131,18 @@ TEST_F(RelaysTest, RacksOfFourPassTheirSumsOnToTheNextFour) {
   }
 }
 
+TEST_F(RelaysTest, AChangeOfTheServersKeepsOwnersThere) {
+  const auto nodes = AddRacks(4, 4);
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  const FakeServer& server = AddCpuServer();
+  Pass(absl::Seconds(30));
+  EXPECT_FALSE(server.jobs.at(nodes[0]->job_id).tensors.empty()) << Reasons();
+  for (const auto& other : servers_) {
+    if (other->id == server.id || other->info.colocated_node() / 4 % 2 == 1) continue;
+    EXPECT_TRUE(other->jobs.at(nodes[0]->job_id).tensors.empty());
+  }
+}
+
 TEST_F(RelaysTest, WithoutPlacesOrWithOneRackTheOwnersGetAllContributions) {
   DeclareAll(AddJob("a", 9), {Tensor("w", {100000})});
   EXPECT_EQ(CountRelays(), 0u);
