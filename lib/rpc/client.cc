@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "lib/base/strings.h"
-#include "lib/rpc/grpc_log.h"
+#include "lib/rpc/grpc_process.h"
 #include "lib/rpc/server.h"
 #include "lib/rpc/status.h"
 #include "lib/rpc/tls_probe.h"
@@ -37,7 +37,7 @@ std::shared_ptr<grpc::Channel> Dial(const std::string& target, const TlsIdentity
 
 std::shared_ptr<grpc::Channel> Dial(const std::string& target, const TlsIdentity* identity,
                                     int max_answer_bytes) {
-  internal::RouteGrpcLog();
+  internal::BeginGrpc();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(max_answer_bytes);
   arguments.SetMaxSendMessageSize(kMaxAnswerBytes);

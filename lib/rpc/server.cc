@@ -22,7 +22,7 @@
 #include "lib/base/fd.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
-#include "lib/rpc/grpc_log.h"
+#include "lib/rpc/grpc_process.h"
 
 namespace addend {
 namespace {
@@ -134,7 +134,7 @@ void ShutDown(grpc::Server* server, std::chrono::steady_clock::time_point deadli
 // Both are process-wide settings that gRPC reads when it builds a server.
 void EnableHealthAndReflection() {
   static const bool enabled = [] {
-    internal::RouteGrpcLog();
+    internal::BeginGrpc();
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     return true;

@@ -4,7 +4,6 @@
 #include "lib/rpc/tls.h"
 
 #include <fcntl.h>
-#include <grpc/grpc.h>
 #include <grpcpp/security/tls_credentials_options.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -25,6 +24,7 @@
 #include "lib/base/mutex.h"
 #include "lib/base/status_macros.h"
 #include "lib/base/strings.h"
+#include "lib/rpc/grpc_process.h"
 #include "lib/rpc/tls_files.h"
 
 namespace addend {
@@ -123,7 +123,7 @@ struct TlsIdentity::Impl {
 
 void TlsIdentity::Impl::MakeCredentials() {
   namespace tls = grpc::experimental;
-  ::grpc_init();  // The certificate provider needs gRPC initialised, but does not initialise it.
+  internal::BeginGrpc();  // the certificate provider needs it
   const auto provider = std::make_shared<tls::FileWatcherCertificateProvider>(
       identity.path(), identity.path(), authorities.path(), kGrpcBetweenReadsS);
   tls::TlsServerCredentialsOptions of_server(provider);
@@ -196,9 +196,6 @@ TlsIdentity::~TlsIdentity() {
     impl_->changed.NotifyAll();
   }
   impl_->thread.join();
-  impl_->channel.reset();
-  impl_->server.reset();
-  ::grpc_shutdown();
 }
 
 const TlsFiles& TlsIdentity::files() const { return impl_->files; }

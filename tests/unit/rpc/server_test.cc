@@ -1,6 +1,7 @@
 #include "lib/rpc/server.h"
 
 #include <gmock/gmock.h>
+#include <grpc/grpc.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <gtest/gtest.h>
@@ -170,6 +171,17 @@ TEST(RpcServerTest, AMessageMayHaveManyMegabytes) {
   v1::GetAgentResponse response;
   EXPECT_TRUE(Call((*server)->port(), &response).ok());
   EXPECT_EQ(response.job().size(), service.job_bytes);
+}
+
+// Shutting gRPC down may take 10 s, in which a process that is told to stop would not end.
+TEST(RpcServerTest, GrpcOutlastsTheLastServer) {
+  AgentService service;
+  auto server = RpcServer::Start({.listen = kAnyPort, .health_listen = {}}, {&service});
+  ASSERT_TRUE(server.ok());
+  v1::GetAgentResponse response;
+  EXPECT_TRUE(Call((*server)->port(), &response).ok());
+  server->reset();
+  EXPECT_NE(grpc_is_initialized(), 0);
 }
 
 TEST(RpcClientTest, AMissingServerIsUnavailableAtOnce) {

@@ -1,7 +1,9 @@
-#include "lib/rpc/grpc_log.h"
+#include "lib/rpc/grpc_process.h"
 
+#include <grpc/grpc.h>
 #include <grpc/support/log.h>
 
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <string_view>
@@ -52,14 +54,21 @@ void Log(gpr_log_func_args* args) {
   spdlog::debug("grpc: {} ({}:{})", args->message, args->file, args->line);
 }
 
+void Ignore(gpr_log_func_args* /*args*/) {}
+
 }  // namespace
 
-void RouteGrpcLog() {
-  static const bool routed = [] {
+void BeginGrpc() {
+  static const bool begun = [] {
+    // Never shut down: gRPC then joins its threads, one of which may wait for 10 s for a connection
+    // that has gone already. A process that is told to stop would end so much later.
+    ::grpc_init();
     gpr_set_log_function(Log);
+    // gRPC's threads may log while the process ends, when Addend's log is gone.
+    std::atexit([] { gpr_set_log_function(Ignore); });
     return true;
   }();
-  (void)routed;
+  (void)begun;
 }
 
 }  // namespace addend::internal
