@@ -31,6 +31,7 @@ using google::protobuf::Message;
 constexpr uint64_t kMemoryLimit = 1 << 20;
 // The memory of partitions beside their accumulators grows with the nodes, and is not limited.
 constexpr uint32_t kNodesMost = 64;
+constexpr uint64_t kJobsMost = 1000;  // of an input
 
 Engine* TheEngine() {
   // Destroyed by exit(), before older objects: its threads write to the log of start.cc.
@@ -68,14 +69,27 @@ class Cluster {
 
  private:
   template <typename Request, typename Response>
-  void Tell(grpc::ServerUnaryReactor* (SchedulerService::*handler)(grpc::CallbackServerContext*,
-                                                                   const Request*, Response*),
-            const Request& request) {
+  Response Tell(grpc::ServerUnaryReactor* (SchedulerService::*handler)(grpc::CallbackServerContext*,
+                                                                       const Request*, Response*),
+                const Request& request) {
     grpc::CallbackServerContext context;
     grpc::testing::DefaultReactorTestPeer peer(&context);
     Response response;
     (scheduler_.get()->*handler)(&context, &request, &response);
     FUZZ_CHECK(peer.test_status_set(), "every call is answered");
+    return response;
+  }
+  void RegisterNode(const v1::RegisterNodeRequest& request) {
+    const auto response = Tell(&SchedulerService::RegisterNode, OfThisVersion(request));
+    if (first_job_ == 0) first_job_ = response.job_id();
+  }
+  // An input counts the jobs from 1 on, and the scheduler from a number that the clock gives it.
+  template <typename Request>
+  Request OfMember(const Request& request) const {
+    Request own = ByItself(request);
+    const uint64_t job = own.member().job_id();
+    if (job > 0 && job < kJobsMost) own.mutable_member()->set_job_id(first_job_ + job - 1);
+    return own;
   }
   // Calls without the reactor that counts the answers, which only gRPC ends.
   void AskStatus(const v1::GetStatusRequest& request) {
@@ -98,6 +112,7 @@ class Cluster {
   std::vector<std::pair<v1::MemberId, std::unique_ptr<Watch<v1::ServerUpdate>>>> servers_;
   std::vector<std::pair<v1::MemberId, std::unique_ptr<Watch<grpc::ByteBuffer>>>> nodes_;
   std::set<std::pair<const void*, uint32_t>> reported_;  // by stream and generation
+  uint64_t first_job_ = 0;
   bool engine_used_ = false;
 };
 
@@ -132,9 +147,10 @@ void Cluster::Converse(const v1::LinkSignal& signal) {
 void Cluster::Follow() {
   for (auto& [member, watch] : servers_) {
     for (v1::ServerUpdate& update : watch->Read()) {
+      const uint64_t id = update.update_id();
       v1::AckReservationRequest ack = Update(std::move(update));
       *ack.mutable_member() = member;
-      ack.set_update_id(update.update_id());
+      ack.set_update_id(id);
       Tell(&SchedulerService::AckReservation, ack);
     }
   }
@@ -169,41 +185,53 @@ void Cluster::Take(const v1::Call& call) {
   v1::WatchRequest request;
   switch (call.what_case()) {
     case v1::Call::kRegisterServer:
-      return Tell(&S::RegisterServer, OfThisVersion(call.register_server()));
+      Tell(&S::RegisterServer, OfThisVersion(call.register_server()));
+      return;
     case v1::Call::kRegisterNode:
-      return Tell(&S::RegisterNode, OfThisVersion(call.register_node()));
+      return RegisterNode(call.register_node());
     case v1::Call::kHeartbeat:
-      return Tell(&S::Heartbeat, ByItself(call.heartbeat()));
+      Tell(&S::Heartbeat, OfMember(call.heartbeat()));
+      return;
     case v1::Call::kLeave:
-      return Tell(&S::Leave, ByItself(call.leave()));
+      Tell(&S::Leave, OfMember(call.leave()));
+      return;
     case v1::Call::kDrain:
-      return Tell(&S::Drain, call.drain());
+      Tell(&S::Drain, call.drain());
+      return;
     case v1::Call::kWatchServer:
-      request = ByItself(call.watch_server());
+      request = OfMember(call.watch_server());
       servers_.emplace_back(request.member(), std::make_unique<Watch<v1::ServerUpdate>>(
                                                   scheduler_->WatchServer(&context_, &request)));
       return;
     case v1::Call::kWatchNode:
-      request = ByItself(call.watch_node());
+      request = OfMember(call.watch_node());
       nodes_.emplace_back(request.member(), std::make_unique<Watch<grpc::ByteBuffer>>(
                                                 scheduler_->OpenWatch(request)));
       return;
     case v1::Call::kAckReservation:
-      return Tell(&S::AckReservation, ByItself(call.ack_reservation()));
+      Tell(&S::AckReservation, OfMember(call.ack_reservation()));
+      return;
     case v1::Call::kDeclare:
-      return Tell(&S::Declare, ByItself(call.declare()));
+      Tell(&S::Declare, OfMember(call.declare()));
+      return;
     case v1::Call::kUndeclare:
-      return Tell(&S::Undeclare, ByItself(call.undeclare()));
+      Tell(&S::Undeclare, OfMember(call.undeclare()));
+      return;
     case v1::Call::kReportTrainers:
-      return Tell(&S::ReportTrainers, ByItself(call.report_trainers()));
+      Tell(&S::ReportTrainers, OfMember(call.report_trainers()));
+      return;
     case v1::Call::kReportIdle:
-      return Tell(&S::ReportIdle, ByItself(call.report_idle()));
+      Tell(&S::ReportIdle, OfMember(call.report_idle()));
+      return;
     case v1::Call::kReportFailure:
-      return Tell(&S::ReportFailure, ByItself(call.report_failure()));
+      Tell(&S::ReportFailure, OfMember(call.report_failure()));
+      return;
     case v1::Call::kReportServerLost:
-      return Tell(&S::ReportServerLost, ByItself(call.report_server_lost()));
+      Tell(&S::ReportServerLost, OfMember(call.report_server_lost()));
+      return;
     case v1::Call::kAckChange:
-      return Tell(&S::AckChange, ByItself(call.ack_change()));
+      Tell(&S::AckChange, OfMember(call.ack_change()));
+      return;
     case v1::Call::kGetStatus:
       return AskStatus(call.get_status());
     case v1::Call::kNumberNode:

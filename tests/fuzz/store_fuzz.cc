@@ -120,31 +120,31 @@ void Scheduler::Take(const v1::Call& call) {
     case v1::Call::kRegisterNode:
       return Tell(&Membership::RegisterNode, OfThisVersion(call.register_node()));
     case v1::Call::kHeartbeat:
-      return Tell(&Membership::Heartbeat, call.heartbeat());
+      return Tell(&Membership::Heartbeat, ByItself(call.heartbeat()));
     case v1::Call::kLeave:
-      return Tell(&Membership::Leave, call.leave().member());
+      return Tell(&Membership::Leave, ByItself(call.leave()).member());
     case v1::Call::kDrain:
       return Tell(&Membership::Drain, call.drain());
     case v1::Call::kWatchServer:
-      return Watch(&Membership::WatchServer, call.watch_server());
+      return Watch(&Membership::WatchServer, ByItself(call.watch_server()));
     case v1::Call::kWatchNode:
-      return Watch(&Membership::WatchNode, call.watch_node());
+      return Watch(&Membership::WatchNode, ByItself(call.watch_node()));
     case v1::Call::kAckReservation:
-      return Tell(&Membership::AckReservation, call.ack_reservation());
+      return Tell(&Membership::AckReservation, ByItself(call.ack_reservation()));
     case v1::Call::kDeclare:
-      return Tell(&Membership::Declare, call.declare());
+      return Tell(&Membership::Declare, ByItself(call.declare()));
     case v1::Call::kUndeclare:
-      return Tell(&Membership::Undeclare, call.undeclare());
+      return Tell(&Membership::Undeclare, ByItself(call.undeclare()));
     case v1::Call::kReportTrainers:
-      return Tell(&Membership::ReportTrainers, call.report_trainers());
+      return Tell(&Membership::ReportTrainers, ByItself(call.report_trainers()));
     case v1::Call::kReportIdle:
-      return Tell(&Membership::ReportIdle, call.report_idle());
+      return Tell(&Membership::ReportIdle, ByItself(call.report_idle()));
     case v1::Call::kReportFailure:
-      return Tell(&Membership::ReportFailure, call.report_failure());
+      return Tell(&Membership::ReportFailure, ByItself(call.report_failure()));
     case v1::Call::kReportServerLost:
-      return Tell(&Membership::ReportServerLost, call.report_server_lost());
+      return Tell(&Membership::ReportServerLost, ByItself(call.report_server_lost()));
     case v1::Call::kAckChange:
-      return Tell(&Membership::AckChange, call.ack_change());
+      return Tell(&Membership::AckChange, ByItself(call.ack_change()));
     case v1::Call::kGetStatus:
       membership_->GetStatus(now_, call.get_status());
       return;
