@@ -30,6 +30,10 @@ enum class ReduceOp : uint8_t {
   kAccumulate = 5,
 };
 inline constexpr int kReduceOps = 6;
+// The contributions of a round have a sum, an average, or a least or greatest element.
+constexpr bool IsReduction(ReduceOp op) {
+  return op != ReduceOp::kBroadcast && op != ReduceOp::kAccumulate;
+}
 
 constexpr size_t SizeOf(DType dtype) {
   switch (dtype) {

@@ -32,15 +32,8 @@ TensorSpec WithoutPartitions(TensorSpec tensor) {
   return tensor;
 }
 
-bool IsSameTensor(const TensorSpec& a, const TensorSpec& b) {
-  const auto ranks = [](const TensorSpec& tensor) {
-    return tensor.participants == nullptr ? std::nullopt : std::optional(*tensor.participants);
-  };
-  const auto rest = [](const TensorSpec& tensor) {
-    return std::tie(tensor.name, tensor.dtype, tensor.op, tensor.wire, tensor.elements,
-                    tensor.partition_elements);
-  };
-  return rest(a) == rest(b) && ranks(a) == ranks(b);
+absl::Status Unknown(JobId job) {
+  return absl::NotFoundError(absl::StrFormat("job %d is not known to this server", job.value()));
 }
 
 // A relay passes a result on to its nodes.
@@ -244,9 +237,7 @@ void Engine::GiveToShards(JobId job, const TensorSpec& tensor,
 absl::Status Engine::Reserve(JobId job, const TensorSpec& tensor) {
   MutexLock lock(&mu_);
   const auto it = jobs_.find(job);
-  if (it == jobs_.end()) {
-    return absl::NotFoundError(absl::StrFormat("job %d is not known to this server", job.value()));
-  }
+  if (it == jobs_.end()) return Unknown(job);
   ADDEND_RETURN_IF_ERROR(CheckTensor(tensor, shards_.size()));
   HeldJob& held = it->second;
   DropOutdated(job, tensor, &held);
@@ -303,9 +294,7 @@ absl::Status Engine::Relay(JobId job, const TensorSpec& tensor,
                            const std::vector<RelayOrder>& orders) {
   MutexLock lock(&mu_);
   const auto it = jobs_.find(job);
-  if (it == jobs_.end()) {
-    return absl::NotFoundError(absl::StrFormat("job %d is not known to this server", job.value()));
-  }
+  if (it == jobs_.end()) return Unknown(job);
   ADDEND_RETURN_IF_ERROR(CheckTensor(tensor, shards_.size()));
   HeldJob& held = it->second;
   ADDEND_RETURN_IF_ERROR(relays_.Reserve(held.spec, held.memory, tensor, orders));

@@ -126,13 +126,6 @@ class Engine {
   uint64_t free_bytes() const { return budget_.free(); }
 
  private:
-  struct HeldPartition {
-    uint64_t bytes = 0;  // reserved
-    uint64_t payload = 0;
-    uint32_t shard = 0;
-    uint32_t receivers = 0;  // of its results
-  };
-  using HeldPartitions = std::map<uint32_t, HeldPartition>;
   struct HeldTensor {
     TensorSpec spec;  // without partitions
     HeldPartitions partitions;

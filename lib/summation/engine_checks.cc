@@ -1,5 +1,7 @@
 // The checks of a job and of a reservation, before the engine works with them.
+#include <optional>
 #include <set>
+#include <tuple>
 
 #include "absl/strings/str_format.h"
 #include "lib/base/limits.h"
@@ -20,6 +22,17 @@ absl::Status Engine::CheckJob(const JobSpec& spec) const {
   return absl::InvalidArgumentError(absl::StrFormat(
       "job %d cannot have %d nodes of %d ranks, and lost those that it is said to have lost",
       spec.id.value(), spec.num_nodes, spec.local_size));
+}
+
+bool IsSameTensor(const TensorSpec& a, const TensorSpec& b) {
+  const auto ranks = [](const TensorSpec& tensor) {
+    return tensor.participants == nullptr ? std::nullopt : std::optional(*tensor.participants);
+  };
+  const auto rest = [](const TensorSpec& tensor) {
+    return std::tie(tensor.name, tensor.dtype, tensor.op, tensor.wire, tensor.elements,
+                    tensor.partition_elements);
+  };
+  return rest(a) == rest(b) && ranks(a) == ranks(b);
 }
 
 absl::Status CheckTensor(const TensorSpec& tensor, size_t shards) {

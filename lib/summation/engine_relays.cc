@@ -13,8 +13,6 @@
 namespace addend {
 namespace {
 
-bool IsSum(ReduceOp op) { return op != ReduceOp::kBroadcast && op != ReduceOp::kAccumulate; }
-
 absl::Status CheckOrder(const JobSpec& job, const TensorSpec& tensor, const RelayOrder& order) {
   const SumSpan& span = order.span;
   const bool fits = EntryOf(span, job.num_nodes).has_value() && order.first_node >= span.first &&
@@ -23,7 +21,7 @@ absl::Status CheckOrder(const JobSpec& job, const TensorSpec& tensor, const Rela
   const bool chained = before > 0 && EntryOf({.first = 0, .count = before}, span.count).has_value();
   if (fits && (before == 0 || chained) && (before == 0) == (order.before == ServerId()) &&
       job.peers.contains(order.to) && (before == 0 || job.peers.contains(order.before)) &&
-      IsSum(tensor.op) && tensor.participants == nullptr && job.lost.empty()) {
+      IsReduction(tensor.op) && tensor.participants == nullptr && job.lost.empty()) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
@@ -45,9 +43,16 @@ absl::Status EngineRelays::Reserve(const JobSpec& job, const std::shared_ptr<Job
         absl::StrFormat("%d orders for %d partitions of '%s', which are to be relayed",
                         orders.size(), tensor.partitions.size(), tensor.name));
   }
+  const auto there = jobs_.find(job.id);
+  if (there != jobs_.end() && there->second.tensors.contains(tensor.id) &&
+      !IsSameTensor(there->second.tensors.at(tensor.id).spec, tensor)) {
+    Release(job.id, tensor.id);
+  }
   Held& held = jobs_[job.id];
   held.memory = memory;
-  HeldPartitions& known = held.tensors[tensor.id];
+  HeldTensor& relayed = held.tensors[tensor.id];
+  relayed.spec = tensor;
+  HeldPartitions& known = relayed.partitions;
   std::vector<size_t> added;
   uint64_t all = 0, tables = 0;
   for (size_t i = 0; i < orders.size(); ++i) {
@@ -90,7 +95,9 @@ void EngineRelays::Release(JobId job, TensorId tensor) {
   const auto held = jobs_.find(job);
   if (held == jobs_.end() || !held->second.tensors.contains(tensor)) return;
   std::set<uint32_t> all;
-  for (const auto& [index, one] : held->second.tensors.at(tensor)) all.insert(all.end(), index);
+  for (const auto& [index, one] : held->second.tensors.at(tensor).partitions) {
+    all.insert(all.end(), index);
+  }
   Drop(job, tensor, all);
 }
 
@@ -98,9 +105,9 @@ void EngineRelays::RetainOnly(JobId job, const Holdings& wanted) {
   const auto held = jobs_.find(job);
   if (held == jobs_.end()) return;
   std::map<TensorId, std::set<uint32_t>> dropped;
-  for (const auto& [tensor, partitions] : held->second.tensors) {
+  for (const auto& [tensor, relayed] : held->second.tensors) {
     const auto kept = wanted.find(tensor);
-    for (const auto& [index, one] : partitions) {
+    for (const auto& [index, one] : relayed.partitions) {
       if (kept == wanted.end() || !kept->second.contains(index)) dropped[tensor].insert(index);
     }
   }
@@ -112,7 +119,7 @@ void EngineRelays::Drop(JobId job, TensorId tensor, const std::set<uint32_t>& pa
   for (const auto& shard : *shards_) {
     shard->loop()->Run([&] { shard->DropRelayed(job, tensor, partitions); });
   }
-  HeldPartitions& known = held.tensors.at(tensor);
+  HeldPartitions& known = held.tensors.at(tensor).partitions;
   for (const uint32_t index : partitions) {
     held.memory->Release(known.at(index).bytes);
     known.erase(index);
@@ -127,8 +134,8 @@ EngineRelays::Load EngineRelays::LoadOf(JobId job) const {
   Load load{.bytes = std::vector<uint64_t>(shards_->size())};
   const auto held = jobs_.find(job);
   if (held == jobs_.end()) return load;
-  for (const auto& [tensor, partitions] : held->second.tensors) {
-    for (const auto& [index, one] : partitions) {
+  for (const auto& [tensor, relayed] : held->second.tensors) {
+    for (const auto& [index, one] : relayed.partitions) {
       load.bytes[one.shard] += one.payload;
       load.result_bytes += one.payload * one.receivers;
     }
@@ -139,8 +146,8 @@ EngineRelays::Load EngineRelays::LoadOf(JobId job) const {
 void EngineRelays::EndJob(JobId job) {
   const auto held = jobs_.find(job);
   if (held == jobs_.end()) return;
-  for (const auto& [tensor, partitions] : held->second.tensors) {
-    for (const auto& [index, one] : partitions) held->second.memory->Release(one.bytes);
+  for (const auto& [tensor, relayed] : held->second.tensors) {
+    for (const auto& [index, one] : relayed.partitions) held->second.memory->Release(one.bytes);
   }
   ForgetTroubles(job);
   jobs_.erase(held);

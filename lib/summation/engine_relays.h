@@ -29,7 +29,8 @@ class EngineRelays {
   // `shards` outlive this object.
   explicit EngineRelays(const Shards* shards) : shards_(shards) {}
 
-  // As Engine::Relay, of a tensor that has been checked.
+  // As Engine::Relay, of a tensor that has been checked. Another tensor under the number is dropped
+  // first.
   absl::Status Reserve(const JobSpec& job, const std::shared_ptr<JobMemory>& memory,
                        const TensorSpec& tensor, const std::vector<RelayOrder>& orders);
   void Release(JobId job, TensorId tensor);
@@ -49,16 +50,13 @@ class EngineRelays {
   Troubles troubles() const;
 
  private:
-  struct HeldPartition {
-    uint64_t bytes = 0;  // reserved
-    uint64_t payload = 0;
-    uint32_t shard = 0;
-    uint32_t receivers = 0;  // of its results
+  struct HeldTensor {
+    TensorSpec spec;
+    HeldPartitions partitions;
   };
-  using HeldPartitions = std::map<uint32_t, HeldPartition>;
   struct Held {
     std::shared_ptr<JobMemory> memory;
-    std::map<TensorId, HeldPartitions> tensors;
+    std::map<TensorId, HeldTensor> tensors;
   };
   void Drop(JobId job, TensorId tensor, const std::set<uint32_t>& partitions);
   void ForgetTroubles(JobId job);

@@ -269,9 +269,8 @@ absl::Status JobShard::OnFrame(NodePort* node, const FrameHeader& header, Payloa
 absl::StatusOr<MutableBytes> JobShard::PlaceAudit(NodePort* node, const FrameHeader& header) {
   Landing::Placed& placed = node->landing().Begin();
   if (RawBytesOf(header) % SizeOf(header.dtype) != 0) return MutableBytes();
-  placed.early = EarlyContribution::TakeBuffer(context_->early_buffers.get(), header.payload_bytes,
-                                               state_.memory);
-  return placed.early ? placed.early->room() : MutableBytes();
+  return Landing::EarlyRoomFor(header.payload_bytes, context_->early_buffers.get(), state_.memory,
+                               &placed);
 }
 
 // A contribution to be summed a second time. Without a buffer for it the audit is abandoned. With a

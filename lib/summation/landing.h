@@ -43,6 +43,13 @@ class Landing {
   Placed& Begin() { return placed_.emplace_back(); }
   // Memory for the payload of `placed`, which is summed as soon as it is complete.
   absl::StatusOr<MutableBytes> ScratchFor(size_t bytes, Placed* placed);
+  // The same for a payload that comes before its turn, in a buffer for `job`. Empty without a
+  // buffer: the payload is dropped.
+  static MutableBytes EarlyRoomFor(size_t bytes, EarlyBuffers* buffers,
+                                   const std::shared_ptr<JobMemory>& job, Placed* placed) {
+    placed->early = EarlyContribution::TakeBuffer(buffers, bytes, job);
+    return placed->early ? placed->early->room() : MutableBytes();
+  }
   // Removes the payload that is complete: the first.
   Placed Take();
   // Keeps the buffer that `placed` had from ScratchFor() for later payloads.

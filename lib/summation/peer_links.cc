@@ -36,7 +36,7 @@ PeerLinks::~PeerLinks() {
 
 ServerLink* PeerLinks::LinkTo(ServerId server, uint32_t shard) {
   const Key key(server, shard);
-  if (const auto known = links_.find(key); known != links_.end()) return known->second.link.get();
+  if (ServerLink* const known = Find(server, shard)) return known;
   const auto peer = job_->spec.peers.find(server);
   if (peer == job_->spec.peers.end()) return nullptr;
   Entry& entry = links_[key];
@@ -46,6 +46,11 @@ ServerLink* PeerLinks::LinkTo(ServerId server, uint32_t shard) {
   Connect(key);
   Limit();
   return entry.link.get();
+}
+
+ServerLink* PeerLinks::Find(ServerId server, uint32_t shard) const {
+  const auto known = links_.find({server, shard});
+  return known == links_.end() ? nullptr : known->second.link.get();
 }
 
 void PeerLinks::LimitInFlight(size_t bytes) {

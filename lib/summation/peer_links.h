@@ -48,8 +48,11 @@ class PeerLinks {
   PeerLinks(const JobState* job, Outgoing* outgoing, ServerEvents* events);
   ~PeerLinks();
 
-  // The link to a shard of a peer. Null if the server is not among the job's peers.
+  // The link to a shard of a peer, which is made if there is none. Null if the server is not among
+  // the job's peers.
   ServerLink* LinkTo(ServerId server, uint32_t shard);
+  // Null: there is none.
+  ServerLink* Find(ServerId server, uint32_t shard) const;
   // To be called for these events.
   void OnOpen(ServerLink* link, Incarnation server);
   void OnLost(ServerLink* link, const absl::Status& why);

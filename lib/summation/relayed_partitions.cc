@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "lib/base/status_macros.h"
+#include "lib/summation/roll_call.h"
 #include "lib/trace/clock.h"
 
 namespace addend {
@@ -32,7 +33,7 @@ void RelayedPartitions::Drop(PartitionId id) {
   const auto it = partitions_.find(id);
   if (it == partitions_.end()) return;
   const RelayOrder& order = it->second->order();
-  if (ServerLink* const link = links_.LinkTo(order.to, order.to_shard);
+  if (ServerLink* const link = links_.Find(order.to, order.to_shard);
       link != nullptr && link->IsReceiving(id)) {
     link->Reset(absl::UnavailableError("a partition is relayed no more"));
   }
@@ -84,9 +85,8 @@ absl::StatusOr<MutableBytes> RelayedPartitions::Place(NodePort* port, const Fram
       }
       return port->landing().ScratchFor(header.payload_bytes, &placed);
     case Collector::Standing::kEarly:
-      placed.early = EarlyContribution::TakeBuffer(context_->early_buffers.get(),
-                                                   header.payload_bytes, job_->memory);
-      return placed.early ? placed.early->room() : MutableBytes();
+      return Landing::EarlyRoomFor(header.payload_bytes, context_->early_buffers.get(),
+                                   job_->memory, &placed);
     default:
       return MutableBytes();
   }
@@ -207,14 +207,30 @@ void RelayedPartitions::SendSum(const Shared& partition) {
   const RelayOrder& order = partition->order();
   ServerLink* const link = links_.LinkTo(order.to, order.to_shard);
   if (link == nullptr) return;  // the scheduler knows of the trouble
-  FrameHeader header = HeaderFor(FrameType::kPartialSum, *partition);
-  header.sender = RelayId(ServerId(header.sender)).value();
+  FrameHeader header = HeaderForOwner(FrameType::kPartialSum, *partition);
   header.round = partition->Summed();
   header.priority = partition->priority();
   header.contributors = partition->with_data();
   header.detail = DetailOf(order.span);
   if (partition->with_data() == 0) header.flags = kFlagEmpty;
   link->Push(header, partition->Sum(), [keep = partition](const absl::Status&) {});
+}
+
+// ACK: where this relay stands.
+void RelayedPartitions::Sync(const RelayedPartition& partition) {
+  FrameHeader header = HeaderForOwner(FrameType::kAck, partition);
+  header.round = partition.held();
+  const RelayOrder& order = partition.order();
+  if (ServerLink* const link = links_.LinkTo(order.to, order.to_shard)) {
+    link->Push(header, {}, nullptr);
+  }
+}
+
+FrameHeader RelayedPartitions::HeaderForOwner(FrameType type,
+                                              const RelayedPartition& partition) const {
+  FrameHeader header = HeaderFor(type, partition);
+  header.sender = RelayId(ServerId(header.sender)).value();
+  return header;
 }
 
 // Of the relay before, or of the node.
@@ -297,15 +313,8 @@ void RelayedPartitions::RollCall(size_t limit, std::vector<OpenRoundInfo>* out) 
     const Shared& partition = partitions_.at(id);
     const Collector& collector = partition->open_round().collector();
     if (out->size() >= limit) return;
-    OpenRoundInfo info;
-    info.job = job_->spec.id;
-    info.tensor = id.tensor();
-    info.name = partition->spec().name.str();
-    info.partition = id.index();
-    info.round = collector.round();
+    OpenRoundInfo info = InfoOf(*job_, partition->spec(), partition->open_round(), context_->now());
     info.state = "relaying";
-    const absl::Time now = context_->now();
-    info.open_s = absl::ToDoubleSeconds(now - std::min(now, partition->open_round().open_since()));
     const SumSpan& span = partition->order().span;
     for (uint32_t i = 0; i < span.count; ++i) {
       (collector.HasPushed(NodeId(i)) ? info.pushed : info.missing)
@@ -358,12 +367,7 @@ void RelayedPartitions::OnMoved(const ServerLink* link, const FrameHeader& heade
   if (partition == nullptr || header.plan_version <= partition->spec().version) return;
   // A reset has lost the result of the last round, which the owner is asked for.
   if (partition->held() < header.round) {
-    FrameHeader ack = HeaderFor(FrameType::kAck, *partition);
-    ack.sender = RelayId(ServerId(ack.sender)).value();
-    ack.round = partition->held();
-    const RelayOrder& order = partition->order();
-    if (ServerLink* const to = links_.LinkTo(order.to, order.to_shard)) to->Push(ack, {}, nullptr);
-    return;
+    return Sync(*partition);
   }
   partition->End(header);
   const Round next = Next(partition->held());
@@ -394,10 +398,7 @@ void RelayedPartitions::OnLinkOpen(ServerLink* link, Incarnation server) {
   std::sort(relayed.begin(), relayed.end(),
             [](const Shared& a, const Shared& b) { return a->spec().id < b->spec().id; });
   for (const Shared& partition : relayed) {
-    FrameHeader ack = HeaderFor(FrameType::kAck, *partition);
-    ack.sender = RelayId(ServerId(ack.sender)).value();
-    ack.round = partition->held();
-    link->Push(ack, {}, nullptr);
+    Sync(*partition);
     if (link->has_forgotten() && partition->AwaitsResult()) SendSum(partition);
   }
 }

@@ -78,6 +78,7 @@ class RelayedPartitions final : public ServerEvents {
             std::unique_ptr<EarlyContribution> early);
   absl::Status Advance(const Shared& partition);
   void SendSum(const Shared& partition);
+  void Sync(const RelayedPartition& partition);
   void Request(NodeId local, const Shared& partition);
   void SendResult(NodePort* port, const Shared& partition) const;
   // What ends this server's part, if the round of a contribution is concerned.
@@ -85,6 +86,8 @@ class RelayedPartitions final : public ServerEvents {
   FrameHeader HeaderFor(FrameType type, const RelayedPartition& partition) const {
     return job_->HeaderFor(type, partition.spec(), partition.spec().version);
   }
+  // To the owner, or to the next relay.
+  FrameHeader HeaderForOwner(FrameType type, const RelayedPartition& partition) const;
   // Calls `visit` with every connected sender to the partition.
   template <typename Visit>
   void ForEachPort(const RelayedPartition& partition, const Visit& visit) const;

@@ -36,9 +36,8 @@ absl::StatusOr<MutableBytes> SummedPartitions::PlaceSum(NodePort* relay,
     case Collector::Standing::kItsTurn:
       return relay->landing().ScratchFor(header.payload_bytes, &placed);
     case Collector::Standing::kEarly:
-      placed.early = EarlyContribution::TakeBuffer(context_->early_buffers.get(),
-                                                   header.payload_bytes, job_->memory);
-      return placed.early ? placed.early->room() : MutableBytes();
+      return Landing::EarlyRoomFor(header.payload_bytes, context_->early_buffers.get(),
+                                   job_->memory, &placed);
     default:
       return MutableBytes();
   }

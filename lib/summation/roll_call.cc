@@ -12,18 +12,24 @@ bool IsWaiting(const Partition& partition) {
          (ownership.Sums() && ownership.AnyLacks());
 }
 
+OpenRoundInfo InfoOf(const JobState& job, const PartitionSpec& spec, const OpenRound& round,
+                     absl::Time now) {
+  OpenRoundInfo info;
+  info.job = job.spec.id;
+  info.tensor = spec.id.tensor();
+  info.name = spec.name.str();
+  info.partition = spec.id.index();
+  info.round = round.collector().round();
+  info.open_s = absl::ToDoubleSeconds(now - std::min(now, round.open_since()));
+  return info;
+}
+
 OpenRoundInfo DescribeRound(const JobState& job, const Partition& partition, absl::Time now) {
   const Collector& collector = partition.collector();
   const Ownership& ownership = partition.ownership();
   const bool recovering = ownership.state() == Ownership::State::kRecovering;
   const bool lacking = ownership.Sums() && ownership.AnyLacks();
-  OpenRoundInfo info;
-  info.job = job.spec.id;
-  info.tensor = partition.spec().id.tensor();
-  info.name = partition.spec().name.str();
-  info.partition = partition.spec().id.index();
-  info.round = collector.round();
-  info.open_s = absl::ToDoubleSeconds(now - std::min(now, partition.open_round().open_since()));
+  OpenRoundInfo info = InfoOf(job, partition.spec(), partition.open_round(), now);
   info.state = ownership.Describe();
   for (uint32_t i = 0; i < job.spec.num_nodes; ++i) {
     const NodeId node(i);

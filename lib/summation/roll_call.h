@@ -10,6 +10,9 @@ namespace addend {
 
 // The open round, the reports of the nodes or the newest result are not complete.
 bool IsWaiting(const Partition& partition);
+// A round that is open, without its state and its nodes. `spec`: of the partition.
+OpenRoundInfo InfoOf(const JobState& job, const PartitionSpec& spec, const OpenRound& round,
+                     absl::Time now);
 // Of a partition of the job that waits.
 OpenRoundInfo DescribeRound(const JobState& job, const Partition& partition, absl::Time now);
 

@@ -41,6 +41,7 @@ SumEvent ShardJournal::EventOf(const Subject& subject, SumEvent::Kind kind, int6
 
 void ShardJournal::Received(const Subject& subject, NodeId node, uint32_t bytes, int64_t began,
                             int64_t ended) {
+  if (IsRelay(node)) return;
   SumEvent event = EventOf(subject, SumEvent::Kind::kReceived, began, ended);
   event.node = node;
   event.bytes = bytes;
@@ -62,6 +63,7 @@ void ShardJournal::Summed(const Subject& subject, const Gathering& gathering, Jo
 }
 
 void ShardJournal::Sent(const Subject& subject, NodeId node, uint32_t bytes, int64_t sealed) {
+  if (IsRelay(node)) return;
   SumEvent event = EventOf(subject, SumEvent::Kind::kSent, sealed, TraceNow());
   event.node = node;
   event.bytes = bytes;

@@ -76,6 +76,7 @@ class ShardJournal {
     PartitionId partition;
     Round round;
   };
+  // Of a relay nothing is noted: its own shard has the events of its nodes.
   void Received(const Subject& subject, NodeId node, uint32_t bytes, int64_t began, int64_t ended);
   // The round of `gathering` is sealed now.
   void Summed(const Subject& subject, const Gathering& gathering, JobTotals* totals);

@@ -69,6 +69,18 @@ struct TensorSpec {
   }
 };
 
+// The tensors have the same name, size, type, operation and ranks, whatever their partitions.
+bool IsSameTensor(const TensorSpec& a, const TensorSpec& b);
+
+// A partition of an engine, for its memory and for the limits of bytes on their way.
+struct HeldPartition {
+  uint64_t bytes = 0;  // reserved
+  uint64_t payload = 0;
+  uint32_t shard = 0;
+  uint32_t receivers = 0;  // of its results
+};
+using HeldPartitions = std::map<uint32_t, HeldPartition>;
+
 // How this server relays a partition: it sums the contributions of a span of nodes, and sends the
 // sum to the owner, or to the next relay, from which it gets the result.
 struct RelayOrder {

@@ -71,21 +71,26 @@ void Dispatch::KeepOptimum(Job* job) const {
 void Dispatch::SendToNodes() {
   Changes::Updates& updates = changes_.updates();
   for (auto& [id, job] : jobs_) KeepOptimum(&job);
-  std::map<JobId, SharedUpdate> fulls;
+  const auto views_of = [](const Job& job, v1::NodeUpdate update) {
+    return RelayViews(job.settings.num_nodes(),
+                      std::make_shared<const v1::NodeUpdate>(std::move(update)));
+  };
+  std::map<JobId, RelayViews> fulls;
   for (const auto& [job_id, rank] : updates.full) {
     Job& job = jobs_.at(job_id);
-    SharedUpdate& full = fulls[job_id];
-    if (full == nullptr)
-      full = std::make_shared<const v1::NodeUpdate>(FullNodeUpdate(&job, fleet_));
-    SendTo(job, &job.nodes.at(rank), full);
+    auto full = fulls.find(job_id);
+    if (full == fulls.end()) {
+      full = fulls.emplace(job_id, views_of(job, FullNodeUpdate(&job, fleet_))).first;
+    }
+    SendTo(job, &job.nodes.at(rank), &full->second);
   }
   for (auto& [job_id, update] : updates.broadcasts) {
     Job& job = jobs_.at(job_id);
     FillState(job, &update);
     if (updates.with_servers.contains(job_id)) TellServers(&job, fleet_, &update);
-    const auto shared = std::make_shared<const v1::NodeUpdate>(std::move(update));
+    RelayViews views = views_of(job, std::move(update));
     for (auto& [rank, node] : job.nodes) {
-      if (!updates.full.contains({job_id, rank})) SendTo(job, &node, shared);
+      if (!updates.full.contains({job_id, rank})) SendTo(job, &node, &views);
     }
   }
   for (auto& [key, update] : updates.singles) {
@@ -94,14 +99,16 @@ void Dispatch::SendToNodes() {
     if (node == nullptr || updates.full.contains(key)) continue;
     FillState(*job, &update);
     if (updates.with_all_servers.contains(key)) FillServers(job, fleet_, &update);
-    SendTo(*job, node, std::make_shared<const v1::NodeUpdate>(std::move(update)));
+    RelayViews views = views_of(*job, std::move(update));
+    SendTo(*job, node, &views);
   }
 }
 
 // A node never waits for its token: the first update of a watch or of a generation brings it, and a
 // new token comes long before it expires.
-void Dispatch::SendTo(const Job& job, Node* node, const SharedUpdate& update) {
+void Dispatch::SendTo(const Job& job, Node* node, RelayViews* views) {
   if (node->lease.watch == 0) return;
+  const SharedUpdate& update = views->For(node->rank);
   SharedUpdate seen = AsSeenBy(job, *node, update);
   if (update->full() || tokens_.IsDue(changes_.now(), job, *node)) {
     auto own = std::make_shared<v1::NodeUpdate>(*seen);

@@ -28,7 +28,7 @@ class Dispatch {
  private:
   void SendToServers();
   void SendToNodes();
-  void SendTo(const Job& job, Node* node, const SharedUpdate& update);
+  void SendTo(const Job& job, Node* node, RelayViews* views);
   void KeepOptimum(Job* job) const;
   void WriteRecords();
 

@@ -27,11 +27,6 @@ bool Waits(const DeclaredTensor& tensor) {
          !tensor.recovering.empty();
 }
 
-// A broadcast has a single source, and an asynchronous value no rounds.
-bool IsSum(const v1::TensorDescriptor& tensor) {
-  return tensor.op() != v1::BROADCAST && tensor.op() != v1::ACCUMULATE;
-}
-
 std::string DescribeRelays(const v1::TensorPlan& plan) {
   if (!plan.has_relays()) return "";
   return absl::StrFormat(", with relays for %d groups of nodes", plan.relays().units_size());
@@ -127,6 +122,14 @@ bool Placement::PlanWithRelays(DeclaredTensor* tensor) {
   return true;
 }
 
+// A job's relays have a bound, whatever number of its tensors have them.
+bool Placement::MayHaveRelays(const DeclaredTensor& tensor, const RelayChoice& relays) const {
+  const uint64_t partitions =
+      job_.current.partitions + static_cast<uint64_t>(tensor.plan.servers_size());
+  return !relays.groups.empty() && partitions * relays.groups.size() <= kMostRelayTurns &&
+         IsReduction(static_cast<ReduceOp>(tensor.descriptor.op()));
+}
+
 // Only for tensors of all ranks.
 RelayChoice Placement::RelaysFor(const Participants& set) const {
   return set.all() ? ChooseRelays(job_, scope_.fleet) : RelayChoice();
@@ -180,7 +183,7 @@ std::vector<uint64_t> Placement::WithinPartitions(const std::vector<uint64_t>& a
 // Every attempt has a tensor id of its own, so that a server never confuses two attempts.
 void Placement::Reserve(DeclaredTensor* tensor, v1::TensorPlan plan, const RelayChoice& relays) {
   tensor->plan = std::move(plan);
-  if (!relays.groups.empty() && IsSum(tensor->descriptor)) {
+  if (MayHaveRelays(*tensor, relays)) {
     *tensor->plan.mutable_relays() = PlanRelays(relays, tensor->plan, job_.settings.num_nodes(),
                                                 job_.current.loads[tensor->participants]);
   }
@@ -243,8 +246,8 @@ void Placement::LoseReservation(ServerId server, DeclaredTensor* tensor) {
   EndReservation(tensor);
 }
 
-void Placement::ReserveAnew(DeclaredTensor* tensor) {
-  ledger_.Remove(tensor, {});
+void Placement::ReserveAnew(DeclaredTensor* tensor, const std::set<ServerId>& told) {
+  ledger_.Remove(tensor, told);
   tensor->stage = Stages::COLLECTING;
   scope_.changes.StoreAgreement(job_.id, tensor->agreement);
   PlanAlone(tensor);
@@ -266,11 +269,7 @@ void Placement::EndReservation(DeclaredTensor* tensor) {
     job_.current.told.answered.insert(tensor->agreement);
     return;
   }
-  const std::set<ServerId> refusers = tensor->refusers;
-  ledger_.Remove(tensor, refusers);
-  tensor->stage = Stages::COLLECTING;
-  scope_.changes.StoreAgreement(job_.id, tensor->agreement);
-  PlanAlone(tensor);
+  ReserveAnew(tensor, std::set<ServerId>(tensor->refusers));
 }
 
 bool Placement::AnyWaits() {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,8 +37,9 @@ class Placement {
   void TakeRefusal(const Server& server, DeclaredTensor* tensor, const std::string& reason);
   // The server is gone while it was to reserve partitions of the tensor.
   void LoseReservation(ServerId server, DeclaredTensor* tensor);
-  // Gives up the reservation under way, and plans the tensor again.
-  void ReserveAnew(DeclaredTensor* tensor);
+  // Gives up the reservation under way, and plans the tensor again. `told`: these servers hold
+  // nothing of it.
+  void ReserveAnew(DeclaredTensor* tensor, const std::set<ServerId>& told);
   // The nodes may have the plan already; only the store does not know that its servers have room.
   // The nodes are told of it, perhaps again, when the servers that have not answered yet have.
   void TakeAsPublished(DeclaredTensor* tensor);
@@ -52,6 +54,7 @@ class Placement {
   absl::StatusOr<v1::TensorPlan> PlanAmong(Candidates candidates, const DeclaredTensor& tensor,
                                            const RelayChoice& relays, PlannerJob* view) const;
   RelayChoice RelaysFor(const Participants& set) const;
+  bool MayHaveRelays(const DeclaredTensor& tensor, const RelayChoice& relays) const;
   bool PlanWithRelays(DeclaredTensor* tensor);
   std::vector<uint64_t> WithinPartitions(const std::vector<uint64_t>& agreements);
   void Reserve(DeclaredTensor* tensor, v1::TensorPlan plan, const RelayChoice& relays);

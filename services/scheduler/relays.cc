@@ -45,23 +45,41 @@ std::optional<PartitionPlace> RelayIn(const v1::RelayUnit& unit, uint32_t partit
   return PartitionPlace{ServerId(unit.servers(static_cast<int>(turn % servers))), turn / servers};
 }
 
-// The relays of units that go on from each other: a chain to the owner. It ends before the unit of
+// Under the first owner.
+bool IsRelayed(const v1::TensorPlan& plan, uint32_t partition) {
+  return plan.has_relays() &&
+         (plan.versions().empty() || plan.versions(static_cast<int>(partition)) == 0);
+}
+
+// Units that go on from each other.
+struct Chain {
+  int begin = 0;
+  int end = 0;
+};
+Chain ChainOf(const v1::RelayPlan& plan, int unit) {
+  Chain chain{unit, unit + 1};
+  while (chain.begin > 0 && GoesOn(SpanOf(plan.units(chain.begin)))) --chain.begin;
+  while (chain.end < plan.units_size() && GoesOn(SpanOf(plan.units(chain.end)))) ++chain.end;
+  return chain;
+}
+
+// The relays of the units of a chain, which leads to the owner. It ends before the unit of
 // the owner's own nodes, and where a unit has no servers; the nodes from there on contribute to the
 // owner.
-void AddChain(const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes, int begin, int end,
+void AddChain(const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes, const Chain& units,
               std::vector<PlannedRelay>* relays) {
   const v1::RelayPlan& relay_plan = plan.relays();
   const PartitionPlace to{ServerId(plan.servers(static_cast<int>(partition))),
                           plan.shards(static_cast<int>(partition))};
   std::vector<PlannedRelay> chain;
-  for (int i = begin; i < end; ++i) {
+  const uint32_t first = relay_plan.units(units.begin).first();
+  for (int i = units.begin; i < units.end; ++i) {
     const v1::RelayUnit& unit = relay_plan.units(i);
     const std::optional<PartitionPlace> place = RelayIn(unit, partition);
     if (!place.has_value()) break;
     PlannedRelay relay;
     relay.nodes = SpanOf(unit);
-    relay.sum = {.first = relay_plan.units(begin).first(),
-                 .count = relay.nodes.end() - relay_plan.units(begin).first()};
+    relay.sum = {.first = first, .count = relay.nodes.end() - first};
     relay.relay = *place;
     if (!chain.empty()) relay.before = chain.back().relay.server;
     chain.push_back(relay);
@@ -108,7 +126,7 @@ RelayChoice ChooseRelays(const Job& job, const Fleet& fleet) {
     groups.push_back(numbers.emplace(node.info.place(), next).first->second);
   }
   const std::vector<RelayUnit> units = RelayUnitsOf(groups);
-  if (units.empty()) return {};
+  if (units.empty() || units.size() > kMostRelayGroups) return {};
   std::map<uint32_t, std::vector<const Server*>> servers;  // by group
   for (const Server* server : EligibleServers(job, fleet)) {
     // All that exchange sums have to understand them.
@@ -183,23 +201,50 @@ v1::RelayPlan PlanRelays(const RelayChoice& choice, const v1::TensorPlan& plan, 
   return relays;
 }
 
-bool IsRelayed(const v1::TensorPlan& plan, uint32_t partition) {
-  if (!plan.has_relays()) return false;
-  const uint64_t version = plan.versions().empty() ? 0 : plan.versions(static_cast<int>(partition));
-  return version == plan.relays().version();
-}
-
 std::vector<PlannedRelay> RelaysOf(const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes) {
   std::vector<PlannedRelay> relays;
   if (!IsRelayed(plan, partition)) return relays;
-  const v1::RelayPlan& relay_plan = plan.relays();
-  for (int begin = 0; begin < relay_plan.units_size();) {
-    int end = begin + 1;
-    while (end < relay_plan.units_size() && GoesOn(SpanOf(relay_plan.units(end)))) ++end;
-    AddChain(plan, partition, nodes, begin, end, &relays);
-    begin = end;
+  for (int begin = 0; begin < plan.relays().units_size();) {
+    const Chain chain = ChainOf(plan.relays(), begin);
+    AddChain(plan, partition, nodes, chain, &relays);
+    begin = chain.end;
   }
   return relays;
+}
+
+std::vector<PlannedRelay> RelaysBy(ServerId server, const std::vector<int>& units,
+                                   const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes) {
+  std::vector<PlannedRelay> relays;
+  if (!IsRelayed(plan, partition)) return relays;
+  int done = 0;  // up to this unit
+  for (const int unit : units) {
+    const auto place = RelayIn(plan.relays().units(unit), partition);
+    if (unit < done || !place.has_value() || place->server != server) continue;
+    const Chain chain = ChainOf(plan.relays(), unit);
+    AddChain(plan, partition, nodes, chain, &relays);
+    done = chain.end;
+  }
+  std::erase_if(relays, [server](const auto& relay) { return relay.relay.server != server; });
+  return relays;
+}
+
+std::vector<int> UnitsWith(ServerId server, const v1::RelayPlan& plan) {
+  std::vector<int> units;
+  for (int i = 0; i < plan.units_size(); ++i) {
+    const auto& servers = plan.units(i).servers();
+    if (std::find(servers.begin(), servers.end(), server.value()) != servers.end()) {
+      units.push_back(i);
+    }
+  }
+  return units;
+}
+
+int UnitOf(NodeId node, const v1::RelayPlan& plan) {
+  const auto after = std::upper_bound(
+      plan.units().begin(), plan.units().end(), node.value(),
+      [](uint32_t rank, const v1::RelayUnit& unit) { return rank < unit.first(); });
+  const auto unit = static_cast<int>(after - plan.units().begin()) - 1;
+  return unit >= 0 && node.value() < SpanOf(plan.units(unit)).end() ? unit : -1;
 }
 
 bool RelaysFor(ServerId server, const Job& job) {
@@ -210,12 +255,19 @@ bool RelaysFor(ServerId server, const Job& job) {
                      });
 }
 
-v1::TensorPlan SeenThroughRelays(const v1::TensorPlan& plan, NodeId node, uint32_t nodes) {
+v1::TensorPlan SeenThroughRelays(const v1::TensorPlan& plan, int unit, uint32_t nodes) {
   v1::TensorPlan seen = plan;
   seen.clear_relays();
+  if (unit < 0) return seen;
+  const Chain chain = ChainOf(plan.relays(), unit);
+  const SumSpan span = SpanOf(plan.relays().units(unit));
   for (int i = 0; i < plan.servers_size(); ++i) {
-    for (const PlannedRelay& relay : RelaysOf(plan, static_cast<uint32_t>(i), nodes)) {
-      if (node.value() < relay.nodes.first || node.value() >= relay.nodes.end()) continue;
+    const auto partition = static_cast<uint32_t>(i);
+    if (!IsRelayed(plan, partition)) continue;
+    std::vector<PlannedRelay> relays;
+    AddChain(plan, partition, nodes, chain, &relays);
+    for (const PlannedRelay& relay : relays) {
+      if (relay.nodes != span) continue;
       seen.set_servers(i, relay.relay.server.value());
       seen.set_shards(i, relay.relay.shard);
     }

@@ -29,8 +29,7 @@ struct RelayUnit {
   uint32_t group = 0;
   bool operator==(const RelayUnit&) const = default;
 };
-// `groups`: of each node rank. The units of groups that have nodes of several; nodes that are in no
-// unit contribute to the owner. No units: there is a single group.
+// `groups`: of each node rank. Without units there is a single group.
 std::vector<RelayUnit> RelayUnitsOf(const std::vector<uint32_t>& groups);
 
 // The servers that may relay for a job, by the places of its nodes.
@@ -47,6 +46,11 @@ struct RelayChoice {
 RelayChoice ChooseRelays(const Job& job, const Fleet& fleet);
 // Leaves the servers that may own partitions.
 void KeepOwners(const RelayChoice& choice, PlannerJob* view);
+// A job may have so many groups, and a relay for each of them and each of its partitions. The
+// scheduler holds them all, and each event about a tensor looks through them.
+inline constexpr size_t kMostRelayGroups = 1024;
+inline constexpr uint64_t kMostRelayTurns = uint64_t{1} << 20;
+
 // Gives each partition of a first plan a relay in each group, so that the servers of a group have
 // the same to do. `loads`: of the job so far.
 v1::RelayPlan PlanRelays(const RelayChoice& choice, const v1::TensorPlan& plan, uint32_t nodes,
@@ -62,15 +66,20 @@ struct PlannedRelay {
 };
 // In ascending order. Empty: the partition has none, or is not relayed any more.
 std::vector<PlannedRelay> RelaysOf(const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes);
-// The partition is relayed, under the plan version of its owner.
-bool IsRelayed(const v1::TensorPlan& plan, uint32_t partition);
+// Those of the server alone. `units`: in which it is (UnitsWith).
+std::vector<PlannedRelay> RelaysBy(ServerId server, const std::vector<int>& units,
+                                   const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes);
+std::vector<int> UnitsWith(ServerId server, const v1::RelayPlan& plan);
+// The unit of the node; -1: none.
+int UnitOf(NodeId node, const v1::RelayPlan& plan);
 
 uint64_t PayloadBytesOf(const v1::TensorPlan& plan, uint32_t partition);
 
 // The server relays partitions of the job.
 bool RelaysFor(ServerId server, const Job& job);
 
-// The plan as the node sees it: with the relays that it contributes to as the owners.
-v1::TensorPlan SeenThroughRelays(const v1::TensorPlan& plan, NodeId node, uint32_t nodes);
+// The plan as the nodes of this unit see it: with the relays that they contribute to as the owners.
+// -1: as nodes outside all units see it.
+v1::TensorPlan SeenThroughRelays(const v1::TensorPlan& plan, int unit, uint32_t nodes);
 
 }  // namespace addend

@@ -41,6 +41,14 @@ void Replacement::GiveUpMovesTo(ServerId server) {
   change.awaited.erase(server);
 }
 
+// Another plan would have another tensor id, which nodes that have this plan would not take.
+bool Replacement::IsUnknown(DeclaredTensor* tensor) {
+  if (tensor->stage != Stages::RESERVING) return false;
+  const bool known = tensor->restored && tensor->refusers.empty();
+  if (known) placement_.TakeAsPublished(tensor);
+  return !known;
+}
+
 void Replacement::LoseServer(ServerId server, const std::string& why) {
   GiveUpMovesTo(server);
   std::vector<uint64_t> reserving;
@@ -50,10 +58,7 @@ void Replacement::LoseServer(ServerId server, const std::string& why) {
       ledger_.OwnerReady(&tensor, server);  // it holds nothing any more
       continue;
     }
-    // Another plan would have another tensor id, which nodes that have this plan would not take.
-    const bool known = tensor.restored && tensor.refusers.empty();
-    if (tensor.stage == Stages::RESERVING && known) placement_.TakeAsPublished(&tensor);
-    if (tensor.stage == Stages::RESERVING) {
+    if (IsUnknown(&tensor)) {
       reserving.push_back(agreement);
     } else if (!tensor.owned.at(server).partitions.empty()) {
       published.push_back(agreement);
@@ -225,15 +230,11 @@ void Replacement::EndRelays(const std::string& why) {
   current.direct = true;
   std::vector<uint64_t> reserving;
   for (auto& [agreement, tensor] : current.tensors) {
-    if (!tensor.plan.has_relays()) continue;
-    // As in LoseServer().
-    const bool known = tensor.restored && tensor.refusers.empty();
-    if (tensor.stage == Stages::RESERVING && known) placement_.TakeAsPublished(&tensor);
-    if (tensor.stage == Stages::RESERVING) reserving.push_back(agreement);
+    if (tensor.plan.has_relays() && IsUnknown(&tensor)) reserving.push_back(agreement);
   }
   for (const uint64_t agreement : reserving) {
     DeclaredTensor* const tensor = current.tensors.Find(agreement);
-    if (tensor != nullptr) placement_.ReserveAnew(tensor);
+    if (tensor != nullptr) placement_.ReserveAnew(tensor, {});
   }
   RecoverAll(absl::StrFormat("by their owners, without relays: %s", why));
 }

@@ -54,6 +54,9 @@ class Replacement {
     size_t moving_count = 0;
   };
   void GiveUpMovesTo(ServerId server);
+  // No node knows the tensor's plan, whose servers have not all answered. A plan that nodes may
+  // know counts as published from now on.
+  bool IsUnknown(DeclaredTensor* tensor);
   absl::StatusOr<std::vector<PartitionPlace>> OwnersOf(std::span<const PlannedPartition> partitions,
                                                        const Participants& set) const;
   Lost PartitionsOf(ServerId lost, const std::vector<uint64_t>& agreements);

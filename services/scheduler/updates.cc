@@ -2,6 +2,7 @@
 #include "services/scheduler/updates.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 
 #include "absl/strings/str_format.h"
@@ -51,15 +52,10 @@ void AddServer(const Fleet& fleet, ServerId id, v1::NodeUpdate* update) {
   if (const Server* const server = fleet.Find(id)) FillServer(*server, update->add_servers());
 }
 
-void AddPeer(ServerId peer, v1::JobReservation* reservation) {
-  for (const v1::ServerInfo& known : reservation->peers()) {
-    if (known.server_id() == peer.value()) return;
-  }
-  reservation->add_peers()->set_server_id(peer.value());
-}
-
-void AddRelayedSpans(const DeclaredTensor& tensor, ServerId server, const Owned& owned,
-                     uint32_t nodes, v1::TensorReservation* to, v1::JobReservation* job) {
+// Returns the relays.
+std::set<ServerId> AddRelayedSpans(const DeclaredTensor& tensor, ServerId server,
+                                   const Owned& owned, uint32_t nodes, v1::TensorReservation* to) {
+  std::set<ServerId> peers;
   for (const uint32_t index : owned.partitions) {
     // Relays do not follow a move: an owner to be has none.
     if (tensor.plan.servers(static_cast<int>(index)) != server.value()) continue;
@@ -70,21 +66,23 @@ void AddRelayedSpans(const DeclaredTensor& tensor, ServerId server, const Owned&
       span->set_first(relay.sum.first);
       span->set_count(relay.sum.count);
       span->set_server(relay.relay.server.value());
-      AddPeer(relay.relay.server, job);
+      peers.insert(relay.relay.server);
     }
   }
+  return peers;
 }
 
-void AddRelays(const DeclaredTensor& tensor, ServerId server, const Owned& owned, uint32_t nodes,
-               v1::JobReservation* job) {
-  v1::RelayReservation* const reservation = job->add_relay();
+// Returns the servers before and behind this relay.
+std::set<ServerId> AddRelays(const DeclaredTensor& tensor, ServerId server, const Owned& owned,
+                             uint32_t nodes, v1::RelayReservation* reservation) {
+  std::set<ServerId> peers;
+  const std::vector<int> units = UnitsWith(server, tensor.plan.relays());
   v1::TensorReservation* const of = reservation->mutable_tensor();
   of->set_tensor_id(tensor.plan.tensor_id());
   *of->mutable_tensor() = tensor.descriptor;
   of->set_partition_elements(tensor.plan.partition_elements());
   for (const uint32_t index : owned.relayed) {
-    for (const PlannedRelay& relay : RelaysOf(tensor.plan, index, nodes)) {
-      if (relay.relay.server != server) continue;
+    for (const PlannedRelay& relay : RelaysBy(server, units, tensor.plan, index, nodes)) {
       of->add_partitions(index);
       of->add_shards(relay.relay.shard);
       v1::RelayOrder* const order = reservation->add_orders();
@@ -94,10 +92,18 @@ void AddRelays(const DeclaredTensor& tensor, ServerId server, const Owned& owned
       order->set_before(relay.before.value());
       order->set_to(relay.to.server.value());
       order->set_to_shard(relay.to.shard);
-      AddPeer(relay.to.server, job);
-      if (relay.before != ServerId()) AddPeer(relay.before, job);
+      peers.insert(relay.to.server);
+      if (relay.before != ServerId()) peers.insert(relay.before);
     }
   }
+  return peers;
+}
+
+void AddPeers(std::set<ServerId> peers, v1::JobReservation* reservation) {
+  for (const v1::ServerInfo& known : reservation->peers()) {
+    peers.erase(ServerId(known.server_id()));
+  }
+  for (const ServerId peer : peers) reservation->add_peers()->set_server_id(peer.value());
 }
 
 }  // namespace
@@ -137,7 +143,9 @@ void FillPeers(const Fleet& fleet, v1::JobReservation* reservation) {
 
 void AddReservation(const DeclaredTensor& tensor, ServerId server, const Owned& owned,
                     uint32_t nodes, v1::JobReservation* job) {
-  if (!owned.relayed.empty()) AddRelays(tensor, server, owned, nodes, job);
+  if (!owned.relayed.empty()) {
+    AddPeers(AddRelays(tensor, server, owned, nodes, job->add_relay()), job);
+  }
   if (owned.partitions.empty()) return;
   v1::TensorReservation* reservation = job->add_reserve();
   reservation->set_tensor_id(tensor.plan.tensor_id());
@@ -145,7 +153,7 @@ void AddReservation(const DeclaredTensor& tensor, ServerId server, const Owned& 
   reservation->set_partition_elements(tensor.plan.partition_elements());
   reservation->mutable_partitions()->Add(owned.partitions.begin(), owned.partitions.end());
   reservation->mutable_shards()->Add(owned.shards.begin(), owned.shards.end());
-  AddRelayedSpans(tensor, server, owned, nodes, reservation, job);
+  AddPeers(AddRelayedSpans(tensor, server, owned, nodes, reservation), job);
   const std::map<uint32_t, v1::PartitionMove> moves = MovesOf(tensor);
   if (tensor.plan.versions().empty() && moves.empty()) return;
   for (const uint32_t index : owned.partitions) {
@@ -278,20 +286,38 @@ v1::NodeUpdate FullNodeUpdate(Job* job, const Fleet& fleet) {
   return update;
 }
 
+RelayViews::RelayViews(uint32_t nodes, SharedUpdate update)
+    : nodes_(nodes), update_(std::move(update)) {
+  for (const v1::TensorPlan& plan : update_->tensors()) any_ |= plan.has_relays();
+}
+
+const SharedUpdate& RelayViews::For(NodeId node) {
+  if (!any_) return update_;
+  std::vector<int> units;
+  for (const v1::TensorPlan& plan : update_->tensors()) {
+    units.push_back(UnitOf(node, plan.relays()));
+  }
+  SharedUpdate& view = views_[units];
+  if (view != nullptr) return view;
+  auto own = std::make_shared<v1::NodeUpdate>(*update_);
+  for (size_t i = 0; i < units.size(); ++i) {
+    v1::TensorPlan* const plan = own->mutable_tensors(static_cast<int>(i));
+    *plan = SeenThroughRelays(*plan, units[i], nodes_);
+  }
+  return view = std::move(own);
+}
+
 SharedUpdate AsSeenBy(const Job& job, const Node& node, const SharedUpdate& update) {
-  // And as it is.
-  const bool all_concern = std::all_of(
-      update->tensors().begin(), update->tensors().end(), [&](const v1::TensorPlan& plan) {
-        return Concerns(job, plan, node.rank) && !plan.has_relays();
-      });
+  const bool all_concern =
+      std::all_of(update->tensors().begin(), update->tensors().end(),
+                  [&](const v1::TensorPlan& plan) { return Concerns(job, plan, node.rank); });
   const bool takes_part = job.current.state == v1::FORMING || job.TakesPart(node);
   if (all_concern && takes_part) return update;
   auto own = std::make_shared<v1::NodeUpdate>(*update);
   if (!all_concern) {
     own->clear_tensors();
     for (const v1::TensorPlan& plan : update->tensors()) {
-      if (!Concerns(job, plan, node.rank)) continue;
-      *own->add_tensors() = SeenThroughRelays(plan, node.rank, job.settings.num_nodes());
+      if (Concerns(job, plan, node.rank)) *own->add_tensors() = plan;
     }
   }
   if (takes_part) return own;

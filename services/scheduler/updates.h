@@ -51,6 +51,20 @@ v1::NodeUpdate FullNodeUpdate(Job* job, const Fleet& fleet);
 
 // Shared by the nodes that get the same.
 using SharedUpdate = std::shared_ptr<const v1::NodeUpdate>;
+// An update to the nodes of a job, in which each node finds its relays as the owners (relays.h).
+class RelayViews {
+ public:
+  // `nodes`: of the job.
+  RelayViews(uint32_t nodes, SharedUpdate update);
+  // Shared by the nodes that contribute to the same relays.
+  const SharedUpdate& For(NodeId node);
+
+ private:
+  const uint32_t nodes_;
+  const SharedUpdate update_;
+  bool any_ = false;                                // tensor has relays
+  std::map<std::vector<int>, SharedUpdate> views_;  // by the unit in the plan of each tensor
+};
 // The update as it concerns the node. The tensors and the fate of this generation concern no
 // trainer of an idle node, but it may hold results that other nodes lack, so it is told of new
 // owners. The trainers of a node that is gone learn that their generation is over.

@@ -143,6 +143,15 @@ TEST_F(RelaysTest, AChangeOfTheServersKeepsOwnersThere) {
   }
 }
 
+// The number of relays of a job has a bound, for all of its tensors together.
+TEST_F(RelaysTest, TooManyRelaysAreNone) {
+  partition_bytes_ = 512;
+  const auto nodes = AddRacks(3, 8);
+  DeclareAll(nodes, {Tensor("w", {int64_t{128} * (kMostRelayTurns / 3 + 1)})});
+  DeclareAll(nodes, {Tensor("u", {1000})});
+  EXPECT_EQ(CountRelays(), 0u);
+}
+
 TEST_F(RelaysTest, WithoutPlacesOrWithOneRackTheOwnersGetAllContributions) {
   DeclareAll(AddJob("a", 9), {Tensor("w", {100000})});
   EXPECT_EQ(CountRelays(), 0u);

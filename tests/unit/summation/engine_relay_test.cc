@@ -57,6 +57,16 @@ class EngineRelayTest : public testing::Test {
     const absl::Status status = engines_.at(server)->Relay(kJob, Tensor(), {order});
     ASSERT_TRUE(status.ok()) << status;
   }
+  // Server 1 owns the partition, and server 2 relays for the nodes of the span.
+  void StartWithRelay(uint32_t nodes, const SumSpan& span) {
+    Start(nodes, 2);
+    TellJob();
+    Own(1, {{.span = span, .relay = ServerId(2)}});
+    Relay(2, {.span = span, .first_node = span.first, .before = {}, .to = ServerId(1)});
+    Join(1, 0, span.first);
+    Join(2, span.first, span.end());
+    Join(1, span.end(), nodes);
+  }
   // Nodes `first` to `end` - 1 contribute to the server.
   void Join(uint32_t server, uint32_t first, uint32_t end) {
     nodes_.resize(job_.num_nodes);
@@ -98,13 +108,7 @@ class EngineRelayTest : public testing::Test {
 };
 
 TEST_F(EngineRelayTest, AWholeGroupComesAsItsSum) {
-  Start(17, 2);
-  TellJob();
-  Own(1, {{.span = {.first = 8, .count = 8}, .relay = ServerId(2)}});
-  Relay(2, {.span = {.first = 8, .count = 8}, .first_node = 8, .before = {}, .to = ServerId(1)});
-  Join(1, 0, 8);
-  Join(2, 8, 16);
-  Join(1, 16, 17);
+  StartWithRelay(17, {.first = 8, .count = 8});
   for (uint64_t round = 1; round <= 20; ++round) ExpectRound(round);
   EXPECT_EQ(engines_[1]->stats().partitions_sealed, 20u);
   EXPECT_EQ(nodes_[9]->contributors, 17u);
@@ -130,24 +134,14 @@ TEST_F(EngineRelayTest, HalfAGroupIsPassedOnFromRelayToRelay) {
 }
 
 TEST_F(EngineRelayTest, SixtyFourNodesComeAsOneSum) {
-  Start(72, 2);
-  TellJob();
-  Own(1, {{.span = {.first = 0, .count = 64}, .relay = ServerId(2)}});
-  Relay(2, {.span = {.first = 0, .count = 64}, .first_node = 0, .before = {}, .to = ServerId(1)});
-  Join(2, 0, 64);
-  Join(1, 64, 72);
+  StartWithRelay(72, {.first = 0, .count = 64});
   for (uint64_t round = 1; round <= 3; ++round) ExpectRound(round);
 }
 
 // The scheduler's answer to whatever goes wrong: the owner recovers the partition under a new
 // version, and the nodes contribute to it themselves.
 TEST_F(EngineRelayTest, NodesGoToTheOwnerWhenTheRelayIsLost) {
-  Start(16, 2);
-  TellJob();
-  Own(1, {{.span = {.first = 8, .count = 8}, .relay = ServerId(2)}});
-  Relay(2, {.span = {.first = 8, .count = 8}, .first_node = 8, .before = {}, .to = ServerId(1)});
-  Join(1, 0, 8);
-  Join(2, 8, 16);
+  StartWithRelay(16, {.first = 8, .count = 8});
   ExpectRound(1);
   const auto contributions = Draw();
   for (uint32_t rank = 4; rank < 16; ++rank) nodes_[rank]->Push(*contributions[rank], 2);
@@ -166,12 +160,7 @@ TEST_F(EngineRelayTest, NodesGoToTheOwnerWhenTheRelayIsLost) {
 
 // The owner's link to the relay is new, and the sum is sent again; so is a result.
 TEST_F(EngineRelayTest, ANodeThatConnectsAnewGetsTheResult) {
-  Start(9, 2);
-  TellJob();
-  Own(1, {{.span = {.first = 0, .count = 8}, .relay = ServerId(2)}});
-  Relay(2, {.span = {.first = 0, .count = 8}, .first_node = 0, .before = {}, .to = ServerId(1)});
-  Join(2, 0, 8);
-  Join(1, 8, 9);
+  StartWithRelay(9, {.first = 0, .count = 8});
   const auto contributions = Draw();
   for (uint32_t rank = 0; rank < 8; ++rank) nodes_[rank]->Push(*contributions[rank], 1);
   Join(2, 3, 4);  // its former link is closed
@@ -185,12 +174,7 @@ TEST_F(EngineRelayTest, ANodeThatConnectsAnewGetsTheResult) {
 }
 
 TEST_F(EngineRelayTest, NodesHearThroughTheRelayThatTheOwnerHasHandedOver) {
-  Start(9, 2);
-  TellJob();
-  Own(1, {{.span = {.first = 0, .count = 8}, .relay = ServerId(2)}});
-  Relay(2, {.span = {.first = 0, .count = 8}, .first_node = 0, .before = {}, .to = ServerId(1)});
-  Join(2, 0, 8);
-  Join(1, 8, 9);
+  StartWithRelay(9, {.first = 0, .count = 8});
   ExpectRound(1);
   nodes_[0]->Push(Values(kElements, 1), 2);  // too early
   engines_[1]->HandOver(kJob, kTensor, {0}, PlanVersion(3));
@@ -200,12 +184,7 @@ TEST_F(EngineRelayTest, NodesHearThroughTheRelayThatTheOwnerHasHandedOver) {
 }
 
 TEST_F(EngineRelayTest, NodesHearThroughTheRelayThatTheGenerationHasFailed) {
-  Start(9, 2);
-  TellJob();
-  Own(1, {{.span = {.first = 0, .count = 8}, .relay = ServerId(2)}});
-  Relay(2, {.span = {.first = 0, .count = 8}, .first_node = 0, .before = {}, .to = ServerId(1)});
-  Join(2, 0, 8);
-  Join(1, 8, 9);
+  StartWithRelay(9, {.first = 0, .count = 8});
   ExpectRound(1);
   nodes_[2]->Push(Values(kElements, 1), 2);
   job_.failed = true;
@@ -217,12 +196,7 @@ TEST_F(EngineRelayTest, NodesHearThroughTheRelayThatTheGenerationHasFailed) {
 
 // It was not connected to the owner when the generation failed.
 TEST_F(EngineRelayTest, ARelayAsksTheOwnerWhenItConnects) {
-  Start(9, 2);
-  TellJob();
-  Own(1, {{.span = {.first = 0, .count = 8}, .relay = ServerId(2)}});
-  Relay(2, {.span = {.first = 0, .count = 8}, .first_node = 0, .before = {}, .to = ServerId(1)});
-  Join(2, 0, 8);
-  Join(1, 8, 9);
+  StartWithRelay(9, {.first = 0, .count = 8});
   nodes_[8]->Push(Values(kElements, 1), 1);
   job_.failed = true;
   TellJob();
@@ -272,6 +246,24 @@ TEST_F(EngineRelayTest, OrdersThatTheTreeDoesNotHaveAreRefused) {
   EXPECT_TRUE(refused({.span = {.first = 16, .count = 9}, .first_node = 16, .to = ServerId(1)}));
   op_ = ReduceOp::kBroadcast;
   EXPECT_TRUE(refused({.span = {.first = 0, .count = 8}, .first_node = 0, .to = ServerId(1)}));
+}
+
+// A scheduler that has lost its records gives a number again.
+TEST_F(EngineRelayTest, AnotherTensorUnderTheNumberTakesItsPlace) {
+  StartWithRelay(9, {.first = 0, .count = 8});
+  const uint64_t before = engines_[2]->stats().memory_used_bytes;
+  TensorSpec other = Tensor();
+  other.name = "other";
+  other.elements = other.partition_elements = 2 * kElements;
+  ASSERT_TRUE(engines_[2]
+                  ->Relay(kJob, other,
+                          {{.span = {.first = 0, .count = 8}, .first_node = 0, .to = ServerId(1)}})
+                  .ok());
+  EXPECT_GE(engines_[2]->stats().memory_used_bytes, before + kElements * sizeof(float));
+  nodes_[3]->Push(Values(2 * kElements, 1), 1);
+  nodes_[4]->Push(Values(kElements, 1), 1);
+  EXPECT_THAT(nodes_[4]->WaitForClose().message(), testing::HasSubstr("'other'"));
+  EXPECT_FALSE(nodes_[3]->closed);
 }
 
 TEST_F(EngineRelayTest, MemoryOfRelaysIsReservedAndGivenBack) {
