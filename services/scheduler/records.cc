@@ -10,6 +10,7 @@
 #include "lib/wire/frame.h"
 #include "services/scheduler/admission.h"
 #include "services/scheduler/planner.h"
+#include "services/scheduler/relays.h"
 
 namespace addend::records {
 namespace {
@@ -259,6 +260,11 @@ absl::Status Check(const v1::PlanRecord& record, const Job& job, const DeclaredT
       "partitions"));
   ADDEND_RETURN_IF_ERROR(CheckThat(tensor.stage == Stages::PLANNED || plan.moves().empty(),
                                    "moves of a tensor that was not published"));
+  ADDEND_RETURN_IF_ERROR(CheckThat(
+      !plan.has_relays() ||
+          (tensor.participants.all() && IsReduction(static_cast<ReduceOp>(plan.tensor().op())) &&
+           IsPossible(plan.relays(), plan.servers_size(), job.settings.num_nodes())),
+      "relays"));
   std::set<uint32_t> moved;
   for (const v1::PartitionMove& move : plan.moves()) {
     ADDEND_RETURN_IF_ERROR(CheckThat(move.partition() < count && shard_fits(move.shard()) &&

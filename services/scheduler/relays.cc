@@ -9,6 +9,7 @@
 #include "lib/member/protocols.h"
 #include "lib/plan/assignment.h"
 #include "lib/wire/frame.h"
+#include "services/scheduler/admission.h"
 #include "services/scheduler/job_servers.h"
 
 namespace addend {
@@ -199,6 +200,20 @@ v1::RelayPlan PlanRelays(const RelayChoice& choice, const v1::TensorPlan& plan, 
     }
   }
   return relays;
+}
+
+bool IsPossible(const v1::RelayPlan& relays, int partitions, uint32_t nodes) {
+  uint64_t covered = 0;  // nodes
+  for (const v1::RelayUnit& unit : relays.units()) {
+    const uint64_t turns = uint64_t{static_cast<uint32_t>(unit.servers_size())} * kMaxShards;
+    if (unit.first() != covered || unit.count() == 0 || unit.turns_size() != partitions ||
+        std::any_of(unit.turns().begin(), unit.turns().end(),
+                    [turns](uint32_t turn) { return turn > turns; })) {
+      return false;
+    }
+    covered += unit.count();
+  }
+  return covered == nodes && static_cast<size_t>(relays.units_size()) <= kMostRelayGroups;
 }
 
 std::vector<PlannedRelay> RelaysOf(const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes) {

@@ -64,6 +64,9 @@ struct PlannedRelay {
   ServerId before;  // 0: nobody
   PartitionPlace to;
 };
+// False: no scheduler makes such relays for a tensor of so many partitions, in a job of so many
+// nodes.
+bool IsPossible(const v1::RelayPlan& relays, int partitions, uint32_t nodes);
 // In ascending order. Empty: the partition has none, or is not relayed any more.
 std::vector<PlannedRelay> RelaysOf(const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes);
 // Those of the server alone. `units`: in which it is (UnitsWith).

@@ -147,5 +147,33 @@ TEST_F(RecordsTest, PlanHasToFitItsTensor) {
   EXPECT_TRUE(refused([](auto*) {})) << "another tensor has the number";
 }
 
+TEST_F(RecordsTest, RelaysOfAPlanHaveToFitIt) {
+  const v1::PlanRecord good = records::PlanRecordOf(job_, *tensor_);
+  job_.current.tensors.ClearId(*tensor_);
+  const auto with_relays = [&](auto damage) {
+    v1::PlanRecord record = good;
+    v1::RelayPlan& relays = *record.mutable_plan()->mutable_relays();
+    const uint32_t nodes = job_.settings.num_nodes();
+    for (uint32_t node = 0; node < nodes; ++node) {
+      v1::RelayUnit& unit = *relays.add_units();
+      unit.set_first(node);
+      unit.set_count(1);
+      unit.add_servers(1);
+      unit.mutable_turns()->Resize(good.plan().servers_size(), 1);
+    }
+    damage(&relays);
+    return records::Check(record, job_, *tensor_).ok();
+  };
+  EXPECT_TRUE(with_relays([](auto*) {}));
+  EXPECT_TRUE(with_relays([](auto* relays) { relays->mutable_units(0)->set_turns(0, 0); }));
+  EXPECT_FALSE(with_relays([](auto* relays) { relays->mutable_units(0)->clear_servers(); }));
+  EXPECT_FALSE(with_relays([](auto* relays) { relays->mutable_units(0)->set_turns(0, 1 << 30); }));
+  EXPECT_FALSE(with_relays([](auto* relays) { relays->mutable_units(0)->clear_turns(); }));
+  EXPECT_FALSE(with_relays([](auto* relays) { relays->mutable_units(1)->set_first(0); }));
+  EXPECT_FALSE(with_relays([](auto* relays) { relays->mutable_units(1)->set_count(0); }));
+  EXPECT_FALSE(with_relays([](auto* relays) { relays->mutable_units(1)->set_count(0x7fffffff); }));
+  EXPECT_FALSE(with_relays([](auto* relays) { relays->clear_units(); })) << "no node has a relay";
+}
+
 }  // namespace
 }  // namespace addend
