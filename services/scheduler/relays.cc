@@ -37,7 +37,7 @@ bool GoesOn(const SumSpan& nodes) { return nodes.first % kSumRadix != 0; }
 
 SumSpan SpanOf(const v1::RelayUnit& unit) { return {.first = unit.first(), .count = unit.count()}; }
 
-// nullopt: the owner is among the unit's servers, or it has none.
+// nullopt: the owner is among the servers of the unit, or none of them is left for it.
 std::optional<PartitionPlace> RelayIn(const v1::RelayUnit& unit, uint32_t partition) {
   const auto index = static_cast<int>(partition);
   if (index >= unit.turns_size() || unit.turns(index) == 0) return std::nullopt;
@@ -92,6 +92,20 @@ void AddChain(const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes, co
     chain[i].to = i + 1 < chain.size() ? chain[i + 1].relay : to;
     relays->push_back(chain[i]);
   }
+}
+
+// The index of the server with the fewest bytes, but for those that sum the partition for another
+// unit: a server does so for one only. nullopt: no server is left.
+std::optional<uint32_t> LeastBusy(const std::vector<const Server*>& servers,
+                                  const std::set<ServerId>& others,
+                                  std::map<ServerId, uint64_t>* bytes) {
+  std::optional<uint32_t> least;
+  for (uint32_t i = 0; i < servers.size(); ++i) {
+    const ServerId id = servers[i]->id;
+    if (others.contains(id)) continue;
+    if (!least.has_value() || (*bytes)[id] < (*bytes)[servers[*least]->id]) least = i;
+  }
+  return least;
 }
 
 bool TakesSums(const Server& server) {
@@ -174,6 +188,7 @@ v1::RelayPlan PlanRelays(const RelayChoice& choice, const v1::TensorPlan& plan, 
     bytes[partition.server] += partition.payload_bytes;
   });
   v1::RelayPlan relays;
+  std::vector<std::set<ServerId>> taken(static_cast<size_t>(plan.servers_size()));
   for (const RelayChoice::Group& group : choice.groups) {
     v1::RelayUnit* const unit = relays.add_units();
     unit->set_first(group.unit.nodes.first);
@@ -181,22 +196,20 @@ v1::RelayPlan PlanRelays(const RelayChoice& choice, const v1::TensorPlan& plan, 
     for (const Server* server : group.servers) unit->add_servers(server->id.value());
     std::map<ServerId, uint32_t> given;
     for (int i = 0; i < plan.servers_size(); ++i) {
-      const auto less = [&bytes](const Server* a, const Server* b) {
-        return bytes[a->id] < bytes[b->id];
-      };
-      const auto least = std::min_element(group.servers.begin(), group.servers.end(), less);
+      std::set<ServerId>& others = taken[static_cast<size_t>(i)];
       const bool owns =
           std::any_of(group.servers.begin(), group.servers.end(),
                       [&](const Server* server) { return server->id.value() == plan.servers(i); });
-      if (owns || group.servers.empty()) {
+      const auto index = owns ? std::nullopt : LeastBusy(group.servers, others, &bytes);
+      if (!index.has_value()) {
         unit->add_turns(0);
         continue;
       }
-      const Server& relay = **least;
+      const Server& relay = *group.servers[*index];
       const uint32_t shard = given[relay.id]++ % std::max<uint32_t>(1, relay.info.shards());
-      const auto index = static_cast<uint32_t>(least - group.servers.begin());
-      unit->add_turns(1 + index + shard * static_cast<uint32_t>(group.servers.size()));
+      unit->add_turns(1 + *index + shard * static_cast<uint32_t>(group.servers.size()));
       bytes[relay.id] += PayloadBytesOf(plan, static_cast<uint32_t>(i));
+      others.insert(relay.id);
     }
   }
   return relays;

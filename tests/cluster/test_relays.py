@@ -36,7 +36,7 @@ def test_every_cut_into_racks_gives_the_bits_of_the_tree(tmp_path, nodes, rack, 
         eventually(lambda: scrape.total(services, "addend_audits_total", result="match") > 0, 20 * PATIENCE, "audits")
         finish(ranks)
         assert scrape.total(services, "addend_audits_total", result="mismatch") == 0
-        assert "without relays" not in cluster.scheduler.text()
+        assert "without relays" not in cluster.scheduler.text() and "refused" not in cluster.scheduler.text()
 
 
 @pytest.mark.parametrize("nodes,rack", [(9, 8), (10, 3)])
@@ -79,4 +79,4 @@ def test_a_scheduler_is_killed_and_goes_on_with_its_relays(tmp_path):
         cluster.start_scheduler()
         goes_on(ranks, timeout=60)
         finish(ranks)
-        assert "without relays" not in cluster.scheduler.text()
+        assert "without relays" not in cluster.scheduler.text() and "refused" not in cluster.scheduler.text()

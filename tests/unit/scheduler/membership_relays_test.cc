@@ -131,6 +131,19 @@ TEST_F(RelaysTest, RacksOfFourPassTheirSumsOnToTheNextFour) {
   }
 }
 
+// Racks of five are cut at the eighth rank, so that two runs of nodes have the servers of one rack.
+TEST_F(RelaysTest, AServerSumsAPartitionForOneRunOfNodes) {
+  const auto nodes = AddRacks(4, 5);
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  EXPECT_EQ(CountRelays(), 15u) << "the last rack owns";
+  for (const auto& server : servers_) {
+    if (!Relays(*server)) continue;
+    const auto& relay = server->jobs.at(nodes[0]->job_id).relays.begin()->second.tensor();
+    const std::set<uint32_t> once(relay.partitions().begin(), relay.partitions().end());
+    EXPECT_EQ(once.size(), static_cast<size_t>(relay.partitions_size()));
+  }
+}
+
 TEST_F(RelaysTest, AChangeOfTheServersKeepsOwnersThere) {
   const auto nodes = AddRacks(4, 4);
   DeclareAll(nodes, {Tensor("w", {100000})});
