@@ -22,6 +22,8 @@ ABSL_FLAG(bool, trace, false, "print every event as it happens");
 ABSL_FLAG(bool, plan, false, "print the plan of every seed");
 ABSL_FLAG(bool, hash, false, "print a hash of every seed's events");
 ABSL_FLAG(bool, power_loss, false, "the store may lose its last writes, against its promise");
+ABSL_FLAG(uint32_t, nodes, 0, "of the only job of every seed; 0: as the seed has it");
+ABSL_FLAG(uint32_t, rack_nodes, 0, "nodes of a rack; 0: as the seed has it");
 ABSL_FLAG(bool, minimise, true, "look for the fewest faults that lead to the first violation");
 
 namespace addend::simulation {
@@ -45,7 +47,7 @@ void Watchdog(uint64_t seed) {
 
 int Main() {
   const bool trace = absl::GetFlag(FLAGS_trace);
-  uint64_t events = 0, faults = 0, results = 0, violations = 0;
+  uint64_t events = 0, faults = 0, results = 0, relayed = 0, violations = 0;
   uint64_t seeds = absl::GetFlag(FLAGS_seeds);
   const absl::Time begin = absl::Now();
   const absl::Duration limit = absl::Seconds(absl::GetFlag(FLAGS_seconds));
@@ -55,13 +57,16 @@ int Main() {
       break;
     }
     const uint64_t seed = absl::GetFlag(FLAGS_start) + i * absl::GetFlag(FLAGS_stride);
-    const Schedule schedule = Draw(seed, {.power_loss = absl::GetFlag(FLAGS_power_loss)});
+    const Schedule schedule = Draw(seed, {.power_loss = absl::GetFlag(FLAGS_power_loss),
+                                          .nodes = absl::GetFlag(FLAGS_nodes),
+                                          .rack_nodes = absl::GetFlag(FLAGS_rack_nodes)});
     if (absl::GetFlag(FLAGS_plan) || trace) std::puts(Describe(schedule).c_str());
     Watchdog(seed);
     const Outcome outcome = Play(schedule, trace);
     events += outcome.events;
     faults += outcome.faults;
     results += outcome.results;
+    relayed += outcome.relayed;
     if (absl::GetFlag(FLAGS_hash)) {
       std::printf("seed %llu: %016llx\n", static_cast<unsigned long long>(seed),
                   static_cast<unsigned long long>(outcome.trace_hash));
@@ -77,10 +82,12 @@ int Main() {
     }
     std::fflush(stdout);
   }
-  std::printf("%llu faults, %llu results checked\n%llu seeds, %llu events, %llu violations\n",
-              static_cast<unsigned long long>(faults), static_cast<unsigned long long>(results),
-              static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(events),
-              static_cast<unsigned long long>(violations));
+  std::printf(
+      "%llu faults, %llu results checked, %llu sums of racks\n"
+      "%llu seeds, %llu events, %llu violations\n",
+      static_cast<unsigned long long>(faults), static_cast<unsigned long long>(results),
+      static_cast<unsigned long long>(relayed), static_cast<unsigned long long>(seeds),
+      static_cast<unsigned long long>(events), static_cast<unsigned long long>(violations));
   return violations == 0 ? 0 : 1;
 }
 

@@ -229,6 +229,7 @@ void Connection::Send(int side, Packet packet) {
   if (broken_ || !ends_[side].process->alive()) return;
   // Nodes connect to servers.
   if (side == 0 && packet.header.type == FrameType::kContribution) contributed_ = packet.header;
+  if (side == 0 && packet.header.type == FrameType::kPartialSum) network_->NoteRelayedSum();
   if (side == 1 && !packet.goodbye) {
     network_->NoteFrame(Network::Moment::kLeaves, *ends_[1].process, *ends_[0].process,
                         packet.header);

@@ -91,6 +91,9 @@ class Network {
   // ---- connections ----
   void NoteFrame(Moment moment, const Process& server, const Process& node,
                  const FrameHeader& header);
+  void NoteRelayedSum() { ++relayed_sums_; }
+  // That relays have sent to owners.
+  uint64_t relayed_sums() const { return relayed_sums_; }
   void Add(const std::shared_ptr<Connection>& connection);
 
  private:
@@ -108,6 +111,7 @@ class Network {
   const Path path_;
   std::map<Hosts, uint64_t> cut_;  // with the number of the cut
   uint64_t cuts_ = 0;
+  uint64_t relayed_sums_ = 0;
   std::map<std::pair<std::string, uint16_t>, Listener> listeners_;
   uint16_t next_port_ = 7000;
   std::list<std::weak_ptr<Connection>> connections_;

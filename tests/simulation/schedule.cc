@@ -12,8 +12,9 @@
 namespace addend::simulation {
 namespace {
 
-// The steps of a rank in a run, at most about.
-constexpr int64_t kSteps = 500;
+// The steps of a rank in a run, at most about; in large jobs fewer, since each has more events.
+constexpr uint64_t kSteps = 500;
+constexpr uint64_t kStepsOfAll = 20'000;
 
 constexpr const char* kNames[] = {"kill a server",      "add a server",
                                   "drain a server",     "stop a server",
@@ -57,7 +58,7 @@ void DrawParticipants(Random* random, const JobPlan& job, TensorSetting* tensor)
 
 const char* NameOf(Fault::Kind kind) { return kNames[static_cast<int>(kind)]; }
 
-Schedule Draw(uint64_t seed, const Allowed& allowed) {
+Schedule Draw(uint64_t seed, const Asked& asked) {
   Random random(seed * 2 + 1);
   Schedule schedule;
   schedule.seed = seed;
@@ -70,12 +71,14 @@ Schedule Draw(uint64_t seed, const Allowed& allowed) {
   plan.cpu_servers = static_cast<uint32_t>(random.Below(5));
   plan.shards = static_cast<uint32_t>(random.Between(1, 2));
   if (random.OneIn(3)) plan.clock_drift = 1e-3;
-  const uint64_t jobs = random.OneIn(4) ? 2 : 1;
+  uint64_t jobs = random.OneIn(4) ? 2 : 1;
+  if (asked.nodes > 0) jobs = 1;
   uint64_t bytes = 0;
   for (uint64_t i = 0; i < jobs; ++i) {
     JobPlan job;
     job.name = absl::StrFormat("job%d", i);
     job.nodes = static_cast<uint32_t>(random.Between(1, random.OneIn(6) ? 20 : 4));
+    if (asked.nodes > 0) job.nodes = asked.nodes;
     job.local_size = static_cast<uint32_t>(random.OneIn(3) ? 2 : 1);
     job.partition_bytes = uint64_t{512} << random.Below(5);
     job.pipelined = static_cast<uint32_t>(random.Between(1, 3));
@@ -132,7 +135,7 @@ Schedule Draw(uint64_t seed, const Allowed& allowed) {
            Fault::Kind::kKillRank},
           8);
   }
-  if (!allowed.power_loss) weigh({Fault::Kind::kPowerLoss}, 0);
+  if (!asked.power_loss) weigh({Fault::Kind::kPowerLoss}, 0);
   const uint64_t sum = std::accumulate(std::begin(weights), std::end(weights), uint64_t{0});
   const uint64_t faults = sum == 0 ? 0 : random.Below(240);
   const absl::Duration between = random.Scale(absl::Milliseconds(1), absl::Seconds(2));
@@ -169,7 +172,10 @@ Schedule Draw(uint64_t seed, const Allowed& allowed) {
     schedule.faults.push_back(fault);
   }
   // A run of many virtual minutes does not need more steps than a short run.
-  const absl::Duration pause = (at + absl::Seconds(60)) / kSteps;
+  uint64_t ranks = 1;
+  for (const JobPlan& job : plan.jobs) ranks = std::max<uint64_t>(ranks, job.ranks());
+  const uint64_t steps = std::min(kSteps, std::max<uint64_t>(40, kStepsOfAll / ranks));
+  const absl::Duration pause = (at + absl::Seconds(60)) / static_cast<int64_t>(steps);
   for (JobPlan& job : plan.jobs) job.think = std::max(job.think, 2 * pause);
   // Paths on which rounds take as long as the pauses between them, so that most faults find a round
   // under way.
@@ -214,6 +220,9 @@ Schedule Draw(uint64_t seed, const Allowed& allowed) {
   for (JobPlan& job : plan.jobs) {
     if (job.nodes < 3 || !random.OneIn(3)) continue;
     job.rack_nodes = static_cast<uint32_t>(random.Between(1, job.nodes - 1));
+  }
+  for (JobPlan& job : plan.jobs) {
+    if (asked.rack_nodes > 0) job.rack_nodes = asked.rack_nodes;
   }
   return schedule;
 }

@@ -59,11 +59,14 @@ struct Schedule {
 
 // For messages: "kill a server".
 const char* NameOf(Fault::Kind kind);
-// Events that have to be asked for.
-struct Allowed {
+// Choices of the caller, in place of the seed.
+struct Asked {
   bool power_loss = false;  // the store may lose its last writes once
+  // One job of so many nodes, in racks of so many; 0: as the seed has it.
+  uint32_t nodes = 0;
+  uint32_t rack_nodes = 0;
 };
-Schedule Draw(uint64_t seed, const Allowed& allowed = {});
+Schedule Draw(uint64_t seed, const Asked& asked = {});
 std::string Describe(const Schedule& schedule);
 
 }  // namespace addend::simulation

@@ -3,6 +3,8 @@
 #include <spdlog/sinks/null_sink.h>
 #include <spdlog/spdlog.h>
 
+#include <utility>
+
 #include "tests/simulation/swarm.h"
 
 namespace addend::simulation {
@@ -33,6 +35,19 @@ TEST_F(SwarmTest, FirstSeedsHaveNoViolation) {
     results += outcome.results;
   }
   EXPECT_GT(results, 5'000u);
+}
+
+// The tree has two levels of sums here, and three from 65 nodes on. A loss ends relays.
+TEST_F(SwarmTest, LargeJobsInRacksHaveNoViolation) {
+  constexpr std::pair<uint32_t, uint32_t> kRacks[] = {{9, 8}, {17, 5}, {64, 16}, {100, 33}};
+  uint64_t relayed = 0;
+  for (const auto& [nodes, rack_nodes] : kRacks) {
+    const Schedule schedule = Draw(/*seed=*/4, {.nodes = nodes, .rack_nodes = rack_nodes});
+    const Outcome outcome = Play(schedule, /*trace=*/false);
+    EXPECT_EQ(outcome.violation, "") << Describe(schedule);
+    relayed += outcome.relayed;
+  }
+  EXPECT_GT(relayed, 5'000u);
 }
 
 // Without a fault no generation fails, whatever the topology.

@@ -60,6 +60,7 @@ class Story final {
     return {.events = world_.steps(),
             .faults = happened_,
             .results = cluster_.oracle()->results(),
+            .relayed = cluster_.network()->relayed_sums(),
             .trace_hash = world_.trace_hash(),
             .violation = world_.violation(),
             .last_lines = {world_.last_lines().begin(), world_.last_lines().end()}};

@@ -13,6 +13,7 @@ struct Outcome {
   uint64_t events = 0;   // steps of the world
   uint64_t faults = 0;   // that have happened
   uint64_t results = 0;  // of rounds, that were checked
+  uint64_t relayed = 0;  // sums of racks that owners were sent
   uint64_t trace_hash = 0;
   std::string violation;  // empty: none
   std::vector<std::string> last_lines;
