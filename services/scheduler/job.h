@@ -117,6 +117,12 @@ struct FirstNonfinite {
   }
 };
 
+// Of tensors that are planned (relays.h). Not stored.
+struct Relaying {
+  bool ended = false;           // no partition has relays any more
+  std::vector<uint32_t> racks;  // of each node, as measured; empty: unknown
+};
+
 // All that ends with a generation. The next generation is a new value.
 struct JobGeneration {
   Generation number{1};
@@ -153,7 +159,7 @@ struct JobGeneration {
     std::optional<absl::Time> until;
     bool awaited = false;  // by a tensor
   } servers_due;
-  bool direct = false;  // no partition has relays any more (relays.h)
+  Relaying relaying;
   Pace pace;
   RatioMeter ratios;
   JobDepartures departures;

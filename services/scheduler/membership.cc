@@ -15,6 +15,7 @@
 #include "services/scheduler/heartbeats.h"
 #include "services/scheduler/job_servers.h"
 #include "services/scheduler/lifecycle.h"
+#include "services/scheduler/measured_racks.h"
 #include "services/scheduler/placement.h"
 #include "services/scheduler/relays.h"
 #include "services/scheduler/replacement.h"
@@ -375,6 +376,7 @@ Outcome<absl::Status> Membership::AckReservation(absl::Time now,
 Outcome<absl::Status> Membership::Declare(absl::Time now, const v1::DeclareRequest& request) {
   return Report(now, request, [&](Job* job, Node* node, Changes* changes) {
     if (job->current.state != v1::READY || !job->TakesPart(*node)) return;
+    if (job->current.tensors.empty()) job->current.relaying.racks = MeasuredRacks(*job, network_);
     Declarations declarations(ScopeOf(*job, *changes));
     for (int i = 0; i < request.tensors_size(); ++i) {
       const uint32_t number = i < request.numbers_size() ? request.numbers(i) : 0;

@@ -187,12 +187,27 @@ uint64_t NetworkMap::BandwidthBytes(uint32_t host, uint32_t other) const {
       std::clamp(bps / 8 * kBandwidthS, kBandwidthBytesLeast, kBandwidthBytesMost));
 }
 
-uint32_t NetworkMap::TimesMeasured(const std::string& a, const std::string& b) const {
+const NetworkMap::Pair* NetworkMap::PairOf(const std::string& a, const std::string& b) const {
   const auto first = index_.find(a);
   const auto second = index_.find(b);
-  if (first == index_.end() || second == index_.end()) return 0;
+  if (first == index_.end() || second == index_.end()) return nullptr;
   const auto pair = pairs_.find(KeyOf(first->second, second->second));
-  return pair == pairs_.end() ? 0 : pair->second.times;
+  return pair == pairs_.end() ? nullptr : &pair->second;
+}
+
+uint32_t NetworkMap::TimesMeasured(const std::string& a, const std::string& b) const {
+  const Pair* const pair = PairOf(a, b);
+  return pair == nullptr ? 0 : pair->times;
+}
+
+bool NetworkMap::AllMeasured(const std::set<std::string>& addresses, uint32_t times) const {
+  if (addresses.size() > kAllPairsHosts) return false;
+  for (auto a = addresses.begin(); a != addresses.end(); ++a) {
+    for (auto b = std::next(a); b != addresses.end(); ++b) {
+      if (TimesMeasured(*a, *b) < times) return false;
+    }
+  }
+  return true;
 }
 
 bool NetworkMap::AllTold() const {
@@ -227,6 +242,19 @@ NetworkFacts NetworkMap::Facts() const {
   }
   std::sort(facts.pairs.begin(), facts.pairs.end(),
             [](const auto& x, const auto& y) { return std::pair(x.a, x.b) < std::pair(y.a, y.b); });
+  return facts;
+}
+
+NetworkFacts NetworkMap::FactsOf(const std::set<std::string>& addresses) const {
+  NetworkFacts facts;
+  for (const std::string& address : addresses) facts.hosts.emplace_back().address = address;
+  for (uint32_t a = 0; a < facts.hosts.size(); ++a) {
+    for (uint32_t b = a + 1; b < facts.hosts.size(); ++b) {
+      const Pair* const pair = PairOf(facts.hosts[a].address, facts.hosts[b].address);
+      if (pair == nullptr) continue;
+      facts.pairs.push_back({a, b, pair->halves_s[0], pair->halves_s[1], pair->bandwidth_bps});
+    }
+  }
   return facts;
 }
 

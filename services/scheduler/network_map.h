@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -53,6 +54,7 @@ struct NetworkFacts {
 
 class NetworkMap {
  public:
+  static constexpr size_t kAllPairsHosts = 64;
   using Probes = google::protobuf::RepeatedPtrField<v1::Probe>;
   using Targets = google::protobuf::RepeatedPtrField<v1::ProbeTarget>;
 
@@ -69,10 +71,15 @@ class NetworkMap {
 
   // Round trips between the two hosts were measured so many times, in either direction.
   uint32_t TimesMeasured(const std::string& a, const std::string& b) const;
+  // Each pair of these addresses was measured so many times. False for more hosts than
+  // kAllPairsHosts, of which not all pairs are measured.
+  bool AllMeasured(const std::set<std::string>& addresses, uint32_t times) const;
   bool measures() const { return measures_; }
   // Every host has a place, so that measurements do not count.
   bool AllTold() const;
   NetworkFacts Facts() const;
+  // Of these addresses only, in ascending order, without members.
+  NetworkFacts FactsOf(const std::set<std::string>& addresses) const;
 
  private:
   struct Member {
@@ -94,6 +101,7 @@ class NetworkMap {
     double least_s() const;
   };
   Host* Find(const std::string& control_address);
+  const Pair* PairOf(const std::string& a, const std::string& b) const;
   void Note(absl::Time now, uint32_t a, uint32_t b, const v1::Probe& probe);
   void Know(uint32_t host, uint32_t other, double round_trip_s, absl::Time now);
   uint64_t BandwidthBytes(uint32_t host, uint32_t other) const;

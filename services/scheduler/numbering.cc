@@ -15,11 +15,9 @@ namespace {
 // An agent asks twice a second. One that does not ask any more is gone, or has registered.
 constexpr absl::Duration kForgottenAfter = absl::Seconds(5);
 // Agents of a job that has all of them measure each other for so long at most, and until each pair
-// was measured so often.
+// was measured so often. Of many hosts not all pairs are waited for, but the whole time.
 constexpr absl::Duration kMeasuring = absl::Seconds(20);
 constexpr uint32_t kTimesEach = 8;
-// Of more hosts not all pairs are waited for, but the whole time.
-constexpr size_t kAllPairsHosts = 64;
 // More hosts would take seconds to group, during which the scheduler answers nobody: they have to
 // be told their places.
 constexpr size_t kMeasuredHosts = 1024;
@@ -141,13 +139,7 @@ bool Numbering::Measured(const Asking& asking, const NetworkMap& map) {
     hosts.insert(NumericHost(candidate.control_address));
   }
   hosts.erase("");
-  if (hosts.size() > kAllPairsHosts) return false;
-  for (auto a = hosts.begin(); a != hosts.end(); ++a) {
-    for (auto b = std::next(a); b != hosts.end(); ++b) {
-      if (map.TimesMeasured(*a, *b) < kTimesEach) return false;
-    }
-  }
-  return true;
+  return map.AllMeasured(hosts, kTimesEach);
 }
 
 // In the order of neighbours; agents of one machine by their addresses.

@@ -108,6 +108,21 @@ std::optional<uint32_t> LeastBusy(const std::vector<const Server*>& servers,
   return least;
 }
 
+// By the places that all nodes were told, or by the measured racks, which have no places. Empty:
+// unknown.
+std::vector<uint32_t> GroupsOfNodes(const Job& job, std::map<std::string, uint32_t>* places) {
+  std::vector<uint32_t> groups;
+  for (const auto& [rank, node] : job.nodes) {
+    if (node.info.place().empty()) {
+      places->clear();
+      return job.current.relaying.racks;
+    }
+    const auto next = static_cast<uint32_t>(places->size());
+    groups.push_back(places->emplace(node.info.place(), next).first->second);
+  }
+  return groups;
+}
+
 bool TakesSums(const Server& server) {
   return FramesOf(server.info.protocols()).newest >= kPartialSumsSince;
 }
@@ -132,14 +147,10 @@ std::vector<RelayUnit> RelayUnitsOf(const std::vector<uint32_t>& groups) {
 
 RelayChoice ChooseRelays(const Job& job, const Fleet& fleet) {
   const uint32_t nodes = job.settings.num_nodes();
-  if (job.current.direct || job.nodes.size() < nodes || !job.current.gone.empty()) return {};
-  std::map<std::string, uint32_t> numbers;
-  std::vector<uint32_t> groups;
-  for (const auto& [rank, node] : job.nodes) {
-    if (node.info.place().empty()) return {};
-    const auto next = static_cast<uint32_t>(numbers.size());
-    groups.push_back(numbers.emplace(node.info.place(), next).first->second);
-  }
+  if (job.current.relaying.ended || job.nodes.size() < nodes || !job.current.gone.empty())
+    return {};
+  std::map<std::string, uint32_t> places;  // their groups
+  const std::vector<uint32_t> groups = GroupsOfNodes(job, &places);
   const std::vector<RelayUnit> units = RelayUnitsOf(groups);
   if (units.empty() || units.size() > kMostRelayGroups) return {};
   std::map<uint32_t, std::vector<const Server*>> servers;  // by group
@@ -149,7 +160,7 @@ RelayChoice ChooseRelays(const Job& job, const Fleet& fleet) {
     if (server->draining || !server->lease.Heard()) continue;
     if (server->colocated()) {
       servers[groups[server->info.colocated_node()]].push_back(server);
-    } else if (const auto group = numbers.find(server->info.place()); group != numbers.end()) {
+    } else if (const auto group = places.find(server->info.place()); group != places.end()) {
       servers[group->second].push_back(server);
     }
   }
@@ -160,7 +171,7 @@ RelayChoice ChooseRelays(const Job& job, const Fleet& fleet) {
     choice.groups.push_back({.unit = unit, .servers = servers[unit.group]});
     if (i + 1 < units.size() && GoesOn(units[i + 1].nodes)) cut.insert(unit.group);
   }
-  if (cut.empty() || cut.size() == numbers.size()) return choice;
+  if (cut.empty() || cut.size() == std::set(groups.begin(), groups.end()).size()) return choice;
   for (const Server* server : EligibleServers(job, fleet)) {
     if (server->colocated() && cut.contains(groups[server->info.colocated_node()])) continue;
     choice.owners.push_back(server->id);

@@ -227,7 +227,7 @@ void Replacement::EndRelays(const std::string& why) {
   const bool any = std::any_of(current.tensors.begin(), current.tensors.end(),
                                [](const auto& entry) { return entry.second.plan.has_relays(); });
   if (!any) return;
-  current.direct = true;
+  current.relaying.ended = true;
   std::vector<uint64_t> reserving;
   for (auto& [agreement, tensor] : current.tensors) {
     if (tensor.plan.has_relays() && IsUnknown(&tensor)) reserving.push_back(agreement);

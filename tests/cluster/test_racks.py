@@ -8,6 +8,7 @@ import pytest
 from tests.support import netns
 from tests.support.cluster import Cluster, PATIENCE, run_binary
 from tests.support.processes import eventually
+from tests.support.rounds import finish, goes_on, running
 
 pytestmark = pytest.mark.skipif(bool(netns.unavailable()), reason=netns.unavailable())
 
@@ -108,6 +109,17 @@ def test_nodes_are_numbered_so_that_racks_are_neighbours(tmp_path):
             cluster.await_ports(cluster.start_agent(host - 1, name="again"), timeout=30)
             again, = (node for node in cluster.addendctl("nodes") if node["control_address"].startswith(f"10.77.0.{host}:"))
             assert again["node_rank"] == free["node_rank"]
+
+
+def test_racks_have_relays_in_the_first_generation_after_they_were_measured(tmp_path):
+    with netns.RackNetwork([0, 0, 0, 1, 1, 1], rate="400mbit", core="400mbit") as network:
+        with Cluster(tmp_path, nodes=6, network=network, scheduler_flags=["--lease=2s"]) as cluster:
+            def relayed():
+                ranks = running(cluster)
+                goes_on(ranks)
+                finish(ranks)
+                return "with relays for 2 groups of nodes" in cluster.scheduler.text()
+            eventually(relayed, MEASURING_S * PATIENCE, "relays", interval=2)
 
 
 def test_a_surplus_node_is_told_so(tmp_path):

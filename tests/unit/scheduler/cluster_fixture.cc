@@ -383,6 +383,7 @@ v1::RegisterNodeRequest ClusterTest::NodeRequest(const std::string& job, uint32_
   request.set_node_rank(rank);
   request.set_hostname(absl::StrFormat("gpu%d", rank));
   if (rank < places_.size()) request.set_place(places_[rank]);
+  request.set_control_address(absl::StrFormat("10.0.%d.%d:7270", rank / 200, rank % 200 + 1));
   request.mutable_settings()->set_num_nodes(num_nodes);
   request.mutable_settings()->set_local_size(1);
   request.mutable_settings()->set_partition_bytes(partition_bytes_);

@@ -48,6 +48,30 @@ class RelaysTest : public ClusterTest {
     }
     return AddJob("a", racks * nodes_each);
   }
+  // Every node measures its way to the others for so long. Round trips are shorter to the nodes of
+  // its own rack.
+  void Measure(const std::vector<FakeNode*>& nodes, uint32_t rack_nodes, int seconds) {
+    std::map<std::string, uint32_t> racks;
+    for (const FakeNode* node : nodes) {
+      racks[node->info.control_address()] = node->info.node_rank() / rack_nodes;
+    }
+    std::map<const FakeNode*, v1::HeartbeatResponse> answers;
+    for (int i = 0; i < seconds; ++i) {
+      for (const FakeNode* node : nodes) {
+        v1::HeartbeatRequest beat;
+        *beat.mutable_member() = node->member();
+        for (const v1::ProbeTarget& target : answers[node].probe()) {
+          v1::Probe& probe = *beat.add_probes();
+          probe.set_address(target.address());
+          const bool near = racks.at(target.address()) == racks.at(node->info.control_address());
+          probe.set_latency_s(near ? 10e-6 : 20e-6);
+        }
+        answers[node].Clear();
+        membership_->ExchangeProbes(now_, beat, &answers[node]);
+      }
+      Pass(absl::Seconds(1));
+    }
+  }
   static v1::TensorDescriptor Tensor(const std::string& name, std::vector<int64_t> shape) {
     v1::TensorDescriptor tensor = ClusterTest::Tensor(name, std::move(shape));
     tensor.set_reduction_tree("tree8");
@@ -167,6 +191,33 @@ TEST_F(RelaysTest, TooManyRelaysAreNone) {
 
 TEST_F(RelaysTest, WithoutPlacesOrWithOneRackTheOwnersGetAllContributions) {
   DeclareAll(AddJob("a", 9), {Tensor("w", {100000})});
+  EXPECT_EQ(CountRelays(), 0u);
+}
+
+TEST_F(RelaysTest, RacksThatWereMeasuredBeforeTheFirstTensorHaveRelays) {
+  const auto nodes = AddJob("a", 16);
+  Measure(nodes, 8, 40);
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  EXPECT_EQ(CountRelays(), 16u);
+  for (const FakeNode* node : nodes) {
+    for (const uint32_t server : node->plans.at("w").servers()) {
+      EXPECT_EQ(node->servers.at(server).colocated_node() / 8, node->info.node_rank() / 8);
+    }
+  }
+}
+
+TEST_F(RelaysTest, RacksThatAreMeasuredLaterChangeNothingInAGeneration) {
+  const auto nodes = AddJob("a", 16);
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  Measure(nodes, 8, 40);
+  DeclareAll(nodes, {Tensor("u", {100000})});
+  EXPECT_EQ(CountRelays(), 0u);
+}
+
+TEST_F(RelaysTest, AnEvenNetworkHasNoRelays) {
+  const auto nodes = AddJob("a", 16);
+  Measure(nodes, 16, 40);
+  DeclareAll(nodes, {Tensor("w", {100000})});
   EXPECT_EQ(CountRelays(), 0u);
 }
 
