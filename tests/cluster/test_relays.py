@@ -27,10 +27,11 @@ def with_relays(cluster, **parameters):
     return ranks
 
 
-@pytest.mark.parametrize("nodes,rack,cpu_servers,shards", [(9, 8, 0, 1), (16, 4, 0, 2), (10, 3, 2, 1), (17, 5, 1, 2)])
-def test_every_cut_into_racks_gives_the_bits_of_the_tree(tmp_path, nodes, rack, cpu_servers, shards):
+@pytest.mark.parametrize("nodes,rack,cpu_servers,shards,shared_memory", [
+    (9, 8, 0, 1, "off"), (16, 4, 0, 2, "off"), (10, 3, 2, 1, "off"), (17, 5, 1, 2, "off"), (10, 5, 1, 2, "auto")])
+def test_every_cut_into_racks_gives_the_bits_of_the_tree(tmp_path, nodes, rack, cpu_servers, shards, shared_memory):
     with Cluster(tmp_path, nodes, cpu_servers=cpu_servers, shards=shards, agent_flags=["--audit-one-in=1"], flags_of_node=racks(rack),
-                 flags_of_server=in_rack(1)) as cluster:
+                 flags_of_server=in_rack(1), shared_memory=shared_memory) as cluster:
         ranks = with_relays(cluster)
         services = [*cluster.agents.values(), *cluster.servers]
         eventually(lambda: scrape.total(services, "addend_audits_total", result="match") > 0, 20 * PATIENCE, "audits")
