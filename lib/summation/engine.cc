@@ -23,15 +23,6 @@ constexpr size_t kPartitionsAtOnce = 64;
 
 uint64_t BytesOf(const TensorSpec& tensor) { return tensor.elements * SizeOf(tensor.dtype); }
 
-TensorSpec WithoutPartitions(TensorSpec tensor) {
-  tensor.partitions.clear();
-  tensor.shards.clear();
-  tensor.versions.clear();
-  tensor.handed_over.clear();
-  tensor.relayed.clear();
-  return tensor;
-}
-
 absl::Status Unknown(JobId job) {
   return absl::NotFoundError(absl::StrFormat("job %d is not known to this server", job.value()));
 }

@@ -35,6 +35,15 @@ bool IsSameTensor(const TensorSpec& a, const TensorSpec& b) {
   return rest(a) == rest(b) && ranks(a) == ranks(b);
 }
 
+TensorSpec WithoutPartitions(TensorSpec tensor) {
+  tensor.partitions.clear();
+  tensor.shards.clear();
+  tensor.versions.clear();
+  tensor.handed_over.clear();
+  tensor.relayed.clear();
+  return tensor;
+}
+
 absl::Status CheckTensor(const TensorSpec& tensor, size_t shards) {
   if (tensor.partitions.size() != tensor.shards.size() ||
       tensor.partitions.size() != tensor.versions.size() ||

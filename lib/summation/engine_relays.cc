@@ -43,21 +43,14 @@ absl::Status EngineRelays::Reserve(const JobSpec& job, const std::shared_ptr<Job
         absl::StrFormat("%d orders for %d partitions of '%s', which are to be relayed",
                         orders.size(), tensor.partitions.size(), tensor.name));
   }
-  const auto there = jobs_.find(job.id);
-  if (there != jobs_.end() && there->second.tensors.contains(tensor.id) &&
-      !IsSameTensor(there->second.tensors.at(tensor.id).spec, tensor)) {
-    Release(job.id, tensor.id);
-  }
-  Held& held = jobs_[job.id];
-  held.memory = memory;
-  HeldTensor& relayed = held.tensors[tensor.id];
-  relayed.spec = tensor;
-  HeldPartitions& known = relayed.partitions;
+  for (const RelayOrder& order : orders) ADDEND_RETURN_IF_ERROR(CheckOrder(job, tensor, order));
+  const HeldTensor* const there = Find(job.id, tensor.id);
+  if (there != nullptr && !IsSameTensor(there->spec, tensor)) Release(job.id, tensor.id);
+  const HeldTensor* const former = Find(job.id, tensor.id);
   std::vector<size_t> added;
   uint64_t all = 0, tables = 0;
   for (size_t i = 0; i < orders.size(); ++i) {
-    ADDEND_RETURN_IF_ERROR(CheckOrder(job, tensor, orders[i]));
-    if (known.contains(tensor.partitions[i])) continue;
+    if (former != nullptr && former->partitions.contains(tensor.partitions[i])) continue;
     added.push_back(i);
     all += MemoryOf(tensor, tensor.partitions[i], orders[i].span.count);
     tables += PartitionTableBytes(orders[i].span.count);
@@ -69,6 +62,11 @@ absl::Status EngineRelays::Reserve(const JobSpec& job, const std::shared_ptr<Job
     memory->Release(all + tables);
     return arena.status();
   }
+  Held& held = jobs_[job.id];
+  held.memory = memory;
+  HeldTensor& relayed = held.tensors[tensor.id];
+  relayed.spec = WithoutPartitions(tensor);
+  HeldPartitions& known = relayed.partitions;
   const SharedText name = tensor.name;
   std::byte* own = (*arena)->memory().data();
   for (const size_t i : added) {
@@ -91,13 +89,18 @@ absl::Status EngineRelays::Reserve(const JobSpec& job, const std::shared_ptr<Job
   return absl::OkStatus();
 }
 
-void EngineRelays::Release(JobId job, TensorId tensor) {
+const EngineRelays::HeldTensor* EngineRelays::Find(JobId job, TensorId tensor) const {
   const auto held = jobs_.find(job);
-  if (held == jobs_.end() || !held->second.tensors.contains(tensor)) return;
+  if (held == jobs_.end()) return nullptr;
+  const auto there = held->second.tensors.find(tensor);
+  return there == held->second.tensors.end() ? nullptr : &there->second;
+}
+
+void EngineRelays::Release(JobId job, TensorId tensor) {
+  const HeldTensor* const held = Find(job, tensor);
+  if (held == nullptr) return;
   std::set<uint32_t> all;
-  for (const auto& [index, one] : held->second.tensors.at(tensor).partitions) {
-    all.insert(all.end(), index);
-  }
+  for (const auto& [index, one] : held->partitions) all.insert(all.end(), index);
   Drop(job, tensor, all);
 }
 
@@ -144,12 +147,12 @@ EngineRelays::Load EngineRelays::LoadOf(JobId job) const {
 }
 
 void EngineRelays::EndJob(JobId job) {
+  ForgetTroubles(job);  // also those of relays that were dropped before
   const auto held = jobs_.find(job);
   if (held == jobs_.end()) return;
   for (const auto& [tensor, relayed] : held->second.tensors) {
     for (const auto& [index, one] : relayed.partitions) held->second.memory->Release(one.bytes);
   }
-  ForgetTroubles(job);
   jobs_.erase(held);
 }
 

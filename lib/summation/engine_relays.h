@@ -58,6 +58,8 @@ class EngineRelays {
     std::shared_ptr<JobMemory> memory;
     std::map<TensorId, HeldTensor> tensors;
   };
+  // Null: nothing of it is held.
+  const HeldTensor* Find(JobId job, TensorId tensor) const;
   void Drop(JobId job, TensorId tensor, const std::set<uint32_t>& partitions);
   void ForgetTroubles(JobId job);
 

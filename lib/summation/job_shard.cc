@@ -135,6 +135,7 @@ void JobShard::Drop(TensorId tensor, const std::set<uint32_t>& partitions) {
 void JobShard::DropRelayed(TensorId tensor, const std::set<uint32_t>& partitions) {
   if (relayed_ == nullptr) return;
   for (const uint32_t index : partitions) relayed_->Drop(PartitionId(tensor, index));
+  if (relayed_->empty()) relayed_.reset();  // its links would be made again and again
 }
 
 void JobShard::LimitInFlight(size_t bytes, size_t sums) {

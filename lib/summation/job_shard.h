@@ -105,7 +105,7 @@ class JobShard {
   size_t in_flight_bytes_ = SendLimits::kUnlimited;  // of every link
   SummedPartitions summed_;
   LatestPartitions latest_;
-  std::unique_ptr<RelayedPartitions> relayed_;  // null: nothing was relayed so far
+  std::unique_ptr<RelayedPartitions> relayed_;  // null: nothing is relayed
   bool encrypts_ = false;                       // a node has asked for encryption of its link
   std::optional<Walk> walk_;                    // under way
   Walk next_;                                   // without ids: the changes since `walk_` began

@@ -29,6 +29,7 @@ class RelayedPartitions final : public ServerEvents {
   // Closes the links that are receiving into the partition.
   void Drop(PartitionId id);
   void DropAll();
+  bool empty() const { return partitions_.empty(); }
   // Limits the bytes of sums on their way, over all links together, to about `bytes`.
   void LimitInFlight(size_t bytes) { links_.LimitInFlight(bytes); }
   // Links to other machines are encrypted from now on.

@@ -71,6 +71,7 @@ struct TensorSpec {
 
 // The tensors have the same name, size, type, operation and ranks, whatever their partitions.
 bool IsSameTensor(const TensorSpec& a, const TensorSpec& b);
+TensorSpec WithoutPartitions(TensorSpec tensor);
 
 // A partition of an engine, for its memory and for the limits of bytes on their way.
 struct HeldPartition {

@@ -29,8 +29,8 @@ namespace addend {
 struct Owned {
   std::vector<uint32_t> partitions;
   std::vector<uint32_t> shards;
-  // Of other owners: the server relays them (relays.h).
-  std::vector<uint32_t> relayed = {};
+  // Of other owners: the server relays them, each for a unit of the plan's relays (relays.h).
+  std::vector<std::pair<uint32_t, uint32_t>> relayed = {};
   uint64_t accumulator_bytes = 0;  // of both
 };
 

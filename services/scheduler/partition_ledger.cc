@@ -42,7 +42,7 @@ void PartitionLedger::HoldRelays(Job* job, DeclaredTensor* tensor, uint32_t part
     loads[relay.relay.server].relayed_bytes += PayloadBytesOf(tensor->plan, partition);
     Owned& owned = tensor->owned[relay.relay.server];
     const uint64_t bytes = MemoryBytesOf(tensor->plan, partition, relay.sum.count);
-    owned.relayed.push_back(partition);
+    owned.relayed.emplace_back(partition, relay.unit);
     owned.accumulator_bytes += bytes;
     fleet->Reserve(relay.relay.server, bytes);
   }
@@ -78,7 +78,7 @@ void PartitionLedger::DropRelayLoad(const DeclaredTensor& tensor, ServerId serve
   std::map<ServerId, JobLoad>& loads = job_.current.loads[tensor.participants];
   const auto load = loads.find(server);
   if (load == loads.end()) return;
-  for (const uint32_t index : owned.relayed) {
+  for (const auto& [index, unit] : owned.relayed) {
     load->second.relayed_bytes -= PayloadBytesOf(tensor.plan, index);
   }
 }
@@ -108,9 +108,12 @@ void PartitionLedger::Remove(DeclaredTensor* tensor, const std::set<ServerId>& t
   });
   for (const auto& [id, owned] : tensor->owned) {
     DropRelayLoad(*tensor, id, owned);
-    if (scope_.fleet.Find(id) == nullptr || told.contains(id)) continue;
+    if (scope_.fleet.Find(id) == nullptr) continue;
+    // A server that has refused what it owns or what it relays may hold the other.
+    const bool holds_both = !owned.partitions.empty() && !owned.relayed.empty();
+    if (told.contains(id) && !holds_both) continue;
     scope_.changes.ReleasesFor(id, job_.id)->add_release_tensors(tensor->plan.tensor_id());
-    scope_.fleet.Release(id, owned.accumulator_bytes);
+    if (!told.contains(id)) scope_.fleet.Release(id, owned.accumulator_bytes);
   }
   job_.current.tensors.ClearId(*tensor);
   tensor->owned.clear();

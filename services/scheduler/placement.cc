@@ -62,9 +62,14 @@ void Placement::PlanSet(const Participants& set, const std::vector<uint64_t>& re
     bytes += static_cast<double>(BytesOf(*descriptors.back()));
   }
   PlannerJob view = ViewOf(job_, scope_.fleet, scope_.jobs, set, bytes);
-  const RelayChoice relays = RelaysFor(set);
+  const PartitionSize partition_size = PartitionSizeOf(job_, scope_.fleet);
+  uint64_t partitions = 0;
+  for (const v1::TensorDescriptor* tensor : descriptors) {
+    partitions += CountPartitions(*tensor, partition_size);
+  }
+  const RelayChoice relays = RelaysFor(set, partitions);
   KeepOwners(relays, &view);
-  auto plans = PlanTensors(descriptors, PartitionSizeOf(job_, scope_.fleet), &view);
+  auto plans = PlanTensors(descriptors, partition_size, &view);
   if (!plans.ok()) {
     // Planned alone, each tensor shows whether it is at fault.
     for (const uint64_t agreement : ready) PlanAlone(&tensors.at(agreement));
@@ -112,8 +117,10 @@ void Placement::PlanAlone(DeclaredTensor* tensor) {
 
 // False if it has none, or no room with them. A tensor that a server has refused does without.
 bool Placement::PlanWithRelays(DeclaredTensor* tensor) {
-  const RelayChoice relays = RelaysFor(tensor->participants);
-  if (relays.groups.empty() || !tensor->limit_bytes.empty()) return false;
+  const uint64_t partitions =
+      CountPartitions(tensor->descriptor, PartitionSizeOf(job_, scope_.fleet));
+  const RelayChoice relays = RelaysFor(tensor->participants, partitions);
+  if (relays.units.empty() || !tensor->limit_bytes.empty()) return false;
   PlannerJob view;
   auto plan = PlanAmong(Candidates::kHeard, *tensor, relays, &view);
   if (!plan.ok()) return false;
@@ -122,17 +129,13 @@ bool Placement::PlanWithRelays(DeclaredTensor* tensor) {
   return true;
 }
 
-// A job's relays have a bound, whatever number of its tensors have them.
-bool Placement::MayHaveRelays(const DeclaredTensor& tensor, const RelayChoice& relays) const {
-  const uint64_t partitions =
-      job_.current.partitions + static_cast<uint64_t>(tensor.plan.servers_size());
-  return !relays.groups.empty() && partitions * relays.groups.size() <= kMostRelayTurns &&
-         IsReduction(static_cast<ReduceOp>(tensor.descriptor.op()));
-}
-
-// Only for tensors of all ranks.
-RelayChoice Placement::RelaysFor(const Participants& set) const {
-  return set.all() ? ChooseRelays(job_, scope_.fleet) : RelayChoice();
+// Only for tensors of all ranks, and while the job's relays stay within their bound. `coming`: the
+// partitions of the tensors that are planned.
+RelayChoice Placement::RelaysFor(const Participants& set, uint64_t coming) const {
+  if (!set.all()) return {};
+  RelayChoice choice = ChooseRelays(job_, scope_.fleet);
+  if ((job_.current.partitions + coming) * choice.units.size() > kMostRelayTurns) return {};
+  return choice;
 }
 
 // `view`: takes the job as the planner saw it.
@@ -183,7 +186,8 @@ std::vector<uint64_t> Placement::WithinPartitions(const std::vector<uint64_t>& a
 // Every attempt has a tensor id of its own, so that a server never confuses two attempts.
 void Placement::Reserve(DeclaredTensor* tensor, v1::TensorPlan plan, const RelayChoice& relays) {
   tensor->plan = std::move(plan);
-  if (MayHaveRelays(*tensor, relays)) {
+  const auto op = static_cast<ReduceOp>(tensor->descriptor.op());
+  if (!relays.units.empty() && IsReduction(op)) {
     *tensor->plan.mutable_relays() = PlanRelays(relays, tensor->plan, job_.settings.num_nodes(),
                                                 job_.current.loads[tensor->participants]);
   }

@@ -53,8 +53,7 @@ class Placement {
   void PlanAlone(DeclaredTensor* tensor);
   absl::StatusOr<v1::TensorPlan> PlanAmong(Candidates candidates, const DeclaredTensor& tensor,
                                            const RelayChoice& relays, PlannerJob* view) const;
-  RelayChoice RelaysFor(const Participants& set) const;
-  bool MayHaveRelays(const DeclaredTensor& tensor, const RelayChoice& relays) const;
+  RelayChoice RelaysFor(const Participants& set, uint64_t coming) const;
   bool PlanWithRelays(DeclaredTensor* tensor);
   std::vector<uint64_t> WithinPartitions(const std::vector<uint64_t>& agreements);
   void Reserve(DeclaredTensor* tensor, v1::TensorPlan plan, const RelayChoice& relays);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -37,13 +38,10 @@ bool GoesOn(const SumSpan& nodes) { return nodes.first % kSumRadix != 0; }
 
 SumSpan SpanOf(const v1::RelayUnit& unit) { return {.first = unit.first(), .count = unit.count()}; }
 
-// nullopt: the owner is among the servers of the unit, or none of them is left for it.
 std::optional<PartitionPlace> RelayIn(const v1::RelayUnit& unit, uint32_t partition) {
   const auto index = static_cast<int>(partition);
-  if (index >= unit.turns_size() || unit.turns(index) == 0) return std::nullopt;
-  const uint32_t turn = unit.turns(index) - 1;
-  const auto servers = static_cast<uint32_t>(unit.servers_size());
-  return PartitionPlace{ServerId(unit.servers(static_cast<int>(turn % servers))), turn / servers};
+  if (unit.servers(index) == 0) return std::nullopt;
+  return PartitionPlace{ServerId(unit.servers(index)), unit.shards(index)};
 }
 
 // Under the first owner.
@@ -79,6 +77,7 @@ void AddChain(const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes, co
     const std::optional<PartitionPlace> place = RelayIn(unit, partition);
     if (!place.has_value()) break;
     PlannedRelay relay;
+    relay.unit = static_cast<uint32_t>(i);
     relay.nodes = SpanOf(unit);
     relay.sum = {.first = first, .count = relay.nodes.end() - first};
     relay.relay = *place;
@@ -94,19 +93,32 @@ void AddChain(const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes, co
   }
 }
 
-// The index of the server with the fewest bytes, but for those that sum the partition for another
-// unit: a server does so for one only. nullopt: no server is left.
-std::optional<uint32_t> LeastBusy(const std::vector<const Server*>& servers,
-                                  const std::set<ServerId>& others,
-                                  std::map<ServerId, uint64_t>* bytes) {
-  std::optional<uint32_t> least;
-  for (uint32_t i = 0; i < servers.size(); ++i) {
-    const ServerId id = servers[i]->id;
-    if (others.contains(id)) continue;
-    if (!least.has_value() || (*bytes)[id] < (*bytes)[servers[*least]->id]) least = i;
+// The servers of a group.
+class GroupServers {
+ public:
+  GroupServers(const std::vector<const Server*>& servers, const std::map<ServerId, uint64_t>& bytes)
+      : servers_(servers) {
+    for (uint32_t i = 0; i < servers.size(); ++i) {
+      const auto known = bytes.find(servers[i]->id);
+      by_bytes_.emplace(known == bytes.end() ? 0 : known->second, i);
+    }
   }
-  return least;
-}
+  // Gives so many bytes to the server with the fewest, but for `others`. Null: no server is left.
+  const Server* Give(uint64_t bytes, const std::set<ServerId>& others) {
+    const auto least = std::find_if(by_bytes_.begin(), by_bytes_.end(), [&](const auto& entry) {
+      return !others.contains(servers_[entry.second]->id);
+    });
+    if (least == by_bytes_.end()) return nullptr;
+    const auto [had, index] = *least;
+    by_bytes_.erase(least);
+    by_bytes_.emplace(had + bytes, index);
+    return servers_[index];
+  }
+
+ private:
+  const std::vector<const Server*>& servers_;
+  std::set<std::pair<uint64_t, uint32_t>> by_bytes_;  // with the index in `servers_`
+};
 
 // By the places that all nodes were told, or by the measured racks, which have no places. Empty:
 // unknown.
@@ -164,12 +176,10 @@ RelayChoice ChooseRelays(const Job& job, const Fleet& fleet) {
       servers[group->second].push_back(server);
     }
   }
-  RelayChoice choice;
+  RelayChoice choice{.units = units, .servers = std::move(servers), .owners = {}};
   std::set<uint32_t> cut;  // groups whose nodes are not the last of eight
-  for (size_t i = 0; i < units.size(); ++i) {
-    const RelayUnit& unit = units[i];
-    choice.groups.push_back({.unit = unit, .servers = servers[unit.group]});
-    if (i + 1 < units.size() && GoesOn(units[i + 1].nodes)) cut.insert(unit.group);
+  for (size_t i = 0; i + 1 < units.size(); ++i) {
+    if (GoesOn(units[i + 1].nodes)) cut.insert(units[i].group);
   }
   if (cut.empty() || cut.size() == std::set(groups.begin(), groups.end()).size()) return choice;
   for (const Server* server : EligibleServers(job, fleet)) {
@@ -198,46 +208,62 @@ v1::RelayPlan PlanRelays(const RelayChoice& choice, const v1::TensorPlan& plan, 
   ForEachPartition(plan, nodes, [&bytes](const PlannedPartition& partition) {
     bytes[partition.server] += partition.payload_bytes;
   });
+  std::map<uint32_t, GroupServers> groups;
+  std::map<ServerId, uint32_t> group_of;
+  for (const auto& [group, servers] : choice.servers) {
+    groups.emplace(group, GroupServers(servers, bytes));
+    for (const Server* server : servers) group_of[server->id] = group;
+  }
   v1::RelayPlan relays;
+  for (const RelayUnit& unit : choice.units) {
+    v1::RelayUnit* const planned = relays.add_units();
+    planned->set_first(unit.nodes.first);
+    planned->set_count(unit.nodes.count);
+    planned->mutable_servers()->Resize(plan.servers_size(), 0);
+    planned->mutable_shards()->Resize(plan.servers_size(), 0);
+  }
+  // Where there are too few servers, large units have them.
+  std::vector<int> order(choice.units.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&choice](int a, int b) {
+    return choice.units[static_cast<size_t>(a)].nodes.count >
+           choice.units[static_cast<size_t>(b)].nodes.count;
+  });
   std::vector<std::set<ServerId>> taken(static_cast<size_t>(plan.servers_size()));
-  for (const RelayChoice::Group& group : choice.groups) {
-    v1::RelayUnit* const unit = relays.add_units();
-    unit->set_first(group.unit.nodes.first);
-    unit->set_count(group.unit.nodes.count);
-    for (const Server* server : group.servers) unit->add_servers(server->id.value());
-    std::map<ServerId, uint32_t> given;
-    for (int i = 0; i < plan.servers_size(); ++i) {
+  std::map<ServerId, uint32_t> given;
+  for (const int number : order) {
+    const uint32_t group = choice.units[static_cast<size_t>(number)].group;
+    const auto servers = groups.find(group);
+    v1::RelayUnit* const planned = relays.mutable_units(number);
+    for (int i = 0; servers != groups.end() && i < plan.servers_size(); ++i) {
+      const auto owner = group_of.find(ServerId(plan.servers(i)));
+      if (owner != group_of.end() && owner->second == group) continue;
       std::set<ServerId>& others = taken[static_cast<size_t>(i)];
-      const bool owns =
-          std::any_of(group.servers.begin(), group.servers.end(),
-                      [&](const Server* server) { return server->id.value() == plan.servers(i); });
-      const auto index = owns ? std::nullopt : LeastBusy(group.servers, others, &bytes);
-      if (!index.has_value()) {
-        unit->add_turns(0);
-        continue;
-      }
-      const Server& relay = *group.servers[*index];
-      const uint32_t shard = given[relay.id]++ % std::max<uint32_t>(1, relay.info.shards());
-      unit->add_turns(1 + *index + shard * static_cast<uint32_t>(group.servers.size()));
-      bytes[relay.id] += PayloadBytesOf(plan, static_cast<uint32_t>(i));
-      others.insert(relay.id);
+      const uint64_t payload = PayloadBytesOf(plan, static_cast<uint32_t>(i));
+      const Server* const relay = servers->second.Give(payload, others);
+      if (relay == nullptr) continue;
+      others.insert(relay->id);
+      planned->set_servers(i, relay->id.value());
+      planned->set_shards(i, given[relay->id]++ % std::max<uint32_t>(1, relay->info.shards()));
     }
   }
   return relays;
 }
 
 bool IsPossible(const v1::RelayPlan& relays, int partitions, uint32_t nodes) {
+  const auto fits = [](uint32_t shard) { return shard < kMaxShards; };
   uint64_t covered = 0;  // nodes
   for (const v1::RelayUnit& unit : relays.units()) {
-    const uint64_t turns = uint64_t{static_cast<uint32_t>(unit.servers_size())} * kMaxShards;
-    if (unit.first() != covered || unit.count() == 0 || unit.turns_size() != partitions ||
-        std::any_of(unit.turns().begin(), unit.turns().end(),
-                    [turns](uint32_t turn) { return turn > turns; })) {
+    if (unit.first() != covered || unit.count() == 0 || unit.servers_size() != partitions ||
+        unit.shards_size() != partitions ||
+        !std::all_of(unit.shards().begin(), unit.shards().end(), fits)) {
       return false;
     }
     covered += unit.count();
   }
-  return covered == nodes && static_cast<size_t>(relays.units_size()) <= kMostRelayGroups;
+  const auto units = static_cast<uint64_t>(relays.units_size());
+  return covered == nodes && units <= kMostRelayGroups &&
+         units * static_cast<uint64_t>(partitions) <= kMostRelayTurns;
 }
 
 std::vector<PlannedRelay> RelaysOf(const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes) {
@@ -251,39 +277,21 @@ std::vector<PlannedRelay> RelaysOf(const v1::TensorPlan& plan, uint32_t partitio
   return relays;
 }
 
-std::vector<PlannedRelay> RelaysBy(ServerId server, const std::vector<int>& units,
-                                   const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes) {
+std::optional<PlannedRelay> RelayOf(const v1::TensorPlan& plan, uint32_t partition, uint32_t unit,
+                                    uint32_t nodes) {
+  if (!IsRelayed(plan, partition)) return std::nullopt;
   std::vector<PlannedRelay> relays;
-  if (!IsRelayed(plan, partition)) return relays;
-  int done = 0;  // up to this unit
-  for (const int unit : units) {
-    const auto place = RelayIn(plan.relays().units(unit), partition);
-    if (unit < done || !place.has_value() || place->server != server) continue;
-    const Chain chain = ChainOf(plan.relays(), unit);
-    AddChain(plan, partition, nodes, chain, &relays);
-    done = chain.end;
-  }
-  std::erase_if(relays, [server](const auto& relay) { return relay.relay.server != server; });
-  return relays;
+  AddChain(plan, partition, nodes, ChainOf(plan.relays(), static_cast<int>(unit)), &relays);
+  const auto found = std::find_if(relays.begin(), relays.end(),
+                                  [unit](const PlannedRelay& relay) { return relay.unit == unit; });
+  return found == relays.end() ? std::nullopt : std::optional(*found);
 }
 
-std::vector<int> UnitsWith(ServerId server, const v1::RelayPlan& plan) {
-  std::vector<int> units;
-  for (int i = 0; i < plan.units_size(); ++i) {
-    const auto& servers = plan.units(i).servers();
-    if (std::find(servers.begin(), servers.end(), server.value()) != servers.end()) {
-      units.push_back(i);
-    }
-  }
-  return units;
-}
-
-int UnitOf(NodeId node, const v1::RelayPlan& plan) {
+uint32_t UnitOf(NodeId node, const v1::RelayPlan& plan) {
   const auto after = std::upper_bound(
       plan.units().begin(), plan.units().end(), node.value(),
       [](uint32_t rank, const v1::RelayUnit& unit) { return rank < unit.first(); });
-  const auto unit = static_cast<int>(after - plan.units().begin()) - 1;
-  return unit >= 0 && node.value() < SpanOf(plan.units(unit)).end() ? unit : -1;
+  return static_cast<uint32_t>(after - plan.units().begin()) - 1;  // the first begins with node 0
 }
 
 bool RelaysFor(ServerId server, const Job& job) {
@@ -294,24 +302,13 @@ bool RelaysFor(ServerId server, const Job& job) {
                      });
 }
 
-v1::TensorPlan SeenThroughRelays(const v1::TensorPlan& plan, int unit, uint32_t nodes) {
-  v1::TensorPlan seen = plan;
-  seen.clear_relays();
-  if (unit < 0) return seen;
-  const Chain chain = ChainOf(plan.relays(), unit);
-  const SumSpan span = SpanOf(plan.relays().units(unit));
+void ShowRelays(const v1::TensorPlan& plan, uint32_t unit, uint32_t nodes, v1::TensorPlan* seen) {
   for (int i = 0; i < plan.servers_size(); ++i) {
-    const auto partition = static_cast<uint32_t>(i);
-    if (!IsRelayed(plan, partition)) continue;
-    std::vector<PlannedRelay> relays;
-    AddChain(plan, partition, nodes, chain, &relays);
-    for (const PlannedRelay& relay : relays) {
-      if (relay.nodes != span) continue;
-      seen.set_servers(i, relay.relay.server.value());
-      seen.set_shards(i, relay.relay.shard);
-    }
+    const auto relay = RelayOf(plan, static_cast<uint32_t>(i), unit, nodes);
+    if (!relay.has_value()) continue;
+    seen->set_servers(i, relay->relay.server.value());
+    seen->set_shards(i, relay->relay.shard);
   }
-  return seen;
 }
 
 }  // namespace addend

@@ -34,11 +34,8 @@ std::vector<RelayUnit> RelayUnitsOf(const std::vector<uint32_t>& groups);
 
 // The servers that may relay for a job, by the places of its nodes.
 struct RelayChoice {
-  struct Group {
-    RelayUnit unit;
-    std::vector<const Server*> servers;
-  };
-  std::vector<Group> groups;  // empty: contributions go to the owners
+  std::vector<RelayUnit> units;                            // empty: contributions go to the owners
+  std::map<uint32_t, std::vector<const Server*>> servers;  // by group
   // The servers that may own partitions: where groups of eight ranks are cut, the owner has to be
   // among the last of their nodes, or outside, so that sums travel only once. Empty: all.
   std::vector<ServerId> owners;
@@ -51,13 +48,14 @@ void KeepOwners(const RelayChoice& choice, PlannerJob* view);
 inline constexpr size_t kMostRelayGroups = 1024;
 inline constexpr uint64_t kMostRelayTurns = uint64_t{1} << 20;
 
-// Gives each partition of a first plan a relay in each group, so that the servers of a group have
-// the same to do. `loads`: of the job so far.
+// Gives each partition of a first plan a relay for each unit, so that the servers of a group have
+// the same to do. A server relays a partition for one unit only. `loads`: of the job so far.
 v1::RelayPlan PlanRelays(const RelayChoice& choice, const v1::TensorPlan& plan, uint32_t nodes,
                          const std::map<ServerId, JobLoad>& loads);
 
 // The relay of a unit for a partition.
 struct PlannedRelay {
+  uint32_t unit = 0;
   SumSpan nodes;  // that contribute to it
   SumSpan sum;    // that it sends: with those before, which come from the relay `before`
   PartitionPlace relay;
@@ -69,20 +67,17 @@ struct PlannedRelay {
 bool IsPossible(const v1::RelayPlan& relays, int partitions, uint32_t nodes);
 // In ascending order. Empty: the partition has none, or is not relayed any more.
 std::vector<PlannedRelay> RelaysOf(const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes);
-// Those of the server alone. `units`: in which it is (UnitsWith).
-std::vector<PlannedRelay> RelaysBy(ServerId server, const std::vector<int>& units,
-                                   const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes);
-std::vector<int> UnitsWith(ServerId server, const v1::RelayPlan& plan);
-// The unit of the node; -1: none.
-int UnitOf(NodeId node, const v1::RelayPlan& plan);
+// That of the unit. nullopt: it has none.
+std::optional<PlannedRelay> RelayOf(const v1::TensorPlan& plan, uint32_t partition, uint32_t unit,
+                                    uint32_t nodes);
+uint32_t UnitOf(NodeId node, const v1::RelayPlan& plan);
 
 uint64_t PayloadBytesOf(const v1::TensorPlan& plan, uint32_t partition);
 
 // The server relays partitions of the job.
 bool RelaysFor(ServerId server, const Job& job);
 
-// The plan as the nodes of this unit see it: with the relays that they contribute to as the owners.
-// -1: as nodes outside all units see it.
-v1::TensorPlan SeenThroughRelays(const v1::TensorPlan& plan, int unit, uint32_t nodes);
+// Gives `seen`, a copy of the plan, the owners that the nodes of this unit see: their relays.
+void ShowRelays(const v1::TensorPlan& plan, uint32_t unit, uint32_t nodes, v1::TensorPlan* seen);
 
 }  // namespace addend

@@ -53,7 +53,9 @@ void Replacement::LoseServer(ServerId server, const std::string& why) {
   GiveUpMovesTo(server);
   std::vector<uint64_t> reserving;
   std::vector<uint64_t> published;
+  bool held = false;
   for (auto& [agreement, tensor] : job_.current.tensors) {
+    held = held || tensor.owned.contains(server);
     if (!tensor.owned.contains(server)) {
       ledger_.OwnerReady(&tensor, server);  // it holds nothing any more
       continue;
@@ -72,7 +74,7 @@ void Replacement::LoseServer(ServerId server, const std::string& why) {
     DeclaredTensor* const tensor = job_.current.tensors.Find(agreement);
     if (tensor != nullptr) placement_.LoseReservation(server, tensor);
   }
-  EndRelays(why);
+  if (held) EndRelays(why);
 }
 
 void Replacement::LeaveServer(Server* server, const std::string& why) {

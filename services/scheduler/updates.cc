@@ -73,28 +73,27 @@ std::set<ServerId> AddRelayedSpans(const DeclaredTensor& tensor, ServerId server
 }
 
 // Returns the servers before and behind this relay.
-std::set<ServerId> AddRelays(const DeclaredTensor& tensor, ServerId server, const Owned& owned,
-                             uint32_t nodes, v1::RelayReservation* reservation) {
+std::set<ServerId> AddRelays(const DeclaredTensor& tensor, const Owned& owned, uint32_t nodes,
+                             v1::RelayReservation* reservation) {
   std::set<ServerId> peers;
-  const std::vector<int> units = UnitsWith(server, tensor.plan.relays());
   v1::TensorReservation* const of = reservation->mutable_tensor();
   of->set_tensor_id(tensor.plan.tensor_id());
   *of->mutable_tensor() = tensor.descriptor;
   of->set_partition_elements(tensor.plan.partition_elements());
-  for (const uint32_t index : owned.relayed) {
-    for (const PlannedRelay& relay : RelaysBy(server, units, tensor.plan, index, nodes)) {
-      of->add_partitions(index);
-      of->add_shards(relay.relay.shard);
-      v1::RelayOrder* const order = reservation->add_orders();
-      order->set_first(relay.sum.first);
-      order->set_count(relay.sum.count);
-      order->set_first_node(relay.nodes.first);
-      order->set_before(relay.before.value());
-      order->set_to(relay.to.server.value());
-      order->set_to_shard(relay.to.shard);
-      peers.insert(relay.to.server);
-      if (relay.before != ServerId()) peers.insert(relay.before);
-    }
+  for (const auto& [index, unit] : owned.relayed) {
+    const auto relay = RelayOf(tensor.plan, index, unit, nodes);
+    if (!relay.has_value()) continue;
+    of->add_partitions(index);
+    of->add_shards(relay->relay.shard);
+    v1::RelayOrder* const order = reservation->add_orders();
+    order->set_first(relay->sum.first);
+    order->set_count(relay->sum.count);
+    order->set_first_node(relay->nodes.first);
+    order->set_before(relay->before.value());
+    order->set_to(relay->to.server.value());
+    order->set_to_shard(relay->to.shard);
+    peers.insert(relay->to.server);
+    if (relay->before != ServerId()) peers.insert(relay->before);
   }
   return peers;
 }
@@ -144,7 +143,7 @@ void FillPeers(const Fleet& fleet, v1::JobReservation* reservation) {
 void AddReservation(const DeclaredTensor& tensor, ServerId server, const Owned& owned,
                     uint32_t nodes, v1::JobReservation* job) {
   if (!owned.relayed.empty()) {
-    AddPeers(AddRelays(tensor, server, owned, nodes, job->add_relay()), job);
+    AddPeers(AddRelays(tensor, owned, nodes, job->add_relay()), job);
   }
   if (owned.partitions.empty()) return;
   v1::TensorReservation* reservation = job->add_reserve();
@@ -287,22 +286,27 @@ v1::NodeUpdate FullNodeUpdate(Job* job, const Fleet& fleet) {
 }
 
 RelayViews::RelayViews(uint32_t nodes, SharedUpdate update)
-    : nodes_(nodes), update_(std::move(update)) {
-  for (const v1::TensorPlan& plan : update_->tensors()) any_ |= plan.has_relays();
+    : nodes_(nodes), update_(std::move(update)), without_relays_(update_) {
+  const auto has_relays = [](const v1::TensorPlan& plan) { return plan.has_relays(); };
+  if (std::none_of(update_->tensors().begin(), update_->tensors().end(), has_relays)) return;
+  auto direct = std::make_shared<v1::NodeUpdate>(*update_);
+  for (v1::TensorPlan& plan : *direct->mutable_tensors()) plan.clear_relays();
+  without_relays_ = std::move(direct);
 }
 
 const SharedUpdate& RelayViews::For(NodeId node) {
-  if (!any_) return update_;
-  std::vector<int> units;
+  if (without_relays_ == update_) return update_;
+  std::vector<uint32_t> units;
   for (const v1::TensorPlan& plan : update_->tensors()) {
-    units.push_back(UnitOf(node, plan.relays()));
+    units.push_back(plan.has_relays() ? UnitOf(node, plan.relays()) : 0);
   }
   SharedUpdate& view = views_[units];
   if (view != nullptr) return view;
-  auto own = std::make_shared<v1::NodeUpdate>(*update_);
-  for (size_t i = 0; i < units.size(); ++i) {
-    v1::TensorPlan* const plan = own->mutable_tensors(static_cast<int>(i));
-    *plan = SeenThroughRelays(*plan, units[i], nodes_);
+  auto own = std::make_shared<v1::NodeUpdate>(*without_relays_);
+  for (int i = 0; i < update_->tensors_size(); ++i) {
+    const v1::TensorPlan& plan = update_->tensors(i);
+    if (!plan.has_relays()) continue;
+    ShowRelays(plan, units[static_cast<size_t>(i)], nodes_, own->mutable_tensors(i));
   }
   return view = std::move(own);
 }

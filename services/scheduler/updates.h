@@ -62,8 +62,8 @@ class RelayViews {
  private:
   const uint32_t nodes_;
   const SharedUpdate update_;
-  bool any_ = false;                                // tensor has relays
-  std::map<std::vector<int>, SharedUpdate> views_;  // by the unit in the plan of each tensor
+  SharedUpdate without_relays_;                          // `update_` itself: it has none
+  std::map<std::vector<uint32_t>, SharedUpdate> views_;  // by the unit in the plan of each tensor
 };
 // The update as it concerns the node. The tensors and the fate of this generation concern no
 // trainer of an idle node, but it may hold results that other nodes lack, so it is told of new

@@ -71,7 +71,7 @@ def test_a_missing_bounds_check_is_found(tmp_path, fuzz_seconds, fuzz_seed):
 
 
 @pytest.mark.parametrize("target,functions", [
-    ("store", ["Placement::PlanSet", "PartitionLedger::EndRelays", "RelaysBy"]),
+    ("store", ["Placement::PlanSet", "PartitionLedger::EndRelays", "RelayOf"]),
     ("grpc_handlers", ["Placement::PlanSet", "PartitionLedger::EndRelays", "Engine::Reserve", "Engine::Relay"]),
 ])
 def test_the_corpus_reaches_what_the_target_is_for(target, functions):

@@ -26,15 +26,15 @@ def test_a_seed_gives_the_same_trace_in_every_process():
 
 
 def swarm(request, share, *arguments):
-    """Runs seeds on all processors, for a share of the time. Returns the numbers of seeds and events."""
+    """Runs seeds on all processors, for a share of the time. Returns the numbers of seeds and of sums of racks."""
     seconds, first = (request.config.getoption(f"--simulate-{name}") for name in ("seconds", "start"))
     runs = [start(f"--start={first + job}", f"--stride={JOBS}", "--seeds=1000000", f"--seconds={seconds * share}", *arguments) for job in range(JOBS)]
     outputs = [run.communicate()[0] for run in runs]
     for run, output in zip(runs, outputs):
         assert run.returncode == 0, output[-20_000:]
-    seeds, events = (sum(int(re.search(rf"(\d+) {what}", output)[1]) for output in outputs) for what in ("seeds", "events"))
+    seeds, events, relayed = (sum(int(re.search(rf"(\d+) {what}", output)[1]) for output in outputs) for what in ("seeds", "events", "sums of racks"))
     print(f"{seeds} seeds, {events} events")
-    return seeds, events
+    return seeds, relayed
 
 
 def test_no_seed_has_a_violation(request):
@@ -44,5 +44,5 @@ def test_no_seed_has_a_violation(request):
 
 @pytest.mark.parametrize("nodes,rack", [(9, 8), (17, 5), (64, 16), (100, 33)])
 def test_no_large_job_in_racks_has_a_violation(request, nodes, rack):
-    seeds, _ = swarm(request, 1 / 40, f"--nodes={nodes}", f"--rack_nodes={rack}")
-    assert seeds >= JOBS
+    seeds, relayed = swarm(request, 1 / 40, f"--nodes={nodes}", f"--rack_nodes={rack}")
+    assert seeds >= JOBS and relayed > 0

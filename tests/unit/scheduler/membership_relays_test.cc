@@ -252,6 +252,18 @@ TEST_F(RelaysTest, OwnersRecoverEverythingWhenARelayIsLost) {
   EXPECT_EQ(CountRelays(), 0u) << "not in this generation";
 }
 
+TEST_F(RelaysTest, TheEndOfAnotherJobEndsNoRelays) {
+  const auto nodes = AddRacks(2, 8);
+  DeclareAll(nodes, {Tensor("w", {100000})});
+  const auto others = AddJob("b", 2);
+  for (FakeNode* const node : others) {
+    FakeServer* const server = ServerOf(*node);
+    Leave(node);
+    Leave(server);
+  }
+  EXPECT_EQ(CountRelays(), 16u) << Reasons();
+}
+
 TEST_F(RelaysTest, TheOthersGoOnWithoutRelaysWhenANodeIsLost) {
   on_node_loss_ = "shrink";
   const auto nodes = AddRacks(2, 8);

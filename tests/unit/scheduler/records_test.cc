@@ -158,17 +158,17 @@ TEST_F(RecordsTest, RelaysOfAPlanHaveToFitIt) {
       v1::RelayUnit& unit = *relays.add_units();
       unit.set_first(node);
       unit.set_count(1);
-      unit.add_servers(1);
-      unit.mutable_turns()->Resize(good.plan().servers_size(), 1);
+      unit.mutable_servers()->Resize(good.plan().servers_size(), 1);
+      unit.mutable_shards()->Resize(good.plan().servers_size(), 0);
     }
     damage(&relays);
     return records::Check(record, job_, *tensor_).ok();
   };
   EXPECT_TRUE(with_relays([](auto*) {}));
-  EXPECT_TRUE(with_relays([](auto* relays) { relays->mutable_units(0)->set_turns(0, 0); }));
+  EXPECT_TRUE(with_relays([](auto* relays) { relays->mutable_units(0)->set_servers(0, 0); }));
   EXPECT_FALSE(with_relays([](auto* relays) { relays->mutable_units(0)->clear_servers(); }));
-  EXPECT_FALSE(with_relays([](auto* relays) { relays->mutable_units(0)->set_turns(0, 1 << 30); }));
-  EXPECT_FALSE(with_relays([](auto* relays) { relays->mutable_units(0)->clear_turns(); }));
+  EXPECT_FALSE(with_relays([](auto* relays) { relays->mutable_units(0)->clear_shards(); }));
+  EXPECT_FALSE(with_relays([](auto* relays) { relays->mutable_units(0)->set_shards(0, 1 << 20); }));
   EXPECT_FALSE(with_relays([](auto* relays) { relays->mutable_units(1)->set_first(0); }));
   EXPECT_FALSE(with_relays([](auto* relays) { relays->mutable_units(1)->set_count(0); }));
   EXPECT_FALSE(with_relays([](auto* relays) { relays->mutable_units(1)->set_count(0x7fffffff); }));

@@ -264,6 +264,21 @@ TEST_F(EngineRelayTest, AnotherTensorUnderTheNumberTakesItsPlace) {
   nodes_[4]->Push(Values(kElements, 1), 1);
   EXPECT_THAT(nodes_[4]->WaitForClose().message(), testing::HasSubstr("'other'"));
   EXPECT_FALSE(nodes_[3]->closed);
+  engines_[2]->RetainOnly({{kJob, {}}}, {});
+  EXPECT_LT(engines_[2]->stats().memory_used_bytes, before) << "of the former tensor";
+}
+
+TEST_F(EngineRelayTest, ARefusedOrderLeavesNothingBehind) {
+  StartWithRelay(9, {.first = 0, .count = 8});
+  const uint64_t before = engines_[2]->stats().memory_used_bytes;
+  TensorSpec other = Tensor();
+  other.name = "other";
+  EXPECT_FALSE(engines_[2]
+                   ->Relay(kJob, other,
+                           {{.span = {.first = 0, .count = 8}, .first_node = 0, .to = ServerId(9)}})
+                   .ok());
+  EXPECT_EQ(engines_[2]->stats().memory_used_bytes, before);
+  ExpectRound(1);
 }
 
 TEST_F(EngineRelayTest, MemoryOfRelaysIsReservedAndGivenBack) {
