@@ -10,7 +10,7 @@ namespace addend {
 namespace {
 
 // Twice in each half of the measurements: the halves confirm each other's groups.
-constexpr uint32_t kTimesEach = 4;
+constexpr uint32_t kTimesForRacks = 4;
 
 }  // namespace
 
@@ -22,7 +22,7 @@ std::vector<uint32_t> MeasuredRacks(const Job& job, const NetworkMap& map) {
     if (of_node.back().empty()) return {};
   }
   const std::set<std::string> hosts(of_node.begin(), of_node.end());
-  if (!map.AllMeasured(hosts, kTimesEach)) return {};
+  if (!map.AllMeasured(hosts, kTimesForRacks)) return {};
   const HostGroups groups = GroupsOf(map.FactsOf(hosts)).groups;
   if (groups.levels.empty()) return {};
   std::map<std::string, uint32_t> rack_of;
