@@ -60,8 +60,8 @@ void Ignore(gpr_log_func_args* /*args*/) {}
 
 void BeginGrpc() {
   static const bool begun = [] {
-    // Never shut down: gRPC then joins its threads, one of which may wait for 10 s for a connection
-    // that has gone already. A process that is told to stop would end so much later.
+    // Never shut down: gRPC then joins its threads, and its poller may wait for 10 s for a
+    // connection that has gone already. A process that is told to stop would end so much later.
     ::grpc_init();
     gpr_set_log_function(Log);
     // gRPC's threads may log while the process ends, when Addend's log is gone.

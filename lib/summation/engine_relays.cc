@@ -44,9 +44,11 @@ absl::Status EngineRelays::Reserve(const JobSpec& job, const std::shared_ptr<Job
                         orders.size(), tensor.partitions.size(), tensor.name));
   }
   for (const RelayOrder& order : orders) ADDEND_RETURN_IF_ERROR(CheckOrder(job, tensor, order));
-  const HeldTensor* const there = Find(job.id, tensor.id);
-  if (there != nullptr && !IsSameTensor(there->spec, tensor)) Release(job.id, tensor.id);
-  const HeldTensor* const former = Find(job.id, tensor.id);
+  const HeldTensor* former = Find(job.id, tensor.id);
+  if (former != nullptr && !IsSameTensor(former->spec, tensor)) {
+    Release(job.id, tensor.id);
+    former = nullptr;
+  }
   std::vector<size_t> added;
   uint64_t all = 0, tables = 0;
   for (size_t i = 0; i < orders.size(); ++i) {

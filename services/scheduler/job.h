@@ -119,8 +119,9 @@ struct FirstNonfinite {
 
 // Of tensors that are planned (relays.h). Not stored.
 struct Relaying {
-  bool ended = false;           // no partition has relays any more
-  std::vector<uint32_t> racks;  // of each node, as measured; empty: unknown
+  bool ended = false;  // no partition has relays any more
+  // Of each node, as measured when the first tensor was declared; empty: unknown.
+  std::optional<std::vector<uint32_t>> racks = std::nullopt;
 };
 
 // All that ends with a generation. The next generation is a new value.

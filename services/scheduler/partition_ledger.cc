@@ -109,7 +109,7 @@ void PartitionLedger::Remove(DeclaredTensor* tensor, const std::set<ServerId>& t
   for (const auto& [id, owned] : tensor->owned) {
     DropRelayLoad(*tensor, id, owned);
     if (scope_.fleet.Find(id) == nullptr) continue;
-    // A server that has refused what it owns or what it relays may hold the other.
+    // A server that has refused the partitions to own, or those to relay, may hold the others.
     const bool holds_both = !owned.partitions.empty() && !owned.relayed.empty();
     if (told.contains(id) && !holds_both) continue;
     scope_.changes.ReleasesFor(id, job_.id)->add_release_tensors(tensor->plan.tensor_id());

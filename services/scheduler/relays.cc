@@ -127,7 +127,7 @@ std::vector<uint32_t> GroupsOfNodes(const Job& job, std::map<std::string, uint32
   for (const auto& [rank, node] : job.nodes) {
     if (node.info.place().empty()) {
       places->clear();
-      return job.current.relaying.racks;
+      return job.current.relaying.racks.value_or(std::vector<uint32_t>());
     }
     const auto next = static_cast<uint32_t>(places->size());
     groups.push_back(places->emplace(node.info.place(), next).first->second);

@@ -67,7 +67,7 @@ struct PlannedRelay {
 bool IsPossible(const v1::RelayPlan& relays, int partitions, uint32_t nodes);
 // In ascending order. Empty: the partition has none, or is not relayed any more.
 std::vector<PlannedRelay> RelaysOf(const v1::TensorPlan& plan, uint32_t partition, uint32_t nodes);
-// That of the unit. nullopt: it has none.
+// The relay of the unit. nullopt: its nodes contribute to the owner.
 std::optional<PlannedRelay> RelayOf(const v1::TensorPlan& plan, uint32_t partition, uint32_t unit,
                                     uint32_t nodes);
 uint32_t UnitOf(NodeId node, const v1::RelayPlan& plan);

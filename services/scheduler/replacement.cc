@@ -55,11 +55,11 @@ void Replacement::LoseServer(ServerId server, const std::string& why) {
   std::vector<uint64_t> published;
   bool held = false;
   for (auto& [agreement, tensor] : job_.current.tensors) {
-    held = held || tensor.owned.contains(server);
     if (!tensor.owned.contains(server)) {
       ledger_.OwnerReady(&tensor, server);  // it holds nothing any more
       continue;
     }
+    held = true;
     if (IsUnknown(&tensor)) {
       reserving.push_back(agreement);
     } else if (!tensor.owned.at(server).partitions.empty()) {

@@ -62,7 +62,7 @@ class RelayViews {
  private:
   const uint32_t nodes_;
   const SharedUpdate update_;
-  SharedUpdate without_relays_;                          // `update_` itself: it has none
+  SharedUpdate without_relays_;                          // `update_` itself: no relays
   std::map<std::vector<uint32_t>, SharedUpdate> views_;  // by the unit in the plan of each tensor
 };
 // The update as it concerns the node. The tensors and the fate of this generation concern no

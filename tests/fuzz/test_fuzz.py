@@ -75,7 +75,7 @@ def test_a_missing_bounds_check_is_found(tmp_path, fuzz_seconds, fuzz_seed):
     ("grpc_handlers", ["Placement::PlanSet", "PartitionLedger::EndRelays", "Engine::Reserve", "Engine::Relay"]),
 ])
 def test_the_corpus_reaches_what_the_target_is_for(target, functions):
-    """An input whose calls are refused, since it lacks what they have come to need, would reach no plan."""
+    """An input whose calls lack a new field, and are all refused, would reach no plan."""
     command = [*command_of(target), "-runs=0", "-print_coverage=1", HERE / "corpus" / target]
     report = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120).stderr
     reached = set(re.findall(r"^COVERED_FUNC: .*? addend::([\w:]+)\(", report, re.MULTILINE))
