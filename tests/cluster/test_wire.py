@@ -8,6 +8,7 @@ import pytest
 
 from tests.support import wire
 from tests.support.cluster import Cluster, PATIENCE
+from tests.support.ports import behind
 from tests.support.processes import eventually
 from tests.support.rounds import finish, goes_on, running
 
@@ -58,7 +59,7 @@ def test_bad_frame_closes_its_own_connection_only(tmp_path, name):
 def cluster_behind_proxy(tmp_path, rewrite, nodes=2):
     """A cluster whose only summation server is behind a proxy: the server advertises another local address."""
     with Cluster(tmp_path, nodes=0, shards=2) as cluster:
-        server = cluster.start_summation("--advertise=127.0.0.2")
+        server = cluster.start_summation(*behind("127.0.0.2"))
         cluster.await_ports(server)
         port = server.ports["data"]
         with wire.Proxy("127.0.0.2", port, ("127.0.0.1", port), rewrite):
@@ -88,7 +89,7 @@ def node_behind_proxy(tmp_path, rewrite):
     with Cluster(tmp_path, nodes=0) as cluster:
         cluster.nodes = 2
         cluster.await_ports(cluster.start_agent(0))
-        agent = cluster.start_agent(1, "--advertise=127.0.0.2")
+        agent = cluster.start_agent(1, *behind("127.0.0.2"))
         cluster.await_ports(agent)
         port = agent.ports["data"]
         with wire.Proxy("127.0.0.2", port, ("127.0.0.1", port), rewrite):

@@ -5,6 +5,7 @@ import pytest
 
 from tests.support import wire
 from tests.support.cluster import Cluster, run_binary
+from tests.support.ports import behind
 from tests.support.rounds import finish, goes_on, running
 
 HANDSHAKE = {wire.HELLO, wire.CHALLENGE, wire.PROOF, wire.GOAWAY}
@@ -44,7 +45,7 @@ class Between(wire.Proxy):
 @pytest.mark.parametrize("encrypted", [True, False])
 def test_nobody_between_sees_a_frame(tmp_path, encrypted):
     with Cluster(tmp_path, nodes=0, agent_flags=["--colocated-summation=false", f"--encrypt-data={str(encrypted).lower()}"]) as cluster:
-        server = cluster.start_summation("--advertise=127.0.0.2")
+        server = cluster.start_summation(*behind("127.0.0.2"))
         cluster.await_ports(server)
         port = server.ports["data"]
         with Between("127.0.0.2", port, ("127.0.0.1", port)) as between:
@@ -68,7 +69,7 @@ def test_a_byte_that_was_changed_closes_the_link_and_costs_no_bit(tmp_path):
         return data[:-1] + bytes([data[-1] ^ 1])
 
     with Cluster(tmp_path, nodes=0, agent_flags=["--colocated-summation=false", "--encrypt-data"]) as cluster:
-        server = cluster.start_summation("--advertise=127.0.0.2")
+        server = cluster.start_summation(*behind("127.0.0.2"))
         cluster.await_ports(server)
         port = server.ports["data"]
         with Between("127.0.0.2", port, ("127.0.0.1", port), change) as between:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support import wire
 from tests.support.cluster import Cluster, PATIENCE
+from tests.support.ports import behind
 from tests.support.processes import eventually
 from tests.support.rounds import completed, finish, goes_on
 
@@ -93,7 +94,7 @@ def job_through_a_forger(tmp_path, encrypted, prepare=lambda forger: None):
     secret = tmp_path / "secret"
     secret.write_text("known to the job's agents alone")
     with Cluster(tmp_path, nodes=0, agent_flags=["--colocated-summation=false", f"--encrypt-data={str(encrypted).lower()}", f"--job-secret-file={secret}"]) as cluster:
-        server = cluster.start_summation("--advertise=127.0.0.2")
+        server = cluster.start_summation(*behind("127.0.0.2"))
         cluster.await_ports(server)
         port = server.ports["data"]
         with Forger("127.0.0.2", port, ("127.0.0.1", port)) as forger:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support import wire
 from tests.support.cluster import Cluster, PATIENCE
+from tests.support.ports import behind
 from tests.support.processes import eventually
 from tests.support.rounds import completed, finish, goes_on, running
 
@@ -106,7 +107,7 @@ def test_a_frame_before_the_servers_proof_changes_no_sum(tmp_path, encrypted):
     secret.chmod(0o600)
     flags = ["--colocated-summation=false", f"--encrypt-data={str(encrypted).lower()}", f"--job-secret-file={secret}"]
     with Cluster(tmp_path, nodes=0, agent_flags=flags) as cluster:
-        server = cluster.start_summation("--advertise=127.0.0.2")
+        server = cluster.start_summation(*behind("127.0.0.2"))
         cluster.await_ports(server)
         ranks = None
         with Forger("127.0.0.2", server.ports["data"], lambda: under_way(ranks)) as forger:
