@@ -1,6 +1,7 @@
 // The life of a generation.
 #include "services/scheduler/lifecycle.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"

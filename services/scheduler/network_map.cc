@@ -2,6 +2,7 @@
 #include "services/scheduler/network_map.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "lib/base/clock.h"

@@ -2,6 +2,7 @@
 // scheduler's orders. No input crashes the shard or takes more memory than its limit; a stranger
 // changes nothing; and with any frames from node 1, the sums that node 0 receives are sums of its
 // own and node 1's contributions.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <latch>

@@ -1,5 +1,7 @@
 // Any content of a store: a scheduler that starts on it either reports that it is damaged, or
 // works: members return and follow it, time passes, and another scheduler can start on its store.
+#include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <string>

@@ -1,5 +1,6 @@
 #include "tests/simulation/world.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 

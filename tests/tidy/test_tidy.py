@@ -72,6 +72,18 @@ BANNED = [
     (r"\busing namespace std\b", (), "names"),
 ]
 
+# What other headers of one release of the C++ library bring along, and those of the next do not.
+HEADER_OF = {
+    "algorithm": "all_of any_of clamp copy copy_n count count_if equal fill fill_n find find_if for_each generate is_sorted lower_bound make_heap max max_element min "
+                 "min_element minmax mismatch none_of nth_element pop_heap push_heap remove_if reverse rotate search shuffle sort stable_sort transform unique upper_bound",
+    "cstdlib": "abort exit getenv",
+    "iterator": "advance back_inserter distance make_move_iterator next prev",
+    "limits": "numeric_limits",
+    "numeric": "accumulate gcd iota lcm partial_sum reduce",
+    "random": "mt19937 random_device uniform_int_distribution uniform_real_distribution",
+    "thread": "thread this_thread",
+}
+
 
 def relative(path):
     return path.relative_to(ROOT).as_posix()
@@ -143,6 +155,19 @@ def test_includes_are_written_from_the_root():
     wrong = [f"{relative(path)}: {include}" for path in SOURCES for include in includes_of(path)
              if "/" not in include or include.startswith(".")]
     assert not wrong, "\n".join(wrong)
+
+
+def test_sources_include_the_standard_headers_that_they_use():
+    """Themselves, or in the header of the same name. Debian 12 would not notice, Debian 13 has another C++ library."""
+    wrong = []
+    for path in SOURCES:
+        included = set(re.findall(r"^#include <(\w+)>", path.read_text(), re.M))
+        for header in (ROOT / include for include in includes_of(path)):
+            if header.stem == path.stem and header.exists():
+                included |= set(re.findall(r"^#include <(\w+)>", header.read_text(), re.M))
+        used = set(re.findall(r"\bstd::(\w+)", code_of(path)))
+        wrong += [f"{relative(path)}: <{header}>" for header, names in HEADER_OF.items() if header not in included and used & set(names.split())]
+    assert not wrong, "to be included:\n" + "\n".join(wrong)
 
 
 def test_pure_cores_know_no_thread_socket_or_clock():

@@ -1,6 +1,7 @@
 // Rounds of push-pull through the C ABI, against the fake agent.
 #include <cstring>
 #include <set>
+#include <thread>
 
 #include "tests/unit/client/fixture.h"
 

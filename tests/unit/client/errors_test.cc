@@ -3,6 +3,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <thread>
+
 #include "lib/client/ipc.h"
 #include "tests/unit/client/fixture.h"
 

@@ -2,7 +2,9 @@
 #include <sys/wait.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <fstream>
+#include <thread>
 
 #include "tests/unit/client/fixture.h"
 

@@ -2,6 +2,7 @@
 // code with lib/reduce.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>

@@ -1,5 +1,7 @@
 #include "tests/unit/scheduler/cluster_fixture.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "lib/base/version.h"

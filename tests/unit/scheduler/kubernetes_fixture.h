@@ -1,6 +1,7 @@
 // An API server's objects in memory, with its rules for versions, and with faults.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <string>

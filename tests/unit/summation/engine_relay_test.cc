@@ -2,6 +2,9 @@
 // whoever adds.
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <random>
+
 #include "tests/unit/summation/engine_fixture.h"
 #include "tests/unit/summation/tree_reference.h"
 

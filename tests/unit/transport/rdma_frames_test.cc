@@ -2,6 +2,7 @@
 // where payloads may be written.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
 #include <vector>
