@@ -129,7 +129,10 @@ class ServerLink final : public Sink {
   // A process at the address has taken the last, or present, connection.
   bool met() const { return met_; }
   // The partition's result has come, or is not expected from this server any more.
-  void Arrived(PartitionId partition) { work_.Arrived(partition); }
+  void Arrived(PartitionId partition) {
+    work_.Arrived(partition);
+    outbox_.Arrived(partition);
+  }
   // How long the server was at work for this node, and how often it began to be.
   absl::Duration served() const { return work_.served(sending_time()); }
   uint64_t services() const { return work_.services(); }

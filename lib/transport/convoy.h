@@ -9,19 +9,24 @@
 // The urgency of a frame follows from the priority of its tensor (urgency.h). More urgent frames
 // never wait for less urgent frames. Less urgent frames wait while more than lead_bytes of more
 // urgent frames wait on other links: a link that ran ahead to later tensors would take bandwidth
-// from the links that the next result needs, and end its part of the round early. Belongs to one
-// shard's thread.
+// from the links that the next result needs, and end its part of the round early. All together go
+// no faster than results come back (contribution_pace.h). Belongs to one shard's thread.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include "lib/base/ids.h"
+#include "lib/shard/task_loop.h"
+#include "lib/transport/contribution_pace.h"
 #include "lib/transport/send_limits.h"
 #include "lib/transport/urgency.h"
+#include "lib/wire/frame.h"
 
 namespace addend {
 
@@ -30,6 +35,12 @@ class Outbox;
 class Convoy {
  public:
   explicit Convoy(const SendLimits& limits) : limits_(limits) {}
+  // From now on contributions are sent at the pace of their results, if there is a limit for those
+  // that are awaited. `loop` outlives this.
+  void PaceBy(TaskLoop* loop) {
+    if (limits_.contributions_awaited == SendLimits::kUnlimited) return;
+    loop_ = std::make_unique<ScopedLoop>(loop);
+  }
   const SendLimits& limits() const { return limits_; }
 
   // Takes note of a tensor before its frames are pushed. May change the order of frames that wait,
@@ -51,7 +62,13 @@ class Convoy {
   // Returns the number of a new outbox. Outboxes are kept by number and not by address, so that the
   // same events have the same order in every process.
   uint64_t Join(Outbox* outbox);
-  void Leave(uint64_t number) { outboxes_.erase(number); }
+  void Leave(uint64_t number);
+  // A frame with a place is handed to the outbox's link.
+  void OnSent(uint64_t outbox, const FrameHeader& header, uint64_t bytes);
+  void OnArrived(uint64_t outbox, PartitionId partition);
+  // The outbox has a link that copies, or none any more.
+  void OnLinked(uint64_t outbox);
+  void OnLost(uint64_t outbox);
   int32_t UrgencyOf(int32_t priority) const { return urgency_.Of(priority); }
   // Counts bytes in an outbox whose link is open and copies, until they are handed to the link.
   void AddWaiting(int32_t urgency, uint64_t bytes) { waiting_[urgency] += bytes; }
@@ -60,8 +77,14 @@ class Convoy {
   bool ManyMoreUrgent(int32_t urgency) const;
   bool MayLeave(uint64_t outbox, const Frame& frame) const;
   void ReleaseHeld();
+  // While contributions wait for the results of others.
+  void WatchPace();
 
   const SendLimits limits_;
+  ContributionPace pace_{limits_.contributions_awaited, limits_.awaited_for_each_link};
+  std::set<uint64_t> linked_;         // outboxes
+  std::unique_ptr<ScopedLoop> loop_;  // null: no pace is kept
+  bool watching_ = false;
   Urgency urgency_;
   uint64_t last_number_ = 0;
   std::map<uint64_t, Outbox*> outboxes_;

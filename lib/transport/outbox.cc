@@ -18,12 +18,14 @@ Outbox::~Outbox() {
 
 void Outbox::Attach(Link* link, const Traits& traits, bool encodes) {
   CountAll(false);  // with a former link
+  if (convoy_ != nullptr) convoy_->OnLost(number_);
   link_ = link;
   by_reference_ = traits.by_reference;
   encodes_ = encodes && !by_reference_ && !traits.same_machine;
   window_of_link_ = traits.window_bytes;
   in_flight_bytes_ = 0;
   self_ = std::make_shared<Outbox*>(this);
+  if (ConvoyKnows()) convoy_->OnLinked(number_);
   CountAll(true);
   Pump();
 }
@@ -31,6 +33,7 @@ void Outbox::Attach(Link* link, const Traits& traits, bool encodes) {
 void Outbox::Detach() {
   CountAll(false);
   link_ = nullptr;
+  if (convoy_ != nullptr) convoy_->OnLost(number_);
   Changed();
   if (convoy_ != nullptr) convoy_->ReleaseHeld();  // frames that these held back
 }
@@ -148,6 +151,7 @@ void Outbox::SendNext() {
   Encode(item.get());
   const size_t bytes = kFrameHeaderBytes + item->payload.size();
   in_flight_bytes_ += bytes;
+  if (ConvoyKnows() && item->place != 0) convoy_->OnSent(number_, item->header, bytes);
   if (item->handed_at != nullptr) *item->handed_at = TraceNow();
   link_->Send(item->header, item->payload,
               [self = std::weak_ptr<Outbox*>(self_), bytes,

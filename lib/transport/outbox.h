@@ -42,6 +42,11 @@ class Outbox {
   void Push(const FrameHeader& header, Bytes payload, Done done, uint64_t place = 0,
             int64_t* handed_at = nullptr, EncodeFn encode = nullptr);
   void Clear(const absl::Status& why);
+  // The result of a contribution that was pushed with a place has come, or is not expected here any
+  // more.
+  void Arrived(PartitionId partition) {
+    if (convoy_ != nullptr) convoy_->OnArrived(number_, partition);
+  }
   size_t queued() const { return queue_.size(); }
   // The bytes that may be handed to the link before an earlier frame is done. 0 with by_reference.
   size_t credit_bytes() const;

@@ -27,6 +27,10 @@ struct SendLimits {
   // the nodes drift apart.
   size_t contributions_in_flight = kUnlimited;
   size_t results_in_flight = kUnlimited;
+  // A limit of a node's contributions whose results are awaited (contribution_pace.h): this, or so
+  // much for each link, whichever is more. A server needs some partitions of each node at a time.
+  size_t contributions_awaited = kUnlimited;
+  size_t awaited_for_each_link = 64 << 10;
 };
 
 // `part` of `in_flight`.
@@ -52,6 +56,7 @@ inline double BytesSentBeside(bool colocated, uint64_t job_bytes, uint64_t own_b
 inline SendLimits SendLimitsFor(double bandwidth_bps) {
   constexpr double kWindowSeconds = 0.5e-3, kSlowBps = 2e9;
   constexpr double kContributionsSeconds = 10e-3, kResultsSeconds = 22e-3;
+  constexpr double kAwaitedSeconds = 24e-3;
   SendLimits limits;
   if (bandwidth_bps <= 0) return limits;
   const double bytes_per_second = bandwidth_bps / 8;
@@ -61,6 +66,7 @@ inline SendLimits SendLimitsFor(double bandwidth_bps) {
   if (bandwidth_bps < kSlowBps) {
     limits.contributions_in_flight = static_cast<size_t>(bytes_per_second * kContributionsSeconds);
     limits.results_in_flight = static_cast<size_t>(bytes_per_second * kResultsSeconds);
+    limits.contributions_awaited = static_cast<size_t>(bytes_per_second * kAwaitedSeconds);
   }
   return limits;
 }

@@ -94,6 +94,7 @@ absl::Status Agent::Start() {
   transports_.shm = surroundings_.machine->MakeSharedMemory(loop_.get());
   transports_.inproc = MakeInprocTransport(loop_.get(), network_);
   context_ = MakeContext();
+  lasting_.convoy.PaceBy(loop_.get());
   generation_ = std::make_unique<NodeGeneration>(context_);
   admission_ = std::make_unique<Admission>(context_);
   if (surroundings_.open_door != nullptr) {

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/unit/shard/fake_loop.h"
+
 namespace addend {
 namespace {
 
@@ -49,6 +51,7 @@ class OutboxTest : public testing::Test {
  protected:
   void Push(Outbox* outbox, uint64_t place, int32_t priority = 0) {
     FrameHeader header;
+    header.partition = PartitionId(static_cast<uint32_t>(place % 32));
     header.priority = priority;
     header.round = Round(place);
     outbox->Push(header, payload_, nullptr, place);
@@ -206,13 +209,89 @@ TEST_F(OutboxTest, ASweepIsSentInTheOrderOfThePushesWithinAClassUntilItsEnd) {
   EXPECT_EQ(sent(), (std::vector<int>{0, 0, 1, 2, 3, 4, 5, 6, 7})) << "the forward pass waits";
 }
 
+// ---- the pace of results ----
+
+class PacedOutboxTest : public OutboxTest {
+ protected:
+  static SendLimits Limits() {
+    SendLimits limits;
+    limits.contributions_awaited = 4 * kFrame;
+    limits.awaited_for_each_link = kFrame;
+    return limits;
+  }
+  void PushTo(Outbox* outbox, uint32_t partition, uint64_t place, int32_t priority = 0) {
+    FrameHeader header;
+    header.partition = PartitionId(partition);
+    header.round = Round(partition);
+    header.priority = priority;
+    outbox->Push(header, payload_, nullptr, place);
+  }
+
+  FakeLoop loop_;
+  Convoy paced_{Limits()};
+  Outbox first_{&paced_, [](bool) {}}, second_{&paced_, [](bool) {}};
+};
+
+TEST_F(PacedOutboxTest, ContributionsOfAllLinksTogetherWaitForResults) {
+  paced_.PaceBy(&loop_);
+  first_.Attach(&much_link_, Traits());
+  second_.Attach(&little_link_, Traits());
+  for (uint32_t i = 1; i <= 8; ++i) PushTo(i % 2 == 1 ? &first_ : &second_, i, i);
+  EXPECT_EQ(much_link_.sent.size() + little_link_.sent.size(), 4u);
+  much_link_.Complete(4);
+  little_link_.Complete(4);
+  EXPECT_EQ(much_link_.sent.size() + little_link_.sent.size(), 4u) << "they have left, no more";
+  second_.Arrived(PartitionId(2));
+  ASSERT_EQ(much_link_.sent.size(), 3u) << "the frame that is furthest behind";
+  EXPECT_EQ(much_link_.sent.back().round, Round(5));
+  PushTo(&second_, 9, 0, /*priority=*/INT32_MAX);
+  EXPECT_EQ(little_link_.sent.back().round, Round(9)) << "an answer is not part of the stream";
+}
+
+TEST_F(PacedOutboxTest, WithoutAResultTheyGoOnAfterAMoment) {
+  paced_.PaceBy(&loop_);
+  first_.Attach(&much_link_, Traits());
+  for (uint32_t i = 1; i <= 40; ++i) PushTo(&first_, i, i);
+  absl::Duration passed;
+  for (; first_.queued() > 0 && passed < absl::Seconds(2); passed += ContributionPace::kSilence) {
+    much_link_.Complete(40);
+    loop_.Pass(ContributionPace::kSilence);
+  }
+  EXPECT_EQ(first_.queued(), 0u);
+  EXPECT_GT(passed, 10 * ContributionPace::kSilence);
+}
+
+TEST_F(PacedOutboxTest, ALostLinkLeavesItsRoomToOthers) {
+  paced_.PaceBy(&loop_);
+  first_.Attach(&much_link_, Traits());
+  second_.Attach(&little_link_, Traits());
+  for (uint32_t i = 1; i <= 4; ++i) PushTo(&first_, i, i);
+  for (uint32_t i = 5; i <= 8; ++i) PushTo(&second_, i, i);
+  EXPECT_TRUE(little_link_.sent.empty());
+  first_.Detach();
+  EXPECT_EQ(little_link_.sent.size(), 4u);
+}
+
+TEST_F(PacedOutboxTest, WithoutALoopNoPaceIsKept) {
+  first_.Attach(&much_link_, Traits());
+  for (uint32_t i = 1; i <= 8; ++i) {
+    PushTo(&first_, i, i);
+    much_link_.Complete(1);
+  }
+  EXPECT_EQ(much_link_.sent.size(), 8u);
+}
+
 // Whatever is pushed, lost and made anew: as long as links take frames, all leave.
 TEST_F(OutboxTest, NothingWaitsForEver) {
   const unsigned seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   for (int run = 0; run < 50; ++run) {
-    Convoy convoy{SendLimits()};
+    FakeLoop loop;
+    SendLimits limits;
+    if (run % 2 == 1) limits.contributions_awaited = 4 * kFrame;
+    Convoy convoy{limits};
+    convoy.PaceBy(&loop);
     std::vector<std::unique_ptr<Outbox>> outboxes;
     std::vector<std::unique_ptr<SlowLink>> links;
     for (int i = 0; i < 5; ++i) {
@@ -224,7 +303,13 @@ TEST_F(OutboxTest, NothingWaitsForEver) {
     for (int step = 0; step < 400; ++step) {
       const size_t which = random() % outboxes.size();
       Outbox& outbox = *outboxes[which];
-      switch (random() % 8) {
+      switch (random() % 10) {
+        case 8:
+          outbox.Arrived(PartitionId(random() % 32));
+          break;
+        case 9:
+          loop.Pass(absl::Milliseconds(random() % 10));
+          break;
         case 0:
           outbox.Detach();
           outbox.Clear(absl::UnavailableError("lost"));
@@ -247,6 +332,7 @@ TEST_F(OutboxTest, NothingWaitsForEver) {
     size_t queued = 1;
     for (int turn = 0; queued > 0 && turn < 2000; ++turn) {
       queued = 0;
+      loop.Pass(ContributionPace::kSilence);
       for (size_t i = 0; i < outboxes.size(); ++i) {
         if (turn == 0) outboxes[i]->Attach(links[i].get(), Traits());
         links[i]->Complete(1);

@@ -13,6 +13,7 @@ TEST(SendLimitsTest, AnUnknownOrFastLinkHasTheDefaultLimits) {
     EXPECT_EQ(PartInFlight(limits.results_in_flight, 0.5), SendLimits::kUnlimited)
         << "the kernel's own choice";
     EXPECT_EQ(PartInFlight(limits.contributions_in_flight, 0.5), SendLimits::kUnlimited);
+    EXPECT_EQ(limits.contributions_awaited, SendLimits::kUnlimited);
   }
 }
 
@@ -22,6 +23,7 @@ TEST(SendLimitsTest, ASlowLinkHasLimitsOfMilliseconds) {
   EXPECT_EQ(limits.lead_bytes, 100'000u);
   EXPECT_EQ(PartInFlight(limits.contributions_in_flight, 0.25), 125'000u);
   EXPECT_EQ(PartInFlight(limits.results_in_flight, 0.25), 275'000u);
+  EXPECT_EQ(limits.contributions_awaited, 1'200'000u);
   EXPECT_EQ(SendLimitsFor(1e6).window_bytes, 16u << 10) << "none is smaller";
 }
 
