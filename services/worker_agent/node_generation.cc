@@ -243,6 +243,7 @@ void NodeGeneration::ReportAgain() const {
 void NodeGeneration::CheckTimeouts() {
   rounds_.NotePause();
   rounds_.MeasureLinks();
+  servers_.CloseUnused();
   devices_.CheckMissing();
   departures_.TellAwaited();
   stall_report_.Check();

@@ -3,6 +3,7 @@
 #include "services/worker_agent/servers.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/str_format.h"
 #include "lib/base/failure.h"
@@ -26,6 +27,7 @@ constexpr absl::Duration kRdmaTimeout = absl::Seconds(5);
 // After this many attempts that end in the handshake the server counts as unreachable. A frame that
 // was forged on the way ends an attempt.
 constexpr int kUnprovedAttempts = 3;
+constexpr absl::Duration kUnusedFor = absl::Minutes(1);
 
 // The connection broke, or was closed because its end stops.
 bool IsTransient(const absl::Status& why) {
@@ -335,6 +337,24 @@ void Servers::LimitInFlight(uint32_t nodes) {
   }
   if (sent <= 0) return;
   for (const auto& [link, bytes] : carried) link->LimitInFlight(PartInFlight(limit, bytes / sent));
+}
+
+void Servers::CloseUnused() {
+  if (context_.clock->Now() - owners_changed_at_ < kUnusedFor) return;
+  owners_changed_at_ = absl::InfiniteFuture();
+  std::set<const ServerLink*> used;
+  for (const auto& [id, tensor] : tensors_->by_id()) {
+    for (const PartitionOwner& owner : tensor->owners) used.insert({owner.link, owner.next});
+  }
+  for (auto it = links_.begin(); it != links_.end();) {
+    const auto next = std::next(it);
+    if (!used.contains(it->second.get()) && !is_colocated(it->second->server())) {
+      it->second->Close(absl::CancelledError("the server sums nothing for this node"));
+      replaced_.push_back(std::move(it->second));
+      links_.erase(it);
+    }
+    it = next;
+  }
 }
 
 void Servers::CloseAll(const absl::Status& why) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "lib/link/server_link.h"
 #include "services/worker_agent/generation_state.h"
 #include "services/worker_agent/node_context.h"
@@ -54,11 +55,17 @@ class Servers {
   void ReportAgain() const;
 
   // Partitions have new owners, or tensors were planned: the links' loads change.
-  void OnOwnersChanged() { loads_changed_ = true; }
+  void OnOwnersChanged() {
+    loads_changed_ = true;
+    owners_changed_at_ = context_.clock->Now();
+  }
   // Limits the bytes in flight on each link by its part of the node's load in a round of all
   // tensors: contributions to servers elsewhere, and the results of the colocated server. Does
   // nothing if the loads have not changed. `nodes`: that take part.
   void LimitInFlight(uint32_t nodes);
+  // Once a second. Closes links to servers that own nothing of this node's tensors, a minute after
+  // the owners have changed: they are made again when they are needed.
+  void CloseUnused();
 
   void CloseAll(const absl::Status& why);
   // Closes the links, and keeps them in the directory until they are closed.
@@ -96,6 +103,7 @@ class Servers {
   std::map<uint32_t, std::string> routes_;             // by server: the last, as it was logged
   std::map<uint32_t, absl::Status> reported_lost_;     // by server: why
   bool loads_changed_ = false;
+  absl::Time owners_changed_at_ = absl::InfiniteFuture();  // and unused links were not closed since
 };
 
 }  // namespace addend

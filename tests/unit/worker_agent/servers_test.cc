@@ -419,5 +419,42 @@ TEST_F(ServersTest, EachLinkGetsItsPartOfTheBytesInFlight) {
   node_.directory.DropClosed();
 }
 
+TEST_F(ServersTest, LinkToAServerThatOwnsNothingIsClosedAfterAMinute) {
+  ServerLink* const former = LinkToOwner(2);
+  node_.tcp.Open();
+  node_.AddServer(3);
+  ServerLink* const now = *servers_.LinkTo(3, 0);
+  node_.tcp.Open();
+  ServerLink* const colocated = *servers_.LinkTo(1, 0);
+  for (PartitionOwner& owner : generation_.tensors.by_id().begin()->second->owners) {
+    owner.link = now;
+  }
+  servers_.OnOwnersChanged();
+  node_.loop.Pass(absl::Seconds(59));
+  servers_.CloseUnused();
+  EXPECT_TRUE(former->open());
+  node_.loop.Pass(absl::Seconds(1));
+  servers_.CloseUnused();
+  EXPECT_TRUE(former->given_up());
+  EXPECT_TRUE(now->open());
+  EXPECT_FALSE(colocated->given_up());
+  EXPECT_EQ(servers_.links().size(), 2u);
+  ASSERT_TRUE(servers_.LinkTo(2, 0).ok());
+  EXPECT_NE(*servers_.LinkTo(2, 0), former) << "made again when it is needed";
+}
+
+TEST_F(ServersTest, LinkToTheNextOwnerIsKept) {
+  LinkToOwner(2);
+  node_.tcp.Open();
+  node_.AddServer(3);
+  ServerLink* const next = *servers_.LinkTo(3, 0);
+  generation_.tensors.by_id().begin()->second->owners[0].next = next;
+  servers_.OnOwnersChanged();
+  node_.loop.Pass(absl::Minutes(2));
+  servers_.CloseUnused();
+  EXPECT_FALSE(next->given_up());
+  EXPECT_EQ(servers_.links().size(), 2u);
+}
+
 }  // namespace
 }  // namespace addend
