@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <span>
 
 #include "lib/base/passed_files.h"
 #include "tests/unit/shard/fake_event_loop.h"
@@ -31,12 +32,13 @@ using Packet = std::vector<std::byte>;
 
 // As the protocol packs it: the fixed part, the dimensions, the text. Its lengths are the sender's.
 Packet PacketOf(const ipc::Encoded& message) {
-  const size_t dims_bytes = message.dims.size_bytes();
-  Packet packet(sizeof(message.fixed) + dims_bytes + message.text.size());
-  std::memcpy(packet.data(), &message.fixed, sizeof(message.fixed));
-  std::memcpy(packet.data() + sizeof(message.fixed), message.dims.data(), dims_bytes);
-  std::memcpy(packet.data() + sizeof(message.fixed) + dims_bytes, message.text.data(),
-              message.text.size());
+  Packet packet;
+  const auto append = [&packet](Bytes bytes) {
+    packet.insert(packet.end(), bytes.begin(), bytes.end());
+  };
+  append(std::as_bytes(std::span(&message.fixed, 1)));
+  append(std::as_bytes(message.dims));
+  append(std::as_bytes(std::span(message.text)));
   return packet;
 }
 
