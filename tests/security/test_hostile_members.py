@@ -42,10 +42,11 @@ def test_one_jobs_word_takes_no_server_from_another_job(tmp_path):
             for server in servers:
                 for node in nodes:
                     assert caller.call("Scheduler", "ReportServerLost", **node, server_id=server, reason="I say so").code == "OK"
+            eventually(lambda: job_of(cluster, "hostile")["state"] == "failed", 20 * PATIENCE, "the end of the job that reaches no server")
             goes_on(ranks)
             assert cpu_servers(cluster) == servers
             hostile = job_of(cluster, "hostile")
-            assert hostile["state"] == "failed" and "cannot reach server" in hostile["reason"] and "I say so" in hostile["reason"], hostile
+            assert "cannot reach server" in hostile["reason"] and "I say so" in hostile["reason"], hostile
         assert job_of(cluster, "job")["state"] == "ready"
         finish(ranks)
 
