@@ -3,7 +3,6 @@
 #include "services/worker_agent/servers.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include "absl/strings/str_format.h"
 #include "lib/base/failure.h"
@@ -342,18 +341,14 @@ void Servers::LimitInFlight(uint32_t nodes) {
 void Servers::CloseUnused() {
   if (context_.clock->Now() - owners_changed_at_ < kUnusedFor) return;
   owners_changed_at_ = absl::InfiniteFuture();
-  std::set<const ServerLink*> used;
-  for (const auto& [id, tensor] : tensors_->by_id()) {
-    for (const PartitionOwner& owner : tensor->owners) used.insert({owner.link, owner.next});
-  }
-  for (auto it = links_.begin(); it != links_.end();) {
-    const auto next = std::next(it);
-    if (!used.contains(it->second.get()) && !is_colocated(it->second->server())) {
-      it->second->Close(absl::CancelledError("the server sums nothing for this node"));
-      replaced_.push_back(std::move(it->second));
-      links_.erase(it);
-    }
-    it = next;
+  for (auto next = links_.begin(); next != links_.end();) {
+    const auto it = next++;
+    ServerLink* const link = it->second.get();
+    // A lost link is tried further: when it is open again, the report of its server is withdrawn.
+    if (!link->open() || is_colocated(link->server()) || UseOf(link) != Use::kNone) continue;
+    link->Close(absl::CancelledError("the server sums nothing for this node"));
+    replaced_.push_back(std::move(it->second));
+    links_.erase(it);
   }
 }
 

@@ -63,8 +63,8 @@ class Servers {
   // tensors: contributions to servers elsewhere, and the results of the colocated server. Does
   // nothing if the loads have not changed. `nodes`: that take part.
   void LimitInFlight(uint32_t nodes);
-  // Once a second. Closes links to servers that own nothing of this node's tensors, a minute after
-  // the owners have changed: they are made again when they are needed.
+  // Once a second. Closes open links to servers that own nothing of this node's tensors, a minute
+  // after the owners have changed: the links are made again when they are needed.
   void CloseUnused();
 
   void CloseAll(const absl::Status& why);

@@ -443,11 +443,31 @@ TEST_F(ServersTest, LinkToAServerThatOwnsNothingIsClosedAfterAMinute) {
   EXPECT_NE(*servers_.LinkTo(2, 0), former) << "made again when it is needed";
 }
 
+TEST_F(ServersTest, LostLinkThatIsNotUsedIsTriedUntilTheReportIsWithdrawn) {
+  LinkToOwner(2);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    node_.tcp.Refuse(absl::UnavailableError("refused"));
+    node_.loop.Pass(absl::Milliseconds(100));
+  }
+  ASSERT_THAT(node_.reports.said, ElementsAre("lost server 2"));
+  node_.AddServer(3);
+  for (PartitionOwner& owner : generation_.tensors.by_id().begin()->second->owners) {
+    owner.link = *servers_.LinkTo(1, 0);
+  }
+  servers_.OnOwnersChanged();
+  node_.loop.Pass(absl::Minutes(1));
+  servers_.CloseUnused();
+  ASSERT_EQ(node_.tcp.attempts.size(), 1u);
+  node_.tcp.Open();
+  EXPECT_THAT(node_.reports.said, ElementsAre("lost server 2", "reached server 2"));
+}
+
 TEST_F(ServersTest, LinkToTheNextOwnerIsKept) {
   LinkToOwner(2);
   node_.tcp.Open();
   node_.AddServer(3);
   ServerLink* const next = *servers_.LinkTo(3, 0);
+  node_.tcp.Open();
   generation_.tensors.by_id().begin()->second->owners[0].next = next;
   servers_.OnOwnersChanged();
   node_.loop.Pass(absl::Minutes(2));
