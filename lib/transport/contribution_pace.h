@@ -11,8 +11,7 @@
 // has sent it. So a contribution is not counted for ever: when no result comes for a moment, the
 // oldest are forgiven at about half the rate of the link, and each after a second.
 //
-// Only contributions of at least its urgency delay a contribution: a more urgent one never waits
-// for less urgent ones. Pure. Belongs to one shard's thread.
+// A contribution waits only for others of at least its urgency. Pure. Belongs to a shard's thread.
 #pragma once
 
 #include <algorithm>
@@ -48,7 +47,7 @@ class ContributionPace {
               uint64_t bytes, absl::Time now);
   // Its result has come, or is not expected over this link any more. False: it was not counted.
   bool OnArrived(uint64_t link, PartitionId partition, absl::Time now);
-  // The link is lost, with what was on its way.
+  // The link is lost, with all that was on its way.
   void OnLost(uint64_t link);
   // To be called every kSilence while contributions wait for room.
   void OnTime(absl::Time now);

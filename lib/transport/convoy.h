@@ -66,7 +66,7 @@ class Convoy {
   // A frame with a place is handed to the outbox's link.
   void OnSent(uint64_t outbox, const FrameHeader& header, uint64_t bytes);
   void OnArrived(uint64_t outbox, PartitionId partition);
-  // The outbox has a link that copies, or none any more.
+  // The outbox has got a link that copies, or has lost its link.
   void OnLinked(uint64_t outbox);
   void OnLost(uint64_t outbox);
   int32_t UrgencyOf(int32_t priority) const { return urgency_.Of(priority); }

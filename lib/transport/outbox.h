@@ -45,7 +45,7 @@ class Outbox {
   // The result of a contribution that was pushed with a place has come, or is not expected here any
   // more.
   void Arrived(PartitionId partition) {
-    if (convoy_ != nullptr) convoy_->OnArrived(number_, partition);
+    if (ConvoyKnows()) convoy_->OnArrived(number_, partition);
   }
   size_t queued() const { return queue_.size(); }
   // The bytes that may be handed to the link before an earlier frame is done. 0 with by_reference.

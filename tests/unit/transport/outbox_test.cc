@@ -272,6 +272,25 @@ TEST_F(PacedOutboxTest, ALostLinkLeavesItsRoomToOthers) {
   EXPECT_EQ(little_link_.sent.size(), 4u);
 }
 
+// Its results need no network, and say nothing of it.
+TEST_F(PacedOutboxTest, ResultsOfTheColocatedServerDelayNoForgiveness) {
+  SlowLink here;
+  Outbox colocated(&paced_, [](bool) {});
+  paced_.PaceBy(&loop_);
+  first_.Attach(&much_link_, Traits());
+  colocated.Attach(&here, Traits{.name = "here", .reach = "here", .by_reference = true});
+  for (uint32_t i = 1; i <= 8; ++i) {
+    PushTo(&first_, i, i);
+    much_link_.Complete(1);
+  }
+  ASSERT_EQ(much_link_.sent.size(), 4u);
+  PushTo(&colocated, 9, 9);
+  loop_.Pass(ContributionPace::kSilence * 0.9);
+  colocated.Arrived(PartitionId(9));
+  loop_.Pass(ContributionPace::kSilence * 0.1);
+  EXPECT_EQ(much_link_.sent.size(), 6u);
+}
+
 TEST_F(PacedOutboxTest, WithoutALoopNoPaceIsKept) {
   first_.Attach(&much_link_, Traits());
   for (uint32_t i = 1; i <= 8; ++i) {
