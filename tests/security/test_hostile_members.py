@@ -46,7 +46,7 @@ def test_one_jobs_word_takes_no_server_from_another_job(tmp_path):
             goes_on(ranks)
             assert cpu_servers(cluster) == servers
             hostile = job_of(cluster, "hostile")
-            assert "cannot reach server" in hostile["reason"] and "I say so" in hostile["reason"], hostile
+            assert hostile["state"] == "failed" and "cannot reach server" in hostile["reason"] and "I say so" in hostile["reason"], hostile
         assert job_of(cluster, "job")["state"] == "ready"
         finish(ranks)
 
