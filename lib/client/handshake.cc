@@ -1,8 +1,13 @@
 // The beginning of a connection: INIT, progress while the job waits for ranks, and the reply.
 #include "lib/client/handshake.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -13,6 +18,7 @@ namespace {
 
 constexpr int kSayEveryMs = 10000;
 constexpr int kQuietMs = 2000;  // at the start
+constexpr int kRetryMs = 50;
 
 Error ReadReply(const Packet& packet, const Settings& settings, Place* place) {
   const auto reply = packet.Decode<ipc::InitReplyMessage>();
@@ -92,40 +98,62 @@ void ProgressPrinter::PrintAt(int64_t now_ms, const std::string& text) {
   Say(text + Format(", %lld s", static_cast<long long>((now_ms - first_ms_) / 1000)));
 }
 
-Error JoinJob(const Settings& settings, std::unique_ptr<AgentSocket>* socket, Place* place) {
-  Error error = AgentSocket::Connect(settings.socket, settings.connect_timeout_s, socket);
-  if (!error.ok()) return error;
+namespace {
+
+// Of one connection. `*closed`: the agent has ended it and decided nothing.
+Error Introduce(const Settings& settings, ProgressPrinter* progress, AgentSocket* socket,
+                Place* place, bool* closed) {
   const ipc::InitMessage init{settings.rank, settings.size, settings.local_rank,
                               settings.local_size, settings.job};
-  (*socket)->Send(init.Encode());
-
-  ProgressPrinter progress(ProgressPrinter::When::kStart);
+  socket->Send(init.Encode());
   const std::string& path = settings.socket;
   for (bool finished = false; !finished;) {
     Packet packet;
     AgentSocket::Event event;
-    const int held_back_ms = progress.HeldBackForMs();
+    const int held_back_ms = progress->HeldBackForMs();
     if (held_back_ms == 0) {
-      progress.Release();
+      progress->Release();
       continue;
     }
-    error = (*socket)->Receive(held_back_ms > 0 ? held_back_ms : kSayEveryMs, &packet, &event);
+    Error error = socket->Receive(held_back_ms > 0 ? held_back_ms : kSayEveryMs, &packet, &event);
     if (!error.ok()) return error;
     if (event == AgentSocket::Event::kTimeout) {
       if (held_back_ms > 0) continue;
-      progress.Print(Format("waiting for the agent at %s to answer", path.c_str()));
+      progress->Print(Format("waiting for the agent at %s to answer", path.c_str()));
     } else if (event == AgentSocket::Event::kClosed) {
+      *closed = true;
       return MakeError(ADDEND_ERROR_PEER_LOST,
                        "the agent at %s closed the connection before the job had started; its log "
                        "says why",
                        path.c_str());
     } else {
-      error = OnPacket(packet, settings, &progress, place, &finished);
+      error = OnPacket(packet, settings, progress, place, &finished);
       if (!error.ok()) return error;
-      if (finished && !packet.fds.empty()) return (*socket)->UseRings(packet.fds[0].get());
+      if (finished && !packet.fds.empty()) return socket->UseRings(packet.fds[0].get());
     }
   }
   return {};
+}
+
+}  // namespace
+
+Error JoinJob(const Settings& settings, std::unique_ptr<AgentSocket>* socket, Place* place) {
+  ProgressPrinter progress(ProgressPrinter::When::kStart);
+  Error error = AgentSocket::Connect(settings.socket, settings.connect_timeout_s, socket);
+  if (!error.ok()) return error;
+  std::optional<int64_t> give_up_ms;
+  for (;;) {
+    bool closed = false;
+    error = Introduce(settings, &progress, socket->get(), place, &closed);
+    if (!closed) return error;
+    const int64_t now_ms = ProgressPrinter::SteadyNowMs();
+    if (!give_up_ms) give_up_ms = now_ms + static_cast<int64_t>(settings.connect_timeout_s * 1e3);
+    if (now_ms >= *give_up_ms) return error;
+    ::poll(nullptr, 0, kRetryMs);
+    // The former error says more than that of an agent that stays away.
+    const double left_s = static_cast<double>(*give_up_ms - now_ms) / 1e3;
+    if (!AgentSocket::Connect(settings.socket, left_s, socket).ok()) return error;
+  }
 }
 
 }  // namespace addend::client

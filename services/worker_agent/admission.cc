@@ -12,6 +12,11 @@
 #include "lib/base/version.h"
 
 namespace addend {
+namespace {
+
+constexpr char kFormerRunEnds[] = "waiting for the former run to end on all nodes";
+
+}  // namespace
 
 absl::Status Admission::Check(const ipc::InitMessage& init) const {
   const NodeOptions& options = *context_.options;
@@ -52,19 +57,30 @@ absl::Status Admission::CheckPlace(const ipc::InitMessage& init) const {
         init.rank, init.size, init.local_rank, init.local_size, size, options.num_nodes,
         local_size));
   }
-  const NodeId node = NodeOf(init);
-  if (node_.value_or(node) != node) {
-    const int32_t first = static_cast<int32_t>(node_->value()) * local_size;
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "a trainer with RANK=%d does not fit this agent, whose node %d has ranks %d to %d%s",
-        init.rank, node_->value(), first, first + local_size - 1,
-        options.node ? "" : " (the first trainer said so: --node-rank=trainers)"));
-  }
   return absl::OkStatus();
 }
 
-NodeId Admission::NodeOf(const ipc::InitMessage& init) const {
-  return NodeId(static_cast<uint32_t>(init.rank) / context_.options->local_size);
+absl::Status Admission::CheckNode(uint32_t rank) const {
+  if (node_.value_or(NodeOf(rank)) == NodeOf(rank)) return absl::OkStatus();
+  const NodeOptions& options = *context_.options;
+  const uint32_t first = node_->value() * options.local_size;
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "a trainer with RANK=%d does not fit this agent, whose node %d has ranks %d to %d%s", rank,
+      node_->value(), first, first + options.local_size - 1,
+      options.node ? "" : " (the first trainer said so: --node-rank=trainers)"));
+}
+
+NodeId Admission::NodeOf(uint32_t rank) const {
+  return NodeId(rank / context_.options->local_size);
+}
+
+// It may find a free node soon: the trainers that said the node have left, or are about to, and
+// nobody has come in their place.
+bool Admission::IsEarly(const Waiting& waiting, const LocalRanks& ranks, bool running) const {
+  if (context_.options->node || node_.value_or(NodeOf(waiting.rank)) == NodeOf(waiting.rank))
+    return false;
+  const bool former_run_ends = !ranks.any() || ranks.anyone_left() || !running;
+  return waiting_.empty() && former_run_ends && early_.size() < context_.options->local_size;
 }
 
 absl::Status Admission::CheckFree(uint32_t local_rank, const LocalRanks& ranks,
@@ -82,23 +98,44 @@ absl::Status Admission::CheckFree(uint32_t local_rank, const LocalRanks& ranks,
 
 absl::Status Admission::OnInit(Trainer* trainer, ipc::InitMessage init, const LocalRanks& ranks,
                                bool running) {
-  if (trainer->local_rank >= 0)
+  const bool is_early = std::any_of(early_.begin(), early_.end(), [trainer](const Waiting& early) {
+    return early.trainer == trainer;
+  });
+  if (trainer->local_rank >= 0 || is_early)
     return absl::InvalidArgumentError("a second init on one connection");
   absl::Status status = refusing_;  // first: the options may be the reason, and Check goes by them
   if (status.ok()) status = Check(init);
-  const uint32_t local_rank =
-      status.ok() ? static_cast<uint32_t>(init.rank) % context_.options->local_size : 0;
-  if (status.ok()) status = CheckFree(local_rank, ranks, running);
   if (!status.ok()) {
     Refuse(trainer, status);
     return absl::OkStatus();
   }
-  if (!node_) node_ = NodeOf(init);
+  const auto rank = static_cast<uint32_t>(init.rank);
+  const Waiting waiting{trainer, rank, rank % context_.options->local_size, context_.loop->Now()};
+  if (IsEarly(waiting, ranks, running)) {
+    early_.push_back(waiting);
+    trainer->Send(ipc::ProgressMessage{kFormerRunEnds});
+    return absl::OkStatus();
+  }
+  status = CheckNode(rank);
+  if (status.ok()) status = CheckFree(waiting.local_rank, ranks, running);
+  if (!status.ok()) {
+    Refuse(trainer, status);
+    return absl::OkStatus();
+  }
+  if (!node_) node_ = NodeOf(rank);
   trainer->guards = init.guard;
   trainer->launched_apart = init.local_size != static_cast<int32_t>(context_.options->local_size);
-  waiting_.push_back({trainer, local_rank, context_.loop->Now()});
+  waiting_.push_back(waiting);
+  RefuseEarly();
   ReportWaiting();
   return absl::OkStatus();
+}
+
+// The next run of this node has begun to gather.
+void Admission::RefuseEarly() {
+  for (; !early_.empty(); early_.pop_front()) {
+    Refuse(early_.front().trainer, CheckNode(early_.front().rank));
+  }
 }
 
 void Admission::Refuse(Trainer* trainer, const absl::Status& why) {
@@ -110,24 +147,28 @@ void Admission::Refuse(Trainer* trainer, const absl::Status& why) {
 
 // Trainers wait for the job no longer than for a round.
 void Admission::RefuseStalled(const LocalRanks& ranks) {
+  RefuseStalled(&early_, kFormerRunEnds);
+  if (RefuseStalled(&waiting_, ProgressText(ranks))) ReportWaiting();
+}
+
+// True: there was such a trainer.
+bool Admission::RefuseStalled(std::deque<Waiting>* waiting, const std::string& progress) {
   const absl::Duration patience = context_.options->stall_timeout;
   bool refused = false;
-  while (!waiting_.empty() && context_.loop->Now() - waiting_.front().since >= patience) {
-    const absl::Status why =
-        MakeFailure(FailureKind::kStalled,
-                    absl::StrFormat("job '%s' has not begun within --stall-timeout=%s: %s",
-                                    context_.options->job, absl::FormatDuration(patience),
-                                    ProgressText(ranks)));
-    Refuse(waiting_.front().trainer, why);
-    waiting_.pop_front();
+  while (!waiting->empty() && context_.loop->Now() - waiting->front().since >= patience) {
+    const absl::Status why = MakeFailure(
+        FailureKind::kStalled,
+        absl::StrFormat("job '%s' has not begun within --stall-timeout=%s: %s",
+                        context_.options->job, absl::FormatDuration(patience), progress));
+    Refuse(waiting->front().trainer, why);
+    waiting->pop_front();
     refused = true;
   }
-  if (refused) ReportWaiting();
+  return refused;
 }
 
 std::string Admission::ProgressText(const LocalRanks& ranks) const {
-  if (context_.job->state == v1::READY && ranks.anyone_left())
-    return "waiting for the former run to end on all nodes";
+  if (context_.job->state == v1::READY && ranks.anyone_left()) return kFormerRunEnds;
   return context_.job->reason;
 }
 
@@ -167,15 +208,17 @@ void Admission::Admit(const Waiting& waiting, LocalRanks* ranks) const {
 }
 
 void Admission::OnTrainerGone(const Trainer* trainer) {
-  const auto gone = std::erase_if(
-      waiting_, [trainer](const Waiting& waiting) { return waiting.trainer == trainer; });
-  if (gone > 0) ReportWaiting();
+  const auto is_it = [trainer](const Waiting& waiting) { return waiting.trainer == trainer; };
+  std::erase_if(early_, is_it);
+  if (std::erase_if(waiting_, is_it) > 0) ReportWaiting();
 }
 
 void Admission::RefuseAll(const absl::Status& why, uint32_t told) {
   refusing_ = why;
   refused_ += told;
-  for (; !waiting_.empty(); waiting_.pop_front()) Refuse(waiting_.front().trainer, why);
+  for (std::deque<Waiting>* const all : {&waiting_, &early_}) {
+    for (; !all->empty(); all->pop_front()) Refuse(all->front().trainer, why);
+  }
 }
 
 }  // namespace addend

@@ -26,7 +26,8 @@ class Admission {
   std::optional<NodeId> node() const { return node_; }
   bool anyone_waits() const { return !waiting_.empty(); }
   // The trainer's first message: from now on it waits, or it was refused. INVALID_ARGUMENT: it is
-  // not the first. `running`: the generation of `ranks` has not failed.
+  // not the first. `running`: the generation of `ranks` has not failed. Where trainers say the
+  // node, a trainer of another node waits too if the former run is about to end.
   absl::Status OnInit(Trainer* trainer, ipc::InitMessage init, const LocalRanks& ranks,
                       bool running);
   // Admits the waiting trainers to `ranks` if the job is ready and no rank has left; returns them.
@@ -34,6 +35,9 @@ class Admission {
   std::vector<Trainer*> AdmitWaiting(LocalRanks* ranks);
   // A trainer that perhaps waits is gone.
   void OnTrainerGone(const Trainer* trainer);
+  // Forgets the trainers of other nodes. Their connections have to end without a word: they come
+  // again then, and the first of them says the node.
+  void LetEarlyGo() { early_.clear(); }
   // Tells the scheduler how many trainers wait, while the job forms.
   void ReportWaiting() const;
   // Refuses trainers that have waited for --stall-timeout.
@@ -46,13 +50,18 @@ class Admission {
  private:
   struct Waiting {
     Trainer* trainer;
+    uint32_t rank;  // in the job
     uint32_t local_rank;
     absl::Time since;
   };
   absl::Status Check(const ipc::InitMessage& init) const;
   absl::Status CheckPlace(const ipc::InitMessage& init) const;
-  NodeId NodeOf(const ipc::InitMessage& init) const;
+  absl::Status CheckNode(uint32_t rank) const;
+  NodeId NodeOf(uint32_t rank) const;
   absl::Status CheckFree(uint32_t local_rank, const LocalRanks& ranks, bool running) const;
+  bool IsEarly(const Waiting& waiting, const LocalRanks& ranks, bool running) const;
+  bool RefuseStalled(std::deque<Waiting>* waiting, const std::string& progress);
+  void RefuseEarly();
   void Refuse(Trainer* trainer, const absl::Status& why);
   void Admit(const Waiting& waiting, LocalRanks* ranks) const;
   void TellProgress(Trainer* trainer, const LocalRanks& ranks) const;
@@ -61,7 +70,8 @@ class Admission {
   const NodeContext context_;
   std::optional<NodeId> node_;
   std::deque<Waiting> waiting_;
-  absl::Status refusing_;  // not OK: the process is about to end
+  std::deque<Waiting> early_;  // of other nodes; at most --local-size
+  absl::Status refusing_;      // not OK: the process is about to end
   uint32_t refused_ = 0;
 };
 

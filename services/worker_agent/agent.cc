@@ -235,6 +235,7 @@ void Agent::FreeNode() {
   const LocalRanks& ranks = *generation_->ranks();
   if (options_.node || !admission_->node() || surroundings_.node_is_free == nullptr) return;
   if (admission_->anyone_waits() || ranks.any() || ranks.anyone_left()) return;
+  admission_->LetEarlyGo();
   door_.reset();
   surroundings_.node_is_free();
 }

@@ -1,4 +1,6 @@
 """Several pods of a machine, each of which its launcher takes for a machine, are local ranks of one agent's node."""
+import signal
+
 import pytest
 
 from tests.cluster.test_gpu import NVLINK, expected, topology
@@ -85,6 +87,39 @@ def test_agents_take_their_node_from_the_trainers_and_another_one_afterwards(tmp
             check_rounds(cluster, pods_of(1, ADDEND_SOCKET=lambda rank: cluster.socket(rank // 2 ^ swapped)))
         for agent in cluster.agents.values():
             assert agent.returncode is None and agent.stop() == 0, agent.tail()
+
+
+def test_trainers_of_another_node_that_come_before_the_former_run_is_over_wait_for_it(tmp_path):
+    with Cluster(tmp_path, 2, 2, flags_of_node=lambda node: BY_TRAINERS) as cluster:
+        former = cluster.start_ranks("rounds.py", {"ranks_of_a_node": 2}, env=pods_of(1))
+        former.wait_at("running")
+        former.open("running")
+        cluster.scheduler.signal(signal.SIGSTOP)  # it has to say that the run is over on all nodes
+        finish(former)
+        swapped = pods_of(1, ADDEND_SOCKET=lambda rank: cluster.socket(1 - rank // 2))
+        ranks = cluster.start_ranks("rounds.py", {"ranks_of_a_node": 2}, env=swapped)
+        for process in ranks.processes.values():
+            eventually(lambda: "waiting for the former run to end on all nodes" in process.text(), 20 * PATIENCE, "the rank to wait")
+        cluster.scheduler.signal(signal.SIGCONT)
+        ranks.wait_at("running")
+        ranks.open("running")
+        goes_on(ranks)
+        finish(ranks)
+
+
+def test_a_trainer_finds_the_agent_that_is_started_again_before_the_job_begins(tmp_path):
+    with Cluster(tmp_path, 2) as cluster:
+        ranks = cluster.start_ranks("rounds.py", ranks=[0])
+        eventually(lambda: "waiting for" in ranks.processes[0].text(), 20 * PATIENCE, "the rank to wait")
+        cluster.agents[0].kill()
+        cluster.agents[0] = cluster.start_agent(0, name="again")
+        others = cluster.start_ranks("rounds.py", ranks=[1])
+        for some in (ranks, others):
+            some.wait_at("running")
+            some.open("running")
+        others.open("stop")
+        ranks.open("stop")
+        assert all(outcome.result["wrong"] == [] for some in (ranks, others) for outcome in some.join(60 * PATIENCE))
 
 
 def test_an_agent_without_trainers_ends_when_it_is_asked_to(tmp_path):

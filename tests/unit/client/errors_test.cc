@@ -3,6 +3,9 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <atomic>
+#include <memory>
+#include <string>
 #include <thread>
 
 #include "lib/client/ipc.h"
@@ -99,13 +102,40 @@ TEST_F(ErrorsTest, RefusalIsTheAgentsSentence) {
   EXPECT_STREQ(addend_last_error(), "this agent serves job blue, not red");
 }
 
-TEST_F(ErrorsTest, AgentThatClosesBeforeTheStartIsLost) {
+TEST_F(ErrorsTest, AgentThatEndsBeforeTheStartAndStaysAwayIsLost) {
   agent_ = std::make_unique<FakeAgent>(socket_, 2);
   std::thread closer([&] {
     ASSERT_TRUE(Eventually([](const auto& counts) { return counts.connected == 1; }));
-    agent_->CloseAll();
+    agent_.reset();
   });
-  EXPECT_EQ(Init(Options(0, 2)), ADDEND_ERROR_PEER_LOST);
+  addend_options options = Options(0, 2);
+  options.connect_timeout_s = 0.3;
+  EXPECT_EQ(Init(options), ADDEND_ERROR_PEER_LOST);
+  EXPECT_THAT(addend_last_error(), HasSubstr("closed the connection before the job had started"));
+  closer.join();
+}
+
+TEST_F(ErrorsTest, AgentThatIsStartedAgainBeforeTheStartIsFound) {
+  agent_ = std::make_unique<FakeAgent>(socket_, 2);
+  std::thread next([&] {
+    ASSERT_TRUE(Eventually([](const auto& counts) { return counts.connected == 1; }));
+    agent_.reset();
+    agent_ = std::make_unique<FakeAgent>(socket_, 1);
+  });
+  EXPECT_EQ(Init(Options(0, 1)), ADDEND_OK) << addend_last_error();
+  next.join();
+}
+
+TEST_F(ErrorsTest, AgentThatAlwaysClosesBeforeTheStartIsLost) {
+  agent_ = std::make_unique<FakeAgent>(socket_, 2);
+  std::atomic<bool> done{false};
+  std::thread closer([&] {
+    for (; !done; ::usleep(10000)) agent_->CloseAll();
+  });
+  addend_options options = Options(0, 2);
+  options.connect_timeout_s = 0.3;
+  EXPECT_EQ(Init(options), ADDEND_ERROR_PEER_LOST);
+  done = true;
   closer.join();
 }
 
@@ -114,7 +144,7 @@ TEST_F(ErrorsTest, NoProgressIsPrintedWhenTheStartIsQuick) {
   std::thread closer([&] {
     ASSERT_TRUE(Eventually([](const auto& counts) { return counts.connected == 1; }));
     agent_->SendProgress("waiting for node 1 of job blue");
-    agent_->CloseAll();
+    agent_->Fail(ADDEND_ERROR_PEER_LOST, "node 1 is gone");
   });
   testing::internal::CaptureStderr();
   Init(Options(0, 2));

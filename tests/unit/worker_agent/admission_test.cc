@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "lib/client/addend.h"
 #include "tests/unit/worker_agent/fake_node.h"
 
@@ -128,6 +130,90 @@ TEST_F(AdmissionTest, FirstTrainerThatFitsSaysTheNode) {
   ASSERT_TRUE(admission.OnInit(&second_, PodOf(0), ranks_, /*running=*/true).ok());
   EXPECT_THAT(second_.Last<ipc::InitReplyMessage>().reason,
               HasSubstr("has ranks 2 to 3 (the first trainer said so: --node-rank=trainers)"));
+}
+
+// Where trainers say the node.
+class EarlyTrainerTest : public AdmissionTest {
+ protected:
+  // Both ranks of node 1 run.
+  EarlyTrainerTest() {
+    node_.options.node = std::nullopt;
+    by_trainers_.emplace(node_.context());
+    Come(&first_, 2);
+    Come(&second_, 3);
+    by_trainers_->AdmitWaiting(&ranks_);
+  }
+  void Come(FakeTrainer* trainer, int32_t rank) {
+    EXPECT_TRUE(by_trainers_->OnInit(trainer, PodOf(rank), ranks_, /*running=*/true).ok());
+  }
+  void ExpectRefused(const FakeTrainer& trainer, const std::string& why) {
+    ASSERT_EQ(trainer.types().back(), ipc::Type::kInitReply);
+    EXPECT_THAT(trainer.Last<ipc::InitReplyMessage>().reason, HasSubstr(why));
+  }
+
+  static constexpr char kStray[] = "RANK=0 does not fit this agent, whose node 1 has ranks 2 to 3";
+  std::optional<Admission> by_trainers_;
+  FakeTrainer early_{13};
+};
+
+TEST_F(EarlyTrainerTest, OfAnotherNodeIsRefusedWhileTheRunGoesOn) {
+  Come(&early_, 0);
+  ExpectRefused(early_, kStray);
+}
+
+TEST_F(EarlyTrainerTest, WaitsForTheFormerRunToEnd) {
+  ranks_.Leave(&first_);
+  Come(&early_, 0);
+  EXPECT_THAT(early_.types(), ElementsAre(ipc::Type::kProgress));
+  EXPECT_EQ(early_.Last<ipc::ProgressMessage>().text,
+            "waiting for the former run to end on all nodes");
+  EXPECT_FALSE(by_trainers_->anyone_waits()) << "for this node, which can be given up";
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(by_trainers_->OnInit(&early_, PodOf(0), ranks_, /*running=*/true)));
+}
+
+TEST_F(EarlyTrainerTest, IsRefusedWhenTheNodeIsTakenAgain) {
+  ranks_.Leave(&first_);
+  Come(&early_, 0);
+  FakeTrainer again(14);
+  Come(&again, 2);
+  ExpectRefused(early_, kStray);
+  FakeTrainer late(15);
+  Come(&late, 0);
+  ExpectRefused(late, kStray);
+}
+
+TEST_F(EarlyTrainerTest, WaitsNoLongerThanForARound) {
+  ranks_.Leave(&first_);
+  Come(&early_, 0);
+  node_.loop.Pass(absl::Seconds(300));
+  by_trainers_->RefuseStalled(ranks_);
+  ExpectRefused(early_, "within --stall-timeout=5m: waiting for the former run to end");
+}
+
+TEST_F(EarlyTrainerTest, IsForgottenWhenItGoesOrIsLetGo) {
+  ranks_.Leave(&first_);
+  Come(&early_, 0);
+  by_trainers_->OnTrainerGone(&early_);
+  Come(&early_, 0);
+  by_trainers_->LetEarlyGo();
+  by_trainers_->RefuseAll(absl::UnavailableError("the agent was stopped"), /*told=*/0);
+  EXPECT_THAT(early_.types(), ElementsAre(ipc::Type::kProgress, ipc::Type::kProgress));
+}
+
+TEST_F(EarlyTrainerTest, HearsThatTheProcessEnds) {
+  ranks_.Leave(&first_);
+  Come(&early_, 0);
+  by_trainers_->RefuseAll(absl::UnavailableError("the agent was stopped"), /*told=*/0);
+  ExpectRefused(early_, "the agent was stopped");
+}
+
+TEST_F(EarlyTrainerTest, IsOneOfAtMostANodesRanks) {
+  ranks_.Leave(&first_);
+  FakeTrainer others[2] = {FakeTrainer(14), FakeTrainer(15)};
+  for (FakeTrainer& other : others) Come(&other, 1);
+  Come(&early_, 0);
+  ExpectRefused(early_, kStray);
 }
 
 TEST_F(AdmissionTest, RefusesASecondTrainerOfARank) {

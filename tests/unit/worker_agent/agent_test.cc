@@ -254,6 +254,25 @@ TEST_F(AgentTest, NodeOfTheTrainersIsFreeWhenTheirGenerationIsOverOnAllNodes) {
   EXPECT_EQ(doors_closed_, 1) << "before a trainer could come that would be refused";
 }
 
+TEST_F(AgentTest, TrainerOfAnotherNodeThatComesEarlyIsLetGoWithTheDoor) {
+  options_.node = std::nullopt;
+  Start();
+  ASSERT_TRUE(Init(0).ok());
+  events_->OnTrainerGone(&trainers_[0], absl::UnavailableError("its socket closed"));
+  FakeTrainer early(102);
+  ASSERT_TRUE(
+      events_
+          ->OnMessage(
+              &early,
+              ipc::InitMessage{.rank = 0, .size = 4, .local_rank = 0, .local_size = 2}.Encode(),
+              UniqueFd())
+          .ok());
+  machine_.loop->Pass(absl::Seconds(2));
+  EXPECT_EQ(doors_closed_, 1);
+  agent_->RefuseTrainers(absl::UnavailableError("the agent ends"), absl::ZeroDuration());
+  EXPECT_THAT(early.types(), ElementsAre(ipc::Type::kProgress)) << "it comes to the next agent";
+}
+
 TEST_F(AgentTest, NodeOfATrainerThatIsGoneBeforeTheJobBeginsIsFree) {
   options_.node = std::nullopt;
   Start();
