@@ -55,10 +55,11 @@ def test_digits_are_learnt_with_half_the_bytes(tmp_path):
 @pytest.mark.parametrize("nodes,local_size", [(3, 1), (2, 2)])
 def test_digits_are_learnt_asynchronously_and_a_slow_rank_holds_up_no_other_node(tmp_path, nodes, local_size):
     with Cluster(tmp_path, nodes, local_size, cpu_servers=1) as cluster:
-        logs = run(cluster, "digits_async.py", "--slow-rank=0", "--slow-by=0.1", f"--steps={900 * local_size}")
+        logs = run(cluster, "digits_async.py", "--slow-rank=0", "--slow-by=0.1", "--steps=1800")
     steps = [float(re.search(r"^(\d+) steps", log, re.M)[1]) for log in logs]
     assert len({numbers(log, "accuracy")[-1] for log in logs}) == 1, "all have the same parameters at the end"
-    assert numbers(logs[0], "accuracy")[-1] > 0.9
+    # The order of the steps differs from run to run: 0.93 to 0.99 with a busy neighbour, and a guess is right in 0.1.
+    assert numbers(logs[0], "accuracy")[-1] > 0.8
     assert max(steps[:local_size]) < min(steps[local_size:]) / 1.5, steps
 
 
