@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kSayEveryMs = 10000;
 constexpr int kQuietMs = 2000;  // at the start
-constexpr int kRetryMs = 50;
+constexpr int kPauseMs = 50;
 
 Error ReadReply(const Packet& packet, const Settings& settings, Place* place) {
   const auto reply = packet.Decode<ipc::InitReplyMessage>();
@@ -149,7 +149,7 @@ Error JoinJob(const Settings& settings, std::unique_ptr<AgentSocket>* socket, Pl
     const int64_t now_ms = ProgressPrinter::SteadyNowMs();
     if (!give_up_ms) give_up_ms = now_ms + static_cast<int64_t>(settings.connect_timeout_s * 1e3);
     if (now_ms >= *give_up_ms) return error;
-    ::poll(nullptr, 0, kRetryMs);
+    ::poll(nullptr, 0, kPauseMs);
     // The former error says more than that of an agent that stays away.
     const double left_s = static_cast<double>(*give_up_ms - now_ms) / 1e3;
     if (!AgentSocket::Connect(settings.socket, left_s, socket).ok()) return error;
