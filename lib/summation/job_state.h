@@ -34,6 +34,13 @@ class JobNodes {
   // Pairs of node and port, by ascending node.
   auto begin() const { return ports_.begin(); }
   auto end() const { return ports_.end(); }
+  // Calls `visit` with each node and its port, from node `first` on, and then from the start.
+  template <typename Visit>
+  void ForEachFrom(uint32_t first, const Visit& visit) const {
+    const auto middle = ports_.lower_bound(first);
+    for (auto it = middle; it != ports_.end(); ++it) visit(NodeId(it->first), it->second);
+    for (auto it = ports_.begin(); it != middle; ++it) visit(NodeId(it->first), it->second);
+  }
 
  private:
   std::map<uint32_t, NodePort*> ports_;
@@ -47,6 +54,11 @@ struct JobState {
   JobNodes nodes;
   size_t partitions = 0;  // on this shard, of both kinds
 
+  // The node that this server sends results to first: not the first of all servers, whose results
+  // would meet in the port of that node's switch.
+  uint32_t FirstServed() const {
+    return server->id.load(std::memory_order_relaxed) % spec.num_nodes;
+  }
   // Calls `visit` with each connected node of the partition's participants, and its port.
   template <typename Visit>
   void ForEachNodeOf(const PartitionSpec& partition, const Visit& visit) const {

@@ -9,15 +9,15 @@
 
 namespace addend {
 
-// Calls `visit` with the number and the port of every sender that is connected.
+// Calls `visit` with the number and the port of every sender that is connected, from
+// JobState::FirstServed() on.
 template <typename Visit>
 void ForEachPort(const JobState& job, const Partition& partition, const Visit& visit) {
-  for (const auto& [number, port] : job.nodes) {
-    const NodeId id(number);
+  job.nodes.ForEachFrom(job.FirstServed(), [&](NodeId id, NodePort* port) {
     const bool sends = IsRelay(id) ? partition.SpanOf(ServerOf(id)) != nullptr
                                    : partition.spec().HasNode(id) && !partition.RelayOf(id);
     if (sends) visit(id, port);
-  }
+  });
 }
 
 // Closes the links that are receiving into the partition. A payload under way would land in the

@@ -273,9 +273,9 @@ bool RelayedPartitions::TellEnd(NodePort* port, Round round,
 
 template <typename Visit>
 void RelayedPartitions::ForEachPort(const RelayedPartition& partition, const Visit& visit) const {
-  for (const auto& [number, port] : job_->nodes) {
-    if (partition.Expects(NodeId(number))) visit(port);
-  }
+  job_->nodes.ForEachFrom(job_->FirstServed(), [&](NodeId id, NodePort* port) {
+    if (partition.Expects(id)) visit(port);
+  });
 }
 
 absl::Status RelayedPartitions::OnSync(NodePort* port, const FrameHeader& header) const {

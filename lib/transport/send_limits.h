@@ -30,7 +30,7 @@ struct SendLimits {
   // A limit of a node's contributions whose results are awaited (contribution_pace.h): this, or so
   // much for each link, whichever is more. A server needs some partitions of each node at a time.
   size_t contributions_awaited = kUnlimited;
-  size_t awaited_for_each_link = 64 << 10;
+  size_t awaited_for_each_link = 40 << 10;
 };
 
 // `part` of `in_flight`.

@@ -93,16 +93,26 @@ size_t NodeTensor::BytesOf(uint32_t partition) const {
   return std::min(partition_elements * SizeOf(shape.dtype), bytes - OffsetOf(partition));
 }
 
-std::vector<uint64_t> NodeTensor::PlacesSideBySide() const {
-  absl::flat_hash_map<const ServerLink*, uint64_t> count;
-  std::vector<uint64_t> ordinals;
+std::vector<uint64_t> NodeTensor::PlacesSideBySide(NodeId node) const {
+  struct Load {
+    size_t index;  // by the first partition: the same on all nodes
+    size_t partitions = 0;
+  };
+  absl::flat_hash_map<const ServerLink*, Load> loads;
+  std::vector<size_t> ordinals;  // of a partition among those of its link
   ordinals.reserve(owners.size());
-  for (const PartitionOwner& owner : owners) ordinals.push_back(count[owner.link]++);
+  for (const PartitionOwner& owner : owners) {
+    Load& load = loads.try_emplace(owner.link, Load{loads.size()}).first->second;
+    ordinals.push_back(load.partitions++);
+  }
   std::vector<uint64_t> places;
   places.reserve(owners.size());
   for (size_t i = 0; i < owners.size(); ++i) {
-    const uint64_t half_steps = 2 * ordinals[i] + 1;
-    places.push_back(1 + bytes * half_steps / (2 * count[owners[i].link]));
+    const Load& load = loads.at(owners[i].link);
+    const size_t turn = (load.index + node.value()) % loads.size();
+    const auto step = static_cast<double>(bytes) / static_cast<double>(load.partitions);
+    const double part = (static_cast<double>(turn) + 0.5) / static_cast<double>(loads.size());
+    places.push_back(1 + static_cast<uint64_t>((static_cast<double>(ordinals[i]) + part) * step));
   }
   return places;
 }

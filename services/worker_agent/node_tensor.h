@@ -156,8 +156,9 @@ class NodeTensor {
   bool asynchronous() const { return shape.op == ReduceOp::kAccumulate; }
   std::vector<CopyStamps> stamps;  // by partition; asynchronous tensors only
   // For each partition a byte of the tensor, from 1 on, such that the partitions of each link are
-  // spread evenly over the tensor.
-  std::vector<uint64_t> PlacesSideBySide() const;
+  // spread evenly over the tensor. Links of equal load take turns, which begin with another link on
+  // each node: all nodes at a time would fill the port of a single server.
+  std::vector<uint64_t> PlacesSideBySide(NodeId node) const;
 
   // ---- ranks that push from a GPU ----
   DevicePart device;

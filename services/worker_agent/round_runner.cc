@@ -68,7 +68,7 @@ void RoundRunner::TryStart(const Shared& tensor) {
   context_.journal->RoundStarts(*tensor);
   if (tensor->partitions() == 0) return Complete(tensor.get());
   context_.convoy->OnPush(tensor->priority, tensor->bytes);
-  const std::vector<uint64_t> places = tensor->PlacesSideBySide();
+  const std::vector<uint64_t> places = tensor->PlacesSideBySide(context_.identity->node);
   for (uint32_t partition = 0; partition < tensor->partitions(); ++partition) {
     source_->Begin({.tensor = tensor,
                     .partition = partition,

@@ -98,10 +98,15 @@ TEST(NodeTensorTest, PlacesSpreadThePartitionsOfEveryLinkEvenly) {
   auto* const other = reinterpret_cast<ServerLink*>(0x20);
   for (const uint32_t i : {0, 1, 2, 3}) tensor->owners[i].link = some;
   for (const uint32_t i : {4, 5}) tensor->owners[i].link = other;
-  const uint64_t bytes = tensor->bytes;
-  EXPECT_EQ(tensor->PlacesSideBySide(),
-            (std::vector<uint64_t>{1 + bytes / 8, 1 + bytes * 3 / 8, 1 + bytes * 5 / 8,
-                                   1 + bytes * 7 / 8, 1 + bytes / 4, 1 + bytes * 3 / 4}));
+  const auto places = [&](const std::vector<uint64_t>& sixteenths) {
+    std::vector<uint64_t> all;
+    for (const uint64_t part : sixteenths) all.push_back(1 + tensor->bytes * part / 16);
+    return all;
+  };
+  EXPECT_EQ(tensor->PlacesSideBySide(NodeId(0)), places({1, 5, 9, 13, 6, 14}));
+  EXPECT_EQ(tensor->PlacesSideBySide(NodeId(1)), places({3, 7, 11, 15, 2, 10}))
+      << "the other link is the first";
+  EXPECT_EQ(tensor->PlacesSideBySide(NodeId(2)), tensor->PlacesSideBySide(NodeId(0)));
 }
 
 TEST(NodeTensorTest, GroupOfGpusIsASingleInputOfTheSum) {
