@@ -90,7 +90,8 @@ typedef struct {
   int32_t local_rank; /* -1: [LOCAL_RANK, else 0] */
   int32_t local_size; /* -1: [LOCAL_WORLD_SIZE, else 1] */
   const char* job;    /* refuse an agent of another job [ADDEND_JOB, else any] */
-  double connect_timeout_s; /* to wait for the agent's socket [ADDEND_CONNECT_TIMEOUT, else 60] */
+  double connect_timeout_s; /* to wait for the agent's socket, and for an agent that was killed
+                               before the job began [ADDEND_CONNECT_TIMEOUT, else 60] */
 } addend_options;
 
 /* Connects to the agent and blocks until all nodes of the job have joined. `options` may be

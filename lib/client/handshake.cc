@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -100,7 +99,9 @@ void ProgressPrinter::PrintAt(int64_t now_ms, const std::string& text) {
 
 namespace {
 
-// Of one connection. `*closed`: the agent has ended it and decided nothing.
+double SteadyNowS() { return static_cast<double>(ProgressPrinter::SteadyNowMs()) / 1e3; }
+
+// Of a connection. `*closed`: the agent has ended it and decided nothing.
 Error Introduce(const Settings& settings, ProgressPrinter* progress, AgentSocket* socket,
                 Place* place, bool* closed) {
   const ipc::InitMessage init{settings.rank, settings.size, settings.local_rank,
@@ -141,17 +142,20 @@ Error JoinJob(const Settings& settings, std::unique_ptr<AgentSocket>* socket, Pl
   ProgressPrinter progress(ProgressPrinter::When::kStart);
   Error error = AgentSocket::Connect(settings.socket, settings.connect_timeout_s, socket);
   if (!error.ok()) return error;
-  std::optional<int64_t> give_up_ms;
+  double gone_s = -1;  // the time of the first end of several; negative: there was no end yet
   for (;;) {
+    const double began_s = SteadyNowS();
     bool closed = false;
     error = Introduce(settings, &progress, socket->get(), place, &closed);
     if (!closed) return error;
-    const int64_t now_ms = ProgressPrinter::SteadyNowMs();
-    if (!give_up_ms) give_up_ms = now_ms + static_cast<int64_t>(settings.connect_timeout_s * 1e3);
-    if (now_ms >= *give_up_ms) return error;
+    const double now_s = SteadyNowS();
+    if (gone_s < 0 || now_s - began_s >= settings.connect_timeout_s) gone_s = now_s;
+    const double left_s = gone_s + settings.connect_timeout_s - now_s;
+    if (left_s <= 0) return error;
+    progress.Print(
+        Format("the agent at %s closed the connection; connecting again", settings.socket.c_str()));
     ::poll(nullptr, 0, kPauseMs);
     // The former error says more than that of an agent that stays away.
-    const double left_s = static_cast<double>(*give_up_ms - now_ms) / 1e3;
     if (!AgentSocket::Connect(settings.socket, left_s, socket).ok()) return error;
   }
 }

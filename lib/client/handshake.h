@@ -53,9 +53,9 @@ class ProgressPrinter {
 };
 
 // Connects, introduces this process and waits until the job is complete. Blocks without a limit:
-// the agent and the job limit the time. An agent that closes the connection without a word is
-// started again, or becomes another node's: this process connects again, for
-// `settings.connect_timeout_s` since the first such end.
+// the agent and the job limit the time. An agent that ends the connection without a word was killed
+// and is started again, or becomes another node's: this process connects again, for
+// `settings.connect_timeout_s`. That time begins anew after a connection that lasted for as long.
 Error JoinJob(const Settings& settings, std::unique_ptr<AgentSocket>* socket, Place* place);
 
 }  // namespace addend::client

@@ -28,6 +28,9 @@ struct MemberOptions {
   std::string scheduler;  // host:port of the scheduler, or of several separated by commas; only the
                           // leader serves
   absl::Duration connect_timeout = absl::Seconds(60);  // for the first registration
+  // How long a place that another member has is asked for again: a member that is started again at
+  // once may come before the scheduler has heard of the end of the former member.
+  absl::Duration until_place_is_free = absl::Seconds(1);
   // Called many times a second by Join, in its own thread, while it waits; true makes Join return
   // CANCELLED, so that a signal can end a process that has not joined yet (see StopSignal). May be
   // null.

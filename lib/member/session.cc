@@ -28,9 +28,6 @@ namespace {
 constexpr absl::Duration kCallTimeout = absl::Seconds(5);
 constexpr absl::Duration kRegisterTimeout = absl::Seconds(2);
 constexpr absl::Duration kBetweenSchedulers = absl::Milliseconds(200);
-// A member that is started again at once may come before the scheduler has heard of the end of the
-// former member.
-constexpr absl::Duration kUntilPlaceIsFree = absl::Seconds(1);
 constexpr absl::Duration kLeaveTimeout = absl::Milliseconds(1500);
 constexpr absl::Duration kHopelessLeaveTimeout = absl::Milliseconds(300);
 constexpr std::chrono::milliseconds kGiveUpInterval(50);
@@ -122,8 +119,8 @@ absl::Status Session::RegisterFirst() {
       return absl::InvalidArgumentError(absl::StrFormat(
           "%s answers, but is not an Addend scheduler; check the address", options_.scheduler));
     }
-    if (absl::IsAlreadyExists(registered.status()) && SteadyNow() - start < kUntilPlaceIsFree &&
-        Sleep(backoff.Next())) {
+    if (absl::IsAlreadyExists(registered.status()) &&
+        SteadyNow() - start < options_.until_place_is_free && Sleep(backoff.Next())) {
       continue;
     }
     if (!IsUnreachable(registered.status())) return registered.status();

@@ -148,6 +148,7 @@ void Admission::Refuse(Trainer* trainer, const absl::Status& why) {
 // Trainers wait for the job no longer than for a round.
 void Admission::RefuseStalled(const LocalRanks& ranks) {
   RefuseStalled(&early_, kFormerRunEnds);
+  for (const Waiting& early : early_) early.trainer->Send(ipc::ProgressMessage{kFormerRunEnds});
   if (RefuseStalled(&waiting_, ProgressText(ranks))) ReportWaiting();
 }
 
@@ -214,6 +215,7 @@ void Admission::OnTrainerGone(const Trainer* trainer) {
 }
 
 void Admission::RefuseAll(const absl::Status& why, uint32_t told) {
+  if (refusing_.ok()) refused_ = 0;  // those were told another reason
   refusing_ = why;
   refused_ += told;
   for (std::deque<Waiting>* const all : {&waiting_, &early_}) {

@@ -44,7 +44,7 @@ class Admission {
   void RefuseStalled(const LocalRanks& ranks);
   // The process ends: refuses all trainers from now on. `told`: ranks that were told otherwise.
   void RefuseAll(const absl::Status& why, uint32_t told);
-  // Trainers that were refused, and ranks told by RefuseAll.
+  // Trainers that were refused, since RefuseAll if it was called; and ranks told by RefuseAll.
   uint32_t refused() const { return refused_; }
 
  private:

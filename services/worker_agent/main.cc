@@ -48,6 +48,8 @@ namespace {
 
 // How long a failing agent stays to tell its trainers why.
 constexpr absl::Duration kRefusalGrace = absl::Seconds(3);
+// Where trainers say the node, the agent that had it in the former run may be about to give it up.
+constexpr absl::Duration kUntilNodeIsFree = absl::Seconds(10);
 // An agent that does not know its node looks for a trainer so often.
 constexpr absl::Duration kBetweenLooks = absl::Milliseconds(100);
 
@@ -183,6 +185,8 @@ class AgentProcess {
     return status;
   }
 
+  bool TrainersSayNode() const { return !options_.node_rank.has_value(); }
+
   // Run() has ended because trainers may give the next agent another rank.
   bool node_is_free() const { return node_is_free_; }
 
@@ -266,6 +270,7 @@ class AgentProcess {
     const MemberOptions member_options{
         .scheduler = options_.machine.scheduler.ToString(),
         .connect_timeout = options_.machine.connect_timeout,
+        .until_place_is_free = TrainersSayNode() ? kUntilNodeIsFree : absl::Seconds(1),
         .give_up = [this] { return stop_->Wait(absl::ZeroDuration()).has_value(); },
         .on_fatal = [this](absl::Status why) { stop_->RequestStop(std::move(why)); }};
     std::unique_ptr<SummationMember> server;

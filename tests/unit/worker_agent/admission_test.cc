@@ -147,6 +147,7 @@ class EarlyTrainerTest : public AdmissionTest {
     EXPECT_TRUE(by_trainers_->OnInit(trainer, PodOf(rank), ranks_, /*running=*/true).ok());
   }
   void ExpectRefused(const FakeTrainer& trainer, const std::string& why) {
+    ASSERT_FALSE(trainer.sent.empty());
     ASSERT_EQ(trainer.types().back(), ipc::Type::kInitReply);
     EXPECT_THAT(trainer.Last<ipc::InitReplyMessage>().reason, HasSubstr(why));
   }
@@ -170,6 +171,20 @@ TEST_F(EarlyTrainerTest, WaitsForTheFormerRunToEnd) {
   EXPECT_FALSE(by_trainers_->anyone_waits()) << "for this node, which can be given up";
   EXPECT_TRUE(
       absl::IsInvalidArgument(by_trainers_->OnInit(&early_, PodOf(0), ranks_, /*running=*/true)));
+}
+
+TEST_F(EarlyTrainerTest, WaitsForTheEndOfARunThatHasFailed) {
+  EXPECT_TRUE(by_trainers_->OnInit(&early_, PodOf(0), ranks_, /*running=*/false).ok());
+  EXPECT_THAT(early_.types(), ElementsAre(ipc::Type::kProgress));
+}
+
+TEST_F(EarlyTrainerTest, WaitsWhileTheNextGenerationHasNoTrainers) {
+  LocalRanks next(NodeId(1), 2, "host");
+  EXPECT_TRUE(by_trainers_->OnInit(&early_, PodOf(0), next, /*running=*/true).ok());
+  EXPECT_THAT(early_.types(), ElementsAre(ipc::Type::kProgress));
+  by_trainers_->RefuseStalled(next);
+  EXPECT_THAT(early_.types(), ElementsAre(ipc::Type::kProgress, ipc::Type::kProgress))
+      << "it hears again and again what it waits for";
 }
 
 TEST_F(EarlyTrainerTest, IsRefusedWhenTheNodeIsTakenAgain) {
@@ -262,6 +277,14 @@ TEST_F(AdmissionTest, ProcessThatEndsRefusesAllTrainers) {
   EXPECT_EQ(first_.Last<ipc::InitReplyMessage>().reason, "the agent was stopped");
   ExpectRefused(InitOf(1), "the agent was stopped");
   EXPECT_EQ(admission_.refused(), 3u);
+}
+
+TEST_F(AdmissionTest, RefusalsForOtherReasonsAreNotAmongThoseOfTheEnd) {
+  ipc::InitMessage stray = InitOf(0);
+  stray.rank = 0;
+  ExpectRefused(stray, "RANK=0 does not fit");
+  admission_.RefuseAll(absl::UnavailableError("the agent was stopped"), /*told=*/1);
+  EXPECT_EQ(admission_.refused(), 1u);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ namespace addend {
 namespace {
 
 using ::testing::Contains;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -270,7 +271,7 @@ TEST_F(AgentTest, TrainerOfAnotherNodeThatComesEarlyIsLetGoWithTheDoor) {
   machine_.loop->Pass(absl::Seconds(2));
   EXPECT_EQ(doors_closed_, 1);
   agent_->RefuseTrainers(absl::UnavailableError("the agent ends"), absl::ZeroDuration());
-  EXPECT_THAT(early.types(), ElementsAre(ipc::Type::kProgress)) << "it comes to the next agent";
+  EXPECT_THAT(early.types(), Each(ipc::Type::kProgress)) << "it comes to the next agent";
 }
 
 TEST_F(AgentTest, NodeOfATrainerThatIsGoneBeforeTheJobBeginsIsFree) {
