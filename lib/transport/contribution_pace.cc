@@ -23,6 +23,10 @@ void ContributionPace::OnSent(uint64_t link, PartitionId partition, int32_t prio
     Remove(sent_.find(former->second));
   }
   if (sent_.empty()) heard_ = now;
+  if (bytes > largest_) {
+    largest_ = bytes;
+    SetLimit();
+  }
   sequences_[key] = ++last_sequence_;
   const Sent& sent = sent_[last_sequence_] = {
       .key = key, .priority = priority, .urgency = urgency, .bytes = bytes, .at = now};

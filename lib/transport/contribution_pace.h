@@ -34,11 +34,16 @@ class ContributionPace {
   // A contribution is counted for at most so long.
   static constexpr absl::Duration kLongest = absl::Seconds(1);
 
-  // Limits the counted bytes to about `bytes`, or `for_each_link` if that is more.
+  // Limits the counted bytes to about `bytes`; or, if that is more, to `for_each_link`, or the
+  // largest contribution so far, of each link: where links take turns, no partition has all
+  // contributions before each link has had a turn.
   ContributionPace(size_t bytes, size_t for_each_link)
       : bytes_limit_(bytes), for_each_link_(for_each_link) {}
   // The number of links on which contributions leave.
-  void SetLinks(size_t links) { limit_ = std::max(bytes_limit_, links * for_each_link_); }
+  void SetLinks(size_t links) {
+    links_ = links;
+    SetLimit();
+  }
 
   // A contribution of this urgency may be sent.
   bool HasRoom(int32_t urgency) const;
@@ -64,11 +69,14 @@ class ContributionPace {
     absl::Time at;
   };
   using BySequence = std::map<uint64_t, Sent>;
+  void SetLimit() { limit_ = std::max(bytes_limit_, links_ * std::max(for_each_link_, largest_)); }
   void Count(const Sent& sent);
   void Remove(BySequence::iterator sent);
 
   const size_t bytes_limit_;
   const size_t for_each_link_;
+  size_t links_ = 0;
+  size_t largest_ = 0;
   size_t limit_ = bytes_limit_;
   uint64_t last_sequence_ = 0;
   BySequence sent_;  // counted; the oldest first

@@ -28,7 +28,8 @@ struct SendLimits {
   size_t contributions_in_flight = kUnlimited;
   size_t results_in_flight = kUnlimited;
   // A limit of a node's contributions whose results are awaited (contribution_pace.h): this, or so
-  // much for each link, whichever is more. A server needs some partitions of each node at a time.
+  // much for each link, whichever is more. Links take turns, so all of them have some partitions on
+  // their way.
   size_t contributions_awaited = kUnlimited;
   size_t awaited_for_each_link = 40 << 10;
 };

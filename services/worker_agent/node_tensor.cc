@@ -95,7 +95,7 @@ size_t NodeTensor::BytesOf(uint32_t partition) const {
 
 std::vector<uint64_t> NodeTensor::PlacesSideBySide(NodeId node) const {
   struct Load {
-    size_t index;  // by the first partition: the same on all nodes
+    size_t index;  // by the first partition: the same on all nodes, or all of a rack
     size_t partitions = 0;
   };
   absl::flat_hash_map<const ServerLink*, Load> loads;

@@ -1,12 +1,18 @@
 // The bounded send queue of a node's link.
 #include "lib/summation/node_port.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <utility>
+#include <vector>
 
 #include "tests/unit/summation/job_fixture.h"
 
 namespace addend {
 namespace {
+
+using ::testing::ElementsAre;
 
 class NodePortTest : public JobFixture {
  protected:
@@ -22,6 +28,38 @@ class NodePortTest : public JobFixture {
   JobState job_;
   std::unique_ptr<Node> node_;
 };
+
+TEST(JobNodesTest, EachPortIsVisitedOnceFromANodeOn) {
+  // The ports are not used, only told apart.
+  const auto port = [](uintptr_t number) { return reinterpret_cast<NodePort*>(number * 16); };
+  const NodeId relay = RelayId(ServerId(2));
+  JobNodes nodes;
+  for (const uint32_t node : {1, 4, 6}) nodes.Set(NodeId(node), port(node));
+  nodes.Set(relay, port(9));
+  const auto visited = [&](uint32_t from) {
+    std::vector<std::pair<NodeId, NodePort*>> all;
+    nodes.ForEachFrom(from, [&](NodeId id, NodePort* node) { all.emplace_back(id, node); });
+    return all;
+  };
+  const std::pair<NodeId, NodePort*> first{NodeId(1), port(1)}, four{NodeId(4), port(4)},
+      six{NodeId(6), port(6)}, last{relay, port(9)};
+  EXPECT_THAT(visited(0), ElementsAre(first, four, six, last));
+  EXPECT_THAT(visited(3), ElementsAre(four, six, last, first));
+  EXPECT_THAT(visited(7), ElementsAre(last, first, four, six)) << "relays have larger numbers";
+}
+
+TEST(JobStateTest, EachServerServesAnotherNodeFirst) {
+  ServerIdentity server;
+  JobState job;
+  job.server = &server;
+  job.spec.num_nodes = 4;
+  std::vector<uint32_t> served;
+  for (const uint32_t id : {1, 2, 3, 4}) {
+    server.id = id;
+    served.push_back(job.FirstServed());
+  }
+  EXPECT_THAT(served, ElementsAre(1, 2, 3, 0));
+}
 
 TEST_F(NodePortTest, FrameThatWaitsIsNotQueuedAgain) {
   const FrameHeader moved = Header(FrameType::kMoved, 0, 0, 3);

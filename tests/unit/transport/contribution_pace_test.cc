@@ -43,6 +43,15 @@ TEST_F(ContributionPaceTest, EveryLinkHasRoomForSomePartitions) {
   EXPECT_FALSE(pace_.HasRoom(0));
 }
 
+TEST_F(ContributionPaceTest, EveryLinkHasRoomForItsTurnHoweverLargePartitionsAre) {
+  pace_.SetLinks(5);
+  uint32_t sent = 0;
+  for (; pace_.HasRoom(0); ++sent) {
+    pace_.OnSent(/*link=*/sent, PartitionId(1), 0, 0, 8 * kPartition, now_);
+  }
+  EXPECT_EQ(sent, 5u);
+}
+
 TEST_F(ContributionPaceTest, AContributionIsCountedOnceThoughItIsSentAgain) {
   for (int i = 0; i < 10; ++i) Send(1);
   EXPECT_TRUE(pace_.HasRoom(0));
