@@ -17,7 +17,6 @@ namespace {
 
 constexpr int kSayEveryMs = 10000;
 constexpr int kQuietMs = 2000;  // at the start
-constexpr int kPauseMs = 50;
 
 Error ReadReply(const Packet& packet, const Settings& settings, Place* place) {
   const auto reply = packet.Decode<ipc::InitReplyMessage>();
@@ -154,7 +153,7 @@ Error JoinJob(const Settings& settings, std::unique_ptr<AgentSocket>* socket, Pl
     if (left_s <= 0) return error;
     progress.Print(
         Format("the agent at %s closed the connection; connecting again", settings.socket.c_str()));
-    ::poll(nullptr, 0, kPauseMs);
+    ::poll(nullptr, 0, kRetryMs);
     // The former error says more than that of an agent that stays away.
     if (!AgentSocket::Connect(settings.socket, left_s, socket).ok()) return error;
   }

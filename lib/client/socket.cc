@@ -20,7 +20,6 @@ namespace addend::client {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kRetryMs = 50;
 constexpr auto kSayEvery = std::chrono::seconds(5);
 constexpr size_t kMaxFds = 4;
 

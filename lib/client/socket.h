@@ -34,6 +34,9 @@ struct Packet {
   }
 };
 
+// Between two attempts to connect.
+inline constexpr int kRetryMs = 50;
+
 class AgentSocket {
  public:
   // Retries while the agent is not listening, with a message on stderr every few seconds. After

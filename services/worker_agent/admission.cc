@@ -74,6 +74,8 @@ NodeId Admission::NodeOf(uint32_t rank) const {
   return NodeId(rank / context_.options->local_size);
 }
 
+uint32_t Admission::LocalRankOf(uint32_t rank) const { return rank % context_.options->local_size; }
+
 // It may find a free node soon: the trainers that said the node have left, or are about to, and
 // nobody has come in their place.
 bool Admission::IsEarly(const Waiting& waiting, const LocalRanks& ranks, bool running) const {
@@ -83,11 +85,10 @@ bool Admission::IsEarly(const Waiting& waiting, const LocalRanks& ranks, bool ru
   return waiting_.empty() && former_run_ends && early_.size() < context_.options->local_size;
 }
 
-absl::Status Admission::CheckFree(uint32_t local_rank, const LocalRanks& ranks,
-                                  bool running) const {
-  const bool waits = std::any_of(
-      waiting_.begin(), waiting_.end(),
-      [local_rank](const Waiting& waiting) { return waiting.local_rank == local_rank; });
+absl::Status Admission::CheckFree(uint32_t rank, const LocalRanks& ranks, bool running) const {
+  const bool waits = std::any_of(waiting_.begin(), waiting_.end(),
+                                 [rank](const Waiting& waiting) { return waiting.rank == rank; });
+  const uint32_t local_rank = LocalRankOf(rank);
   const bool taken = ranks.at(local_rank) != nullptr && running;
   if (!waits && !taken) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -110,14 +111,14 @@ absl::Status Admission::OnInit(Trainer* trainer, ipc::InitMessage init, const Lo
     return absl::OkStatus();
   }
   const auto rank = static_cast<uint32_t>(init.rank);
-  const Waiting waiting{trainer, rank, rank % context_.options->local_size, context_.loop->Now()};
+  const Waiting waiting{trainer, rank, context_.loop->Now()};
   if (IsEarly(waiting, ranks, running)) {
     early_.push_back(waiting);
     trainer->Send(ipc::ProgressMessage{kFormerRunEnds});
     return absl::OkStatus();
   }
   status = CheckNode(rank);
-  if (status.ok()) status = CheckFree(waiting.local_rank, ranks, running);
+  if (status.ok()) status = CheckFree(rank, ranks, running);
   if (!status.ok()) {
     Refuse(trainer, status);
     return absl::OkStatus();
@@ -198,11 +199,12 @@ std::vector<Trainer*> Admission::AdmitWaiting(LocalRanks* ranks) {
 
 void Admission::Admit(const Waiting& waiting, LocalRanks* ranks) const {
   const NodeOptions& options = *context_.options;
-  ranks->Enter(waiting.local_rank, waiting.trainer);
+  const uint32_t local_rank = LocalRankOf(waiting.rank);
+  ranks->Enter(local_rank, waiting.trainer);
   waiting.trainer->Send(
-      ipc::InitReplyMessage{.rank = static_cast<int32_t>(ranks->RankOf(waiting.local_rank)),
+      ipc::InitReplyMessage{.rank = static_cast<int32_t>(ranks->RankOf(local_rank)),
                             .size = static_cast<int32_t>(options.job_size()),
-                            .local_rank = static_cast<int32_t>(waiting.local_rank),
+                            .local_rank = static_cast<int32_t>(local_rank),
                             .local_size = static_cast<int32_t>(options.local_size),
                             .node_rank = static_cast<int32_t>(node_->value()),
                             .num_nodes = static_cast<int32_t>(options.num_nodes)});

@@ -40,7 +40,8 @@ class Admission {
   void LetEarlyGo() { early_.clear(); }
   // Tells the scheduler how many trainers wait, while the job forms.
   void ReportWaiting() const;
-  // Refuses trainers that have waited for --stall-timeout.
+  // Refuses trainers that have waited for --stall-timeout, and tells early trainers again that they
+  // wait: no update of the scheduler may come meanwhile.
   void RefuseStalled(const LocalRanks& ranks);
   // The process ends: refuses all trainers from now on. `told`: ranks that were told otherwise.
   void RefuseAll(const absl::Status& why, uint32_t told);
@@ -51,14 +52,14 @@ class Admission {
   struct Waiting {
     Trainer* trainer;
     uint32_t rank;  // in the job
-    uint32_t local_rank;
     absl::Time since;
   };
   absl::Status Check(const ipc::InitMessage& init) const;
   absl::Status CheckPlace(const ipc::InitMessage& init) const;
   absl::Status CheckNode(uint32_t rank) const;
   NodeId NodeOf(uint32_t rank) const;
-  absl::Status CheckFree(uint32_t local_rank, const LocalRanks& ranks, bool running) const;
+  uint32_t LocalRankOf(uint32_t rank) const;
+  absl::Status CheckFree(uint32_t rank, const LocalRanks& ranks, bool running) const;
   bool IsEarly(const Waiting& waiting, const LocalRanks& ranks, bool running) const;
   bool RefuseStalled(std::deque<Waiting>* waiting, const std::string& progress);
   void RefuseEarly();

@@ -185,8 +185,6 @@ class AgentProcess {
     return status;
   }
 
-  bool TrainersSayNode() const { return !options_.node_rank.has_value(); }
-
   // Run() has ended because trainers may give the next agent another rank.
   bool node_is_free() const { return node_is_free_; }
 
@@ -267,12 +265,12 @@ class AgentProcess {
   }
 
   absl::Status JoinAndWait(Ports ports) {
-    const MemberOptions member_options{
+    MemberOptions member_options{
         .scheduler = options_.machine.scheduler.ToString(),
         .connect_timeout = options_.machine.connect_timeout,
-        .until_place_is_free = TrainersSayNode() ? kUntilNodeIsFree : absl::Seconds(1),
         .give_up = [this] { return stop_->Wait(absl::ZeroDuration()).has_value(); },
         .on_fatal = [this](absl::Status why) { stop_->RequestStop(std::move(why)); }};
+    if (!options_.node_rank) member_options.until_place_is_free = kUntilNodeIsFree;
     std::unique_ptr<SummationMember> server;
     if (options_.colocated_summation) {
       ADDEND_ASSIGN_OR_RETURN(
