@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_format.h"
 #include "google/protobuf/descriptor.h"
 #include "lib/base/limits.h"
+#include "lib/base/mutex.h"
 #include "lib/base/utf8.h"
 
 namespace addend {
@@ -80,9 +83,52 @@ absl::Status TooMuch(const FieldDescriptor& field, size_t has, size_t most, cons
       absl::StrFormat("%s has %d %s, more than %d", NameOf(field), has, unit, most));
 }
 
-absl::Status CheckText(const FieldDescriptor& field, const std::string& text) {
-  const size_t most = MostBytes(field);
-  return text.size() <= most ? absl::OkStatus() : TooMuch(field, text.size(), most, "bytes");
+// The bounds of a field.
+struct Rule {
+  const FieldDescriptor* field;
+  size_t most_bytes;               // of a text
+  size_t most_items;               // of a list
+  const std::vector<Rule>* inner;  // of a message; else null
+};
+using Rules = std::vector<Rule>;  // of a type, without fields that have no bound
+
+// The rules of each type of message, looked up once: a request may hold thousands of messages.
+// Thread-safe.
+class RuleBook {
+ public:
+  // Valid as long as the process.
+  const Rules& Of(const pb::Descriptor& type) {
+    const MutexLock lock(&mu_);
+    return Find(type);
+  }
+
+ private:
+  const Rules& Find(const pb::Descriptor& type) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const auto [found, is_new] = rules_.try_emplace(&type);
+    if (!is_new) return found->second;
+    for (int i = 0; i < type.field_count(); ++i) {
+      const FieldDescriptor* const field = type.field(i);
+      const auto kind = field->cpp_type();
+      const bool is_message = kind == FieldDescriptor::CPPTYPE_MESSAGE;
+      if (!field->is_repeated() && !is_message && kind != FieldDescriptor::CPPTYPE_STRING &&
+          kind != FieldDescriptor::CPPTYPE_DOUBLE) {
+        continue;
+      }
+      const Rules* const inner = is_message ? &Find(*field->message_type()) : nullptr;
+      found->second.push_back({field, MostBytes(*field), MostItems(*field), inner});
+    }
+    return found->second;
+  }
+
+  Mutex mu_;
+  // A map, whose values stay in place: a type may hold messages of its own type.
+  std::map<const pb::Descriptor*, Rules> rules_ ABSL_GUARDED_BY(mu_);
+};
+
+absl::Status CheckText(const Rule& rule, const std::string& text) {
+  return text.size() <= rule.most_bytes
+             ? absl::OkStatus()
+             : TooMuch(*rule.field, text.size(), rule.most_bytes, "bytes");
 }
 
 absl::Status CheckNumber(const FieldDescriptor& field, double number) {
@@ -91,44 +137,51 @@ absl::Status CheckNumber(const FieldDescriptor& field, double number) {
       absl::StrFormat("%s is %g, which is not a number", NameOf(field), number));
 }
 
-absl::Status CheckList(const pb::Message& message, const FieldDescriptor& field) {
+absl::Status CheckMessage(const pb::Message& message, const Rules& rules);
+
+absl::Status CheckList(const pb::Message& message, const Rule& rule) {
+  const FieldDescriptor& field = *rule.field;
   const pb::Reflection& reflection = *message.GetReflection();
   const int count = reflection.FieldSize(message, &field);
-  const size_t most = MostItems(field);
-  if (static_cast<size_t>(count) > most) {
-    return TooMuch(field, static_cast<size_t>(count), most, "items");
+  if (static_cast<size_t>(count) > rule.most_items) {
+    return TooMuch(field, static_cast<size_t>(count), rule.most_items, "items");
   }
   for (int i = 0; i < count; ++i) {
     absl::Status status;
     if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
       std::string scratch;
-      status =
-          CheckText(field, reflection.GetRepeatedStringReference(message, &field, i, &scratch));
-    } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-      status = CheckBounds(reflection.GetRepeatedMessage(message, &field, i));
+      status = CheckText(rule, reflection.GetRepeatedStringReference(message, &field, i, &scratch));
+    } else if (rule.inner != nullptr) {
+      status = CheckMessage(reflection.GetRepeatedMessage(message, &field, i), *rule.inner);
     }
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckField(const pb::Message& message, const FieldDescriptor& field) {
-  if (field.is_repeated()) return CheckList(message, field);
+absl::Status CheckField(const pb::Message& message, const Rule& rule) {
+  const FieldDescriptor& field = *rule.field;
+  if (field.is_repeated()) return CheckList(message, rule);
   const pb::Reflection& reflection = *message.GetReflection();
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_STRING: {
       std::string scratch;
-      return CheckText(field, reflection.GetStringReference(message, &field, &scratch));
+      return CheckText(rule, reflection.GetStringReference(message, &field, &scratch));
     }
     case FieldDescriptor::CPPTYPE_DOUBLE:
       return CheckNumber(field, reflection.GetDouble(message, &field));
-    case FieldDescriptor::CPPTYPE_MESSAGE:
-      return reflection.HasField(message, &field)
-                 ? CheckBounds(reflection.GetMessage(message, &field))
-                 : absl::OkStatus();
     default:
-      return absl::OkStatus();
+      return reflection.HasField(message, &field)
+                 ? CheckMessage(reflection.GetMessage(message, &field), *rule.inner)
+                 : absl::OkStatus();
   }
+}
+
+absl::Status CheckMessage(const pb::Message& message, const Rules& rules) {
+  for (const Rule& rule : rules) {
+    if (absl::Status status = CheckField(message, rule); !status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 // A text field whose content is a sentence and may be cut. Repeated string fields hold names;
@@ -164,11 +217,8 @@ void Collect(pb::Message* message, std::vector<Sentence>* sentences) {
 
 // Unknown fields are not checked: this build does not read them.
 absl::Status CheckBounds(const pb::Message& request) {
-  const pb::Descriptor& type = *request.GetDescriptor();
-  for (int i = 0; i < type.field_count(); ++i) {
-    if (absl::Status status = CheckField(request, *type.field(i)); !status.ok()) return status;
-  }
-  return absl::OkStatus();
+  static RuleBook* const rules = new RuleBook();  // calls may outlive static objects
+  return CheckMessage(request, rules->Of(*request.GetDescriptor()));
 }
 
 void ShortenSentences(pb::Message* request) {
