@@ -46,7 +46,7 @@ const Server* Fleet::Find(ServerId id) const {
 
 const Server* Fleet::FindColocated(const std::string& job, NodeId node,
                                    const std::string& digest) const {
-  const auto found = colocated_.find({job, node, digest});
+  const auto found = colocated_.find(std::tie(job, node, digest));
   return found == colocated_.end() ? nullptr : &servers_.at(found->second);
 }
 

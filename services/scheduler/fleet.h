@@ -94,7 +94,7 @@ class Fleet {
 
   std::map<ServerId, Server> servers_;
   // Indices of servers_. Every job looks through all CPU servers.
-  std::map<Colocation, ServerId> colocated_;
+  std::map<Colocation, ServerId, std::less<>> colocated_;
   std::set<ServerId> cpu_servers_;
   std::set<ServerId> draining_;
   std::set<std::pair<uint64_t, ServerId>> processes_;          // by incarnation

@@ -81,7 +81,14 @@ absl::Duration Leases::ForgiveGap(absl::Time now, Fleet* fleet, Jobs* jobs) {
   return gap;
 }
 
+void Leases::Accuse(absl::Time now, std::string reason, Server* server) {
+  server->accusation = std::move(reason);
+  server->accused_at = now;
+  next_look_ = now;
+}
+
 void Leases::Accuse(absl::Time now, NodeId reporter, std::string reason, Node* node) {
+  next_look_ = now;
   if (node->accusers.empty()) node->accused_since = now;
   node->accusers[reporter] = std::move(reason);
 }
@@ -141,8 +148,10 @@ std::vector<JobId> Leases::Abandoned(absl::Time now, const Jobs& jobs) const {
   return abandoned;
 }
 
-absl::Time Leases::NextLook(absl::Time now, const Fleet& fleet, const Jobs& jobs) const {
-  absl::Time next = now + kLongestTick;
+// A lease that begins, or a stream that breaks, after this look ends nothing before the next.
+void Leases::PlanLook(absl::Time now, const Fleet& fleet, const Jobs& jobs) {
+  absl::Time& next = next_look_;
+  next = now + std::min(kLongestTick, length_);
   for (const auto& [id, server] : fleet.servers()) {
     next = std::min(next, server.lease.Deadline(length_));
     if (now - server.accused_at < kAccusationHolds) next = std::min(next, now + kAccusedInterval);
@@ -152,6 +161,12 @@ absl::Time Leases::NextLook(absl::Time now, const Fleet& fleet, const Jobs& jobs
       next = std::min(next, node.lease.Deadline(length_));
       if (!node.accusers.empty()) next = std::min(next, now + kAccusedInterval);
     }
+  }
+}
+
+absl::Time Leases::NextTick(absl::Time now, const Jobs& jobs) const {
+  absl::Time next = std::min(next_look_, now + kLongestTick);
+  for (const auto& [id, job] : jobs) {
     if (job.forming_changed) next = std::min(next, now + kFormingInterval);
     if (!job.current.told.answered.empty()) next = std::min(next, now + kAnsweredInterval);
   }

@@ -49,9 +49,17 @@ class Leases {
   // Returns for how long, 0 if it ran.
   absl::Duration ForgiveGap(absl::Time now, Fleet* fleet, Jobs* jobs);
 
+  // A node cannot reach `server`. `reason`: the sentence for people if the server is lost.
+  void Accuse(absl::Time now, std::string reason, Server* server);
   // A node cannot reach the colocated server of `node`, which is on trial from its first accusation
   // on: the node has a lease's time to show that its connection to this scheduler lives.
-  static void Accuse(absl::Time now, NodeId reporter, std::string reason, Node* node);
+  void Accuse(absl::Time now, NodeId reporter, std::string reason, Node* node);
+
+  // Whether a member may be lost, or a job abandoned, of which the last look knew nothing. Else all
+  // of the following would find what it found, so that ticks need not walk over all members.
+  bool IsDue(absl::Time now) const { return now >= next_look_; }
+  // After a look.
+  void PlanLook(absl::Time now, const Fleet& fleet, const Jobs& jobs);
   // The members whose leases are over.
   std::vector<NodeId> Expired(absl::Time now, const Job& job) const;
   std::vector<ServerId> Expired(absl::Time now, const Fleet& fleet) const;
@@ -66,12 +74,13 @@ class Leases {
   // Jobs whose nodes were all lost so long ago that they do not come back.
   std::vector<JobId> Abandoned(absl::Time now, const Jobs& jobs) const;
 
-  // When to look again at the latest.
-  absl::Time NextLook(absl::Time now, const Fleet& fleet, const Jobs& jobs) const;
+  // When to tick again at the latest.
+  absl::Time NextTick(absl::Time now, const Jobs& jobs) const;
 
  private:
   const absl::Duration length_;
   absl::Time last_tick_;
+  absl::Time next_look_ = absl::InfinitePast();
   std::map<WatchId, Watcher> watches_;
 };
 

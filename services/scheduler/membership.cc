@@ -482,7 +482,7 @@ Outcome<absl::Time> Membership::Tick(absl::Time now) {
       }
       Lifecycle(ScopeOf(job, *changes)).TellFormingIfDue();
     }
-    return leases_.NextLook(now, fleet_, jobs_);
+    return leases_.NextTick(now, jobs_);
   });
 }
 

@@ -129,9 +129,10 @@ void Roster::RemoveJob(Job* job) {
 
 void Roster::AccuseServer(Job* job, Server* server, const Node& reporter,
                           const std::string& reason) {
-  server->accusation = absl::StrFormat("%s was lost: %s cannot reach it (%s)", NameOf(*server),
-                                       NameOf(reporter), reason);
-  server->accused_at = changes_.now();
+  leases_.Accuse(changes_.now(),
+                 absl::StrFormat("%s was lost: %s cannot reach it (%s)", NameOf(*server),
+                                 NameOf(reporter), reason),
+                 server);
   const ServerId id = server->id;
   JudgeServers();
   if (fleet_.Find(id) == nullptr) return;
@@ -143,7 +144,7 @@ void Roster::AccuseServer(Job* job, Server* server, const Node& reporter,
 void Roster::AccuseNode(Job* job, const Server& server, const Node& reporter,
                         const std::string& reason) {
   if (Node* const node = NodeOf(job, server); node != nullptr) {
-    Leases::Accuse(changes_.now(), reporter.rank,
+    leases_.Accuse(changes_.now(), reporter.rank,
                    absl::StrFormat("%s cannot reach it (%s)", NameOf(reporter), reason), node);
   }
   JudgeNodes();
@@ -178,6 +179,7 @@ void Roster::LoseForgotten() {
 }
 
 void Roster::EndLeases() {
+  if (!leases_.IsDue(changes_.now())) return;
   EndExpired();
   JudgeNodes();
   JudgeServers();
@@ -187,6 +189,7 @@ void Roster::EndLeases() {
     if (over > 0) job.current.rebalance = PlanReason::kJoin;
   }
   for (const JobId id : leases_.Abandoned(changes_.now(), jobs_)) RemoveJob(&jobs_.at(id));
+  leases_.PlanLook(changes_.now(), fleet_, jobs_);
 }
 
 // Nodes first: where an agent died, the reason should name its node and not its server.

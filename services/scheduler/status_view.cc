@@ -120,6 +120,12 @@ uint64_t StatusView::RecommendedServers() const {
 }
 
 v1::JobStatus StatusView::StatusOf(const Job& job, absl::Time now) const {
+  v1::JobStatus status = WithoutNodes(job, now);
+  AddNodes(job, now, &status);
+  return status;
+}
+
+v1::JobStatus StatusView::WithoutNodes(const Job& job, absl::Time now) const {
   const JobGeneration& current = job.current;
   v1::JobStatus status;
   status.set_name(job.name);
@@ -135,7 +141,6 @@ v1::JobStatus StatusView::StatusOf(const Job& job, absl::Time now) const {
   status.mutable_settings()->set_partition_bytes(PartitionSizeOf(job, fleet_).least());
   status.set_plan_version(job.plan_version.value());
   status.set_uptime_s(absl::ToDoubleSeconds(now - job.created));
-  AddNodes(job, now, &status);
   uint64_t bytes = 0;
   uint32_t tensors = 0;
   for (const auto& [agreement, tensor] : current.tensors) {
@@ -232,7 +237,7 @@ MembershipSummary StatusView::Summary() const {
     summary.nodes += job.nodes.size();
     summary.tensors += job.current.tensors.size();
     summary.plan_version = std::max(summary.plan_version, job.plan_version.value());
-    const v1::JobStatus status = StatusOf(job, process_.started);
+    const v1::JobStatus status = WithoutNodes(job, process_.started);
     summary.by_job.push_back(SummaryOf(job, status));
     if (job.current.tensors.empty()) continue;
     for (const v1::ServerShare& share : status.shares()) {

@@ -67,6 +67,7 @@ class StatusView {
 
  private:
   v1::JobStatus StatusOf(const Job& job, absl::Time now) const;
+  v1::JobStatus WithoutNodes(const Job& job, absl::Time now) const;
   void AddNodes(const Job& job, absl::Time now, v1::JobStatus* status) const;
   void AddShares(const Job& job, v1::JobStatus* status) const;
   uint64_t RecommendedServers() const;

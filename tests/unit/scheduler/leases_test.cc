@@ -104,7 +104,7 @@ TEST_F(LeasesTest, GapInWhichTheSchedulerStoodStillProlongsLeases) {
 }
 
 TEST_F(LeasesTest, AccusedNodeIsGuiltyWhenItsConnectionBreaks) {
-  Leases::Accuse(now_, NodeId(0), "cannot reach it", &node(1));
+  leases_.Accuse(now_, NodeId(0), "cannot reach it", &node(1));
   EXPECT_EQ(leases_.Guilty(now_, job_), nullptr);
   Disconnect(&node(1).lease);
   EXPECT_EQ(leases_.Guilty(now_, job_), &node(1));
@@ -112,33 +112,33 @@ TEST_F(LeasesTest, AccusedNodeIsGuiltyWhenItsConnectionBreaks) {
 
 TEST_F(LeasesTest, AccusedNodeThatThisSchedulerHasNotHeardYetKeepsItsLease) {
   node(1).lease = leases_.Restored(now_);
-  Leases::Accuse(now_, NodeId(0), "could not reach it before", &node(1));
+  leases_.Accuse(now_, NodeId(0), "could not reach it before", &node(1));
   EXPECT_EQ(leases_.Guilty(now_, job_), nullptr);
   now_ += kLease;
   EXPECT_EQ(leases_.Guilty(now_, job_), &node(1));
 }
 
 TEST_F(LeasesTest, ConnectedNodeIsGuiltyALeaseAfterItsFirstAccusation) {
-  Leases::Accuse(now_, NodeId(0), "cannot reach it", &node(1));
+  leases_.Accuse(now_, NodeId(0), "cannot reach it", &node(1));
   now_ += absl::Seconds(4);
-  Leases::Accuse(now_, NodeId(0), "still cannot reach it", &node(1));
-  Leases::Accuse(now_, NodeId(2), "cannot reach it either", &node(1));
+  leases_.Accuse(now_, NodeId(0), "still cannot reach it", &node(1));
+  leases_.Accuse(now_, NodeId(2), "cannot reach it either", &node(1));
   EXPECT_EQ(leases_.Guilty(now_, job_), nullptr);
   now_ += absl::Seconds(1);
   EXPECT_EQ(leases_.Guilty(now_, job_), &node(1)) << "later accusations give no new lease";
 }
 
 TEST_F(LeasesTest, NodeThatMostOthersCannotReachGoesFirst) {
-  Leases::Accuse(now_, NodeId(1), "cannot reach it", &node(0));
-  Leases::Accuse(now_, NodeId(0), "cannot reach it", &node(1));
-  Leases::Accuse(now_, NodeId(2), "cannot reach it", &node(1));
+  leases_.Accuse(now_, NodeId(1), "cannot reach it", &node(0));
+  leases_.Accuse(now_, NodeId(0), "cannot reach it", &node(1));
+  leases_.Accuse(now_, NodeId(2), "cannot reach it", &node(1));
   now_ += kLease;
   EXPECT_EQ(leases_.Guilty(now_, job_), &node(1));
 }
 
 TEST_F(LeasesTest, AccusedServerIsGuiltyIfItsStreamBrokeAtAboutThatTime) {
   Server& server = AddServer();
-  server.accused_at = now_;
+  leases_.Accuse(now_, "server 1 was lost", &server);
   EXPECT_THAT(Leases::Guilty(fleet_), IsEmpty()) << "it is connected";
   now_ += absl::Milliseconds(900);
   Disconnect(&server.lease);
@@ -154,14 +154,51 @@ TEST_F(LeasesTest, EmptyJobIsKeptForTwelveLeases) {
   EXPECT_THAT(leases_.Abandoned(now_ + 12 * kLease, jobs_), ElementsAre(job_.id));
 }
 
-TEST_F(LeasesTest, NextLookIsSoonWhereSomethingIsDue) {
-  EXPECT_EQ(leases_.NextLook(now_, fleet_, jobs_), now_ + absl::Seconds(1));
-  job_.forming_changed = true;
-  EXPECT_EQ(leases_.NextLook(now_, fleet_, jobs_), now_ + absl::Milliseconds(200));
+TEST_F(LeasesTest, LookIsDueWhenALeaseMayHaveEnded) {
+  EXPECT_TRUE(leases_.IsDue(now_)) << "there was none so far";
+  leases_.PlanLook(now_, fleet_, jobs_);
+  EXPECT_FALSE(leases_.IsDue(now_ + absl::Milliseconds(999)));
+  EXPECT_TRUE(leases_.IsDue(now_ + absl::Seconds(1)));
   node(1).lease.last_seen = now_ - kLease + absl::Milliseconds(50);
-  EXPECT_EQ(leases_.NextLook(now_, fleet_, jobs_), now_ + absl::Milliseconds(50));
-  Leases::Accuse(now_, NodeId(1), "cannot reach it", &node(0));
-  EXPECT_EQ(leases_.NextLook(now_, fleet_, jobs_), now_ + absl::Milliseconds(20));
+  leases_.PlanLook(now_, fleet_, jobs_);
+  EXPECT_FALSE(leases_.IsDue(now_ + absl::Milliseconds(49)));
+  EXPECT_TRUE(leases_.IsDue(now_ + absl::Milliseconds(50)));
+  EXPECT_EQ(leases_.NextTick(now_, jobs_), now_ + absl::Milliseconds(50));
+}
+
+TEST_F(LeasesTest, LookIsDueBeforeALeaseEndsThatBeginsAfterTheLast) {
+  Leases brief(absl::Milliseconds(300), now_);
+  jobs_.Remove(job_.id);
+  brief.PlanLook(now_, fleet_, jobs_);
+  EXPECT_FALSE(brief.IsDue(now_ + absl::Milliseconds(299)));
+  EXPECT_TRUE(brief.IsDue(now_ + absl::Milliseconds(300)));
+}
+
+TEST_F(LeasesTest, LookIsDueAtOnceForAnAccusedMemberAndOftenAfterwards) {
+  Server& server = AddServer();
+  const auto expect_looks = [this] {
+    EXPECT_TRUE(leases_.IsDue(now_));
+    leases_.PlanLook(now_, fleet_, jobs_);
+    EXPECT_FALSE(leases_.IsDue(now_ + absl::Milliseconds(19)));
+    EXPECT_TRUE(leases_.IsDue(now_ + absl::Milliseconds(20)));
+  };
+  leases_.PlanLook(now_, fleet_, jobs_);
+  leases_.Accuse(now_, "server 1 was lost", &server);
+  expect_looks();
+  now_ += absl::Seconds(1);
+  leases_.PlanLook(now_, fleet_, jobs_);
+  EXPECT_FALSE(leases_.IsDue(now_ + absl::Milliseconds(20))) << "the accusation is old";
+  leases_.Accuse(now_, NodeId(1), "cannot reach it", &node(0));
+  expect_looks();
+}
+
+TEST_F(LeasesTest, TickIsSoonWhereAJobWaitsForIt) {
+  leases_.PlanLook(now_, fleet_, jobs_);
+  EXPECT_EQ(leases_.NextTick(now_, jobs_), now_ + absl::Seconds(1));
+  job_.forming_changed = true;
+  EXPECT_EQ(leases_.NextTick(now_, jobs_), now_ + absl::Milliseconds(200));
+  job_.current.told.answered.insert(1);
+  EXPECT_EQ(leases_.NextTick(now_, jobs_), now_ + absl::Milliseconds(20));
 }
 
 }  // namespace
