@@ -10,9 +10,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "lib/rpc/client.h"
 #include "lib/rpc/status.h"
 
 namespace addend {
+namespace {
+
+std::string PathOf(const char* method) { return absl::StrCat("/addend.v1.Scheduler/", method); }
+
+}  // namespace
 
 void Board::Fail(absl::Status why) {
   const MutexLock lock(&mu_);
@@ -48,8 +54,8 @@ void WatchStream::Start(const std::shared_ptr<grpc::Channel>& channel, const cha
   *request.mutable_member() = std::move(member);
   const grpc::Slice slice(request.SerializeAsString());
   request_ = grpc::ByteBuffer(&slice, 1);
-  grpc::GenericStub(channel).PrepareBidiStreamingCall(
-      &context_, absl::StrCat("/addend.v1.Scheduler/", method), grpc::StubOptions(), this);
+  grpc::GenericStub(channel).PrepareBidiStreamingCall(&context_, PathOf(method),
+                                                      grpc::StubOptions(), this);
   StartWriteLast(&request_, grpc::WriteOptions());
   StartRead(&update_);
   StartCall();
@@ -83,7 +89,8 @@ void WatchStream::OnDone(const grpc::Status& status) {
   over_.NotifyAll();
 }
 
-void ParseBriefly(const std::string& bytes, v1::NodeUpdate* update) {
+BriefUpdate ReadBriefly(const std::string& bytes) {
+  BriefUpdate update;
   using google::protobuf::internal::WireFormatLite;
   google::protobuf::io::CodedInputStream in(reinterpret_cast<const uint8_t*>(bytes.data()),
                                             static_cast<int>(bytes.size()));
@@ -91,27 +98,45 @@ void ParseBriefly(const std::string& bytes, v1::NodeUpdate* update) {
     uint64_t value = 0;
     const int field = WireFormatLite::GetTagFieldNumber(tag);
     if (WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_VARINT) {
-      if (!in.ReadVarint64(&value)) return;
-      if (field == v1::NodeUpdate::kGenerationFieldNumber) update->set_generation(value);
-      if (field == v1::NodeUpdate::kChangeFieldNumber) update->set_change(value);
+      if (!in.ReadVarint64(&value)) break;
+      if (field == v1::NodeUpdate::kGenerationFieldNumber) {
+        update.generation = static_cast<uint32_t>(value);
+      }
+      if (field == v1::NodeUpdate::kChangeFieldNumber) update.change = value;
       if (field == v1::NodeUpdate::kStateFieldNumber) {
-        update->set_state(static_cast<v1::JobState>(value));
+        update.state = static_cast<v1::JobState>(value);
       }
     } else if (field == v1::NodeUpdate::kReasonFieldNumber) {
-      if (!WireFormatLite::ReadString(&in, update->mutable_reason())) return;
+      if (!WireFormatLite::ReadString(&in, &update.reason)) break;
     } else if (field == v1::NodeUpdate::kTensorsFieldNumber) {
       uint32_t size = 0;
-      if (!in.ReadVarint32(&size)) return;
+      if (!in.ReadVarint32(&size)) break;
       const auto end = in.PushLimit(static_cast<int>(size));
       if (in.ReadTag() != 0 && in.ReadVarint64(&value)) {  // its first field is its number
-        update->add_tensors()->set_tensor_id(static_cast<uint32_t>(value));
+        update.tensors.push_back(static_cast<uint32_t>(value));
       }
       in.Skip(in.BytesUntilLimit());
       in.PopLimit(end);
     } else if (!WireFormatLite::SkipField(&in, tag)) {
-      return;
+      break;
     }
   }
+  return update;
+}
+
+void CallWithSlices(const std::shared_ptr<grpc::Channel>& channel, const char* method,
+                    const std::vector<grpc::Slice>& request, absl::Duration deadline,
+                    std::function<void(absl::Status)> done) {
+  struct Call {
+    grpc::ClientContext context;
+    grpc::ByteBuffer request, response;
+  };
+  const auto call = std::make_shared<Call>();
+  call->request = grpc::ByteBuffer(request.data(), request.size());
+  SetDeadline(&call->context, deadline);
+  grpc::GenericStub(channel).UnaryCall(
+      &call->context, PathOf(method), grpc::StubOptions(), &call->request, &call->response,
+      [call, done = std::move(done)](const grpc::Status& status) { done(FromGrpc(status)); });
 }
 
 }  // namespace addend

@@ -6,11 +6,13 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/client_callback.h>
+#include <grpcpp/support/slice.h>
 
 #include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -69,8 +71,20 @@ class WatchStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc:
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// Reads only the parts that a node without data needs: of the tensors' plans their numbers, and
-// nothing of the servers.
-void ParseBriefly(const std::string& bytes, v1::NodeUpdate* update);
+// The parts of an update that a node without data reads.
+struct BriefUpdate {
+  uint32_t generation = 0;
+  v1::JobState state = v1::FORMING;
+  std::string reason;
+  uint64_t change = 0;
+  std::vector<uint32_t> tensors;  // the numbers of those with a plan
+};
+BriefUpdate ReadBriefly(const std::string& bytes);
+
+// Calls a method of the scheduler with a request in slices, which calls may share. `done` gets the
+// status, on a thread of gRPC's.
+void CallWithSlices(const std::shared_ptr<grpc::Channel>& channel, const char* method,
+                    const std::vector<grpc::Slice>& request, absl::Duration deadline,
+                    std::function<void(absl::Status)> done);
 
 }  // namespace addend

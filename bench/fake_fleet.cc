@@ -78,8 +78,9 @@ struct FakeFleet::State {
     Mutex mu;
     uint32_t generation ABSL_GUARDED_BY(mu) = 0;
     bool ready ABSL_GUARDED_BY(mu) = false;
-    std::set<uint32_t> tensors ABSL_GUARDED_BY(mu);  // that are planned
-    std::set<uint32_t> to_move ABSL_GUARDED_BY(mu);  // those of a killed server
+    std::vector<bool> is_planned ABSL_GUARDED_BY(mu);  // by tensor
+    size_t planned ABSL_GUARDED_BY(mu) = 0;            // tensors
+    std::set<uint32_t> to_move ABSL_GUARDED_BY(mu);    // those of a killed server
   };
 
   // `done` gets the status and the response.
@@ -93,12 +94,15 @@ struct FakeFleet::State {
     (stub->async()->*method)(&call->context, &call->request, &call->response,
                              [this, call, done = std::move(done)](const grpc::Status& status) {
                                done(FromGrpc(status), call->response);
-                               --open_calls;
-                               board.Note();
+                               EndCall();
                              });
   }
+  void EndCall() {
+    --open_calls;
+    board.Note();
+  }
   // Of the first node, which knows the same as all others.
-  void KeepPlan(const v1::NodeUpdate& update);
+  void KeepPlan(const std::string& bytes);
   void RunHeartbeats();
   absl::Status AwaitNodes(absl::Duration patience, const std::atomic<uint32_t>& count,
                           const std::string& what) {
@@ -224,32 +228,33 @@ void FakeFleet::State::Machine::OnServerUpdate(const std::string& bytes) {
 }
 
 void FakeFleet::State::Machine::OnNodeUpdate(const std::string& bytes) {
-  v1::NodeUpdate update;
-  number == 0 ? (void)update.ParseFromString(bytes) : ParseBriefly(bytes, &update);
-  if (update.state() == v1::FAILED) {
-    return fleet->board.Fail(absl::AbortedError("the job has failed: " + update.reason()));
+  const BriefUpdate update = ReadBriefly(bytes);
+  if (update.state == v1::FAILED) {
+    return fleet->board.Fail(absl::AbortedError("the job has failed: " + update.reason));
   }
   bool now_ready = false, now_planned = false, now_moved = false;
   {
     const MutexLock lock(&mu);
-    generation = update.generation();
-    if (update.state() == v1::READY && !std::exchange(ready, true)) now_ready = true;
+    generation = update.generation;
+    if (update.state == v1::READY && !std::exchange(ready, true)) now_ready = true;
     const size_t all = fleet->options.tensor_elements.size();
-    const bool was_planned = tensors.size() == all, had_to_move = !to_move.empty();
-    for (const v1::TensorPlan& plan : update.tensors()) {
-      tensors.insert(plan.tensor_id());
-      to_move.erase(plan.tensor_id());
+    const bool was_planned = planned == all, had_to_move = !to_move.empty();
+    for (const uint32_t tensor : update.tensors) {
+      if (tensor >= is_planned.size()) is_planned.resize(tensor + 1);
+      if (!is_planned[tensor]) ++planned;
+      is_planned[tensor] = true;
+      to_move.erase(tensor);
     }
-    now_planned = !was_planned && tensors.size() == all;
+    now_planned = !was_planned && planned == all;
     now_moved = had_to_move && to_move.empty();
   }
-  if (number == 0) fleet->KeepPlan(update);
-  if (update.change() != 0) {
+  if (number == 0) fleet->KeepPlan(bytes);
+  if (update.change != 0) {
     for (const bool following : {false, true}) {
       v1::AckChangeRequest ack;
       *ack.mutable_member() = node_id;
-      ack.set_generation(update.generation());
-      ack.set_change(update.change());
+      ack.set_generation(update.generation);
+      ack.set_change(update.change);
       ack.set_following(following);
       fleet->Call(stub.get(), &Async::AckChange, std::move(ack),
                   fleet->OrFail("an acknowledgement of a change"));
@@ -354,24 +359,32 @@ absl::Status FakeFleet::Begin(absl::Duration patience) {
 }
 
 absl::Status FakeFleet::Declare(absl::Duration patience) {
-  v1::DeclareRequest request;
+  v1::DeclareRequest tensors;
   for (size_t i = 0; i < state_->options.tensor_elements.size(); ++i) {
-    v1::TensorDescriptor* const tensor = request.add_tensors();
+    v1::TensorDescriptor* const tensor = tensors.add_tensors();
     tensor->set_name(absl::StrFormat("gradient.%d", i));
     tensor->set_dtype(v1::FLOAT32);
     tensor->add_shape(static_cast<int64_t>(state_->options.tensor_elements[i]));
     tensor->set_op(v1::SUM);
     tensor->set_reduction_tree(ToString(NumericsIn(state_->options.nodes, {})));
-    request.add_numbers(static_cast<uint32_t>(i + 1));
+    tensors.add_numbers(static_cast<uint32_t>(i + 1));
   }
+  // All nodes declare the same.
+  const grpc::Slice same(tensors.SerializeAsString());
   for (State::Machine& machine : state_->machines) {
     if (!machine.is_node) continue;
+    v1::DeclareRequest request;
     *request.mutable_member() = machine.node_id;
     {
       const MutexLock lock(&machine.mu);
       request.set_generation(machine.generation);
     }
-    state_->Call(machine.stub.get(), &Async::Declare, request, state_->OrFail("a declaration"));
+    ++state_->open_calls;
+    CallWithSlices(machine.channel, "Declare", {grpc::Slice(request.SerializeAsString()), same},
+                   kCallDeadline, [state = state_.get()](const absl::Status& status) {
+                     if (!status.ok()) state->board.Fail(status);
+                     state->EndCall();
+                   });
   }
   return state_->AwaitNodes(patience, state_->planned, "know the plan");
 }
@@ -414,7 +427,9 @@ absl::Status FakeFleet::KillServer(absl::Duration patience) {
   return state_->AwaitNodes(patience, state_->moved, "know the new owners");
 }
 
-void FakeFleet::State::KeepPlan(const v1::NodeUpdate& update) {
+void FakeFleet::State::KeepPlan(const std::string& bytes) {
+  v1::NodeUpdate update;
+  update.ParseFromString(bytes);
   const MutexLock lock(&plan_mu);
   for (const v1::TensorPlan& plan : update.tensors()) {
     owners[plan.tensor_id()] = {plan.servers().begin(), plan.servers().end()};
