@@ -62,6 +62,23 @@ def test_a_server_that_owns_and_relays_is_lost(tmp_path, number):
         finish(ranks)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("nodes,rack", [(64, 8), (100, 10)])
+def test_many_racks_lose_a_server_that_owns_and_relays(tmp_path, nodes, rack):
+    """Eight whole branches of the tree; and racks that cut it."""
+    with Cluster(tmp_path, nodes, cpu_servers=2, scheduler_flags=["--lease=30s"], flags_of_node=racks(rack), flags_of_server=in_rack(1),
+                 starting_s=60) as cluster:
+        ranks = cluster.start_ranks("rounds.py", {"gate_after": 1, "variants": 2})
+        ranks.wait_at("running", 300)
+        ranks.open("running")
+        eventually(lambda: "with relays for" in cluster.scheduler.text(), 10 * PATIENCE, "a plan with relays")
+        goes_on(ranks, 3, timeout=120)
+        cluster.servers[0].kill()
+        eventually(lambda: "without relays" in cluster.scheduler.text(), 60 * PATIENCE, "the loss")
+        goes_on(ranks, 3, timeout=120)
+        finish(ranks)
+
+
 def test_the_others_go_on_when_a_node_with_its_relay_is_lost(tmp_path):
     with Cluster(tmp_path, 10, scheduler_flags=LEASE, agent_flags=["--on-node-loss=shrink"], flags_of_node=racks(5)) as cluster:
         others = list(range(9))
