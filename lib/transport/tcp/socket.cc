@@ -15,6 +15,12 @@
 namespace addend::tcp {
 namespace {
 
+// TCP_RTO_MIN_US, since Linux 6.15; the headers of older systems do not name it.
+constexpr int kTcpRtoMinUs = 45;
+// As long as a receiver may hold an acknowledgement back.
+constexpr int kRtoMinUs = 40'000;
+
+// An option that this kernel does not know is left at its default.
 void SetOption(int fd, int level, int name, int value) {
   ::setsockopt(fd, level, name, &value, sizeof(value));
 }
@@ -71,6 +77,9 @@ void Tune(int fd, int unsent_bytes_max) {
   SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, 5);
   SetOption(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, unsent_bytes_max);
+  // If a switch drops the last segments of a round, no others follow that tell of the loss. TCP
+  // waits for this time beyond a round trip then, by default for 200 ms.
+  SetOption(fd, IPPROTO_TCP, kTcpRtoMinUs, kRtoMinUs);
 }
 
 void LimitUnacknowledged(int fd, size_t bytes) {

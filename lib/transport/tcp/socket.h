@@ -16,7 +16,8 @@ absl::StatusOr<UniqueFd> ListenOn(const Address& bind, uint16_t* port);
 absl::StatusOr<UniqueFd> StartConnect(const SocketAddress& address, const Address& peer);
 // Called when the socket has become writable: OK, or UNAVAILABLE with the reason.
 absl::Status ConnectResult(int fd, const Address& peer);
-// Disables Nagle's algorithm, enables keep-alive, bounds unsent bytes.
+// Disables Nagle's algorithm, enables keep-alive, bounds unsent bytes; and where the kernel allows
+// it (6.15), segments are soon sent again that were lost without a sign.
 void Tune(int fd, int unsent_bytes_max);
 // Limits the written bytes that wait in the kernel to be sent or acknowledged to `bytes`, and to
 // kUnacknowledgedMost at most, the limit of many kernels (net.core.wmem_max). After this call the
