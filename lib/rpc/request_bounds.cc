@@ -96,7 +96,7 @@ using Rules = std::vector<Rule>;  // of a type, without fields that have no boun
 // Thread-safe.
 class RuleBook {
  public:
-  // Valid as long as the process.
+  // `type`: of generated code, so that it lives as long as the process, like the answer.
   const Rules& Of(const pb::Descriptor& type) {
     const MutexLock lock(&mu_);
     return Find(type);
