@@ -1,8 +1,6 @@
 // What members do, and the steps of all.
 #include "bench/fake_fleet.h"
 
-#include <grpcpp/create_channel.h>
-
 #include <algorithm>
 #include <atomic>
 #include <deque>
@@ -137,12 +135,7 @@ struct FakeFleet::State {
 };
 
 void FakeFleet::State::Machine::Connect() {
-  grpc::ChannelArguments arguments;
-  // A connection for each machine, as in a cluster.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetMaxReceiveMessageSize(kMaxUpdateBytes);
-  channel = grpc::CreateCustomChannel(fleet->options.scheduler, grpc::InsecureChannelCredentials(),
-                                      arguments);
+  channel = Dial(fleet->options.scheduler, /*identity=*/nullptr, kMaxUpdateBytes);
   stub = v1::Scheduler::NewStub(channel);
 }
 

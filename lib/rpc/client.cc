@@ -17,6 +17,8 @@ namespace addend {
 
 namespace {
 
+constexpr int kLookaheadBytes = 1 << 20;
+
 // True for gRPC's error texts that a failed TLS handshake can cause.
 bool MayBeTls(const absl::Status& status) {
   const std::string text = Message(status);
@@ -50,6 +52,10 @@ std::shared_ptr<grpc::Channel> Dial(const std::string& target, const TlsIdentity
   // Despite its name, this argument limits the time of a single attempt to connect.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1000);
+  // The plan of a large job has hundreds of kilobytes. gRPC would find out by probes how much of it
+  // may be under way, and each probe costs as much as a call.
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kLookaheadBytes);
   // An HTTP proxy for Internet traffic must not be used between the members of a cluster.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // A channel of its own: connections, and the backoff after a failure, are not shared with other

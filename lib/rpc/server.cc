@@ -98,6 +98,8 @@ absl::StatusOr<Listening> Listen(const HostPort& address,
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // Requests are small, or rare: no probes for larger windows.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   // A peer that connects and sends nothing is kept for 10 s, not for gRPC's two minutes.
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000);
   for (grpc::Service* service : services) builder.RegisterService(service);
