@@ -28,7 +28,7 @@ def check_matrix(tmp_path, nodes, local_size, cpu_servers, shards, shapes, round
         ranks = cluster.start_ranks("numerics.py", {
             "dtypes": reference.DTYPES, "ops": reference.OPS, "shapes": shapes, "rounds": rounds, "expected": expected,
             "gpus": gpus})
-        for outcome in ranks.join(120):
+        for outcome in ranks.join(max(120, 4 * nodes * local_size)):
             assert outcome.result.keys() == expected.keys()
             wrong = [key for key in expected if outcome.result[key] != expected[key]]
             if wrong:

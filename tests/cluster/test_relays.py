@@ -40,9 +40,10 @@ def test_every_cut_into_racks_gives_the_bits_of_the_tree(tmp_path, nodes, rack, 
         assert "without relays" not in cluster.scheduler.text() and "refused" not in cluster.scheduler.text()
 
 
-@pytest.mark.parametrize("nodes,rack", [(9, 8), (10, 3)])
+@pytest.mark.parametrize("nodes,rack", [(9, 8), (10, 3), pytest.param(100, 10, marks=pytest.mark.full)])
 def test_every_type_and_operation_gives_the_bits_of_the_tree(tmp_path, nodes, rack):
-    check_matrix(tmp_path, nodes, 1, 1, 2, [("random", 1), ("random", 1023), ("special", 1023)], flags_of_node=racks(rack), flags_of_server=in_rack(0))
+    check_matrix(tmp_path, nodes, 1, 1, 2, [("random", 1), ("random", 1023), ("special", 1023)], flags_of_node=racks(rack), flags_of_server=in_rack(0),
+                 starting_s=60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])

@@ -3,6 +3,7 @@ import signal
 
 import pytest
 
+from tests.cluster.test_numerics import check_matrix
 from tests.support import scrape
 from tests.support.cluster import PATIENCE, Cluster
 from tests.support.processes import eventually
@@ -45,6 +46,11 @@ def test_sixty_four_nodes_lose_a_server(tmp_path):
         cluster.servers[0].kill()
         goes_on(ranks, 3, timeout=120)
         finish(ranks)
+
+
+@pytest.mark.full
+def test_every_type_and_operation_gives_the_bits_of_the_tree(tmp_path):
+    check_matrix(tmp_path, 64, 1, 1, 2, [("random", 1), ("random", 1023), ("special", 1023)], starting_s=60)
 
 
 def test_a_server_without_memory_for_early_contributions_asks_for_them_again(tmp_path):
