@@ -58,6 +58,8 @@ def declared(folder):
 
         waiting = eventually(while_one_is_late, 30, "a round that waits")
         ranks.wait_at("done")
+        # The scheduler makes its metrics once a second.
+        eventually(lambda: families_of(cluster.scheduler)["addend_job_optimal_seconds"][2], 30, "the scheduler's metrics of the job")
         done = {kind: families_of(process) for kind, process in services.items()}
         ranks.open("done")
         ranks.join()
