@@ -78,8 +78,11 @@ void Tune(int fd, int unsent_bytes_max) {
   SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, 5);
   SetOption(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, unsent_bytes_max);
   // If a switch drops the last segments of a round, no others follow that tell of the loss. TCP
-  // waits for this time beyond a round trip then, by default for 200 ms.
-  SetOption(fd, IPPROTO_TCP, kTcpRtoMinUs, kRtoMinUs);
+  // waits for this time beyond a round trip then, by default for 200 ms. A system may have less.
+  int rto_min_us = 0;
+  socklen_t length = sizeof(rto_min_us);
+  ::getsockopt(fd, IPPROTO_TCP, kTcpRtoMinUs, &rto_min_us, &length);
+  if (rto_min_us > kRtoMinUs) SetOption(fd, IPPROTO_TCP, kTcpRtoMinUs, kRtoMinUs);
 }
 
 void LimitUnacknowledged(int fd, size_t bytes) {
