@@ -114,7 +114,7 @@ struct FakeFleet::State {
     };
   }
   auto OrFail(std::string what) {
-    return [this, what = std::move(what)](const absl::Status& status, const auto&) {
+    return [this, what = std::move(what)](const absl::Status& status, const auto&...) {
       if (!status.ok()) board.Fail(absl::Status(status.code(), what + ": " + Message(status)));
     };
   }
@@ -375,7 +375,7 @@ absl::Status FakeFleet::Declare(absl::Duration patience) {
     ++state_->open_calls;
     CallWithSlices(machine.channel, "Declare", {grpc::Slice(request.SerializeAsString()), same},
                    kCallDeadline, [state = state_.get()](const absl::Status& status) {
-                     if (!status.ok()) state->board.Fail(status);
+                     state->OrFail("a declaration")(status);
                      state->EndCall();
                    });
   }
