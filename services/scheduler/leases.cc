@@ -150,8 +150,7 @@ std::vector<JobId> Leases::Abandoned(absl::Time now, const Jobs& jobs) const {
 
 // A lease that begins, or a stream that breaks, after this look ends nothing before the next.
 void Leases::PlanLook(absl::Time now, const Fleet& fleet, const Jobs& jobs) {
-  absl::Time& next = next_look_;
-  next = now + std::min(kLongestTick, length_);
+  absl::Time next = now + std::min(kLongestTick, length_);
   for (const auto& [id, server] : fleet.servers()) {
     next = std::min(next, server.lease.Deadline(length_));
     if (now - server.accused_at < kAccusationHolds) next = std::min(next, now + kAccusedInterval);
@@ -162,6 +161,7 @@ void Leases::PlanLook(absl::Time now, const Fleet& fleet, const Jobs& jobs) {
       if (!node.accusers.empty()) next = std::min(next, now + kAccusedInterval);
     }
   }
+  next_look_ = next;
 }
 
 absl::Time Leases::NextTick(absl::Time now, const Jobs& jobs) const {
