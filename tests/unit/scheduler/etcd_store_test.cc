@@ -82,10 +82,11 @@ class EtcdStoreTest : public testing::Test {
   std::unique_ptr<EtcdStore> Open() {
     return *EtcdStore::Open(absl::StrFormat("127.0.0.1:%d/test", port_));
   }
-  // Waits for etcd, too.
+  // Waits for etcd, too. The lease outlasts a machine that stands still for a while.
   static absl::Status Lead(
       EtcdStore* store, const std::string& name,
-      std::function<bool()> give_up = [] { return false; }, absl::Duration ttl = absl::Seconds(2)) {
+      std::function<bool()> give_up = [] { return false; },
+      absl::Duration ttl = absl::Seconds(30)) {
     return store->Lead({.name = name,
                         .ttl = ttl,
                         .give_up = std::move(give_up),
@@ -99,67 +100,67 @@ class EtcdStoreTest : public testing::Test {
 
 TEST_F(EtcdStoreTest, KeepsWhatWasWritten) {
   auto store = Open();
-  ASSERT_TRUE(Lead(store.get(), "a").ok());
+  ASSERT_EQ(Lead(store.get(), "a"), absl::OkStatus());
   EXPECT_TRUE(store->Load()->empty());
   const std::string bytes("\0\xff'\"\n", 5);
   const std::vector<StoreWrite> first = {{"b", "2"}, {"a", "x"}, {"a", bytes}, {"c", ""}};
-  ASSERT_TRUE(store->Apply(first).ok());
+  ASSERT_EQ(store->Apply(first), absl::OkStatus());
   const std::vector<StoreWrite> second = {{"b", std::nullopt}, {"d", std::nullopt}, {"d", "4"}};
-  ASSERT_TRUE(store->Apply(second).ok());
+  ASSERT_EQ(store->Apply(second), absl::OkStatus());
   EXPECT_THAT(*store->Load(), ElementsAre(Pair("a", bytes), Pair("c", ""), Pair("d", "4")));
   store.reset();
   store = Open();
-  ASSERT_TRUE(Lead(store.get(), "b").ok());
+  ASSERT_EQ(Lead(store.get(), "b"), absl::OkStatus());
   EXPECT_THAT(*store->Load(), ElementsAre(Pair("a", bytes), Pair("c", ""), Pair("d", "4")));
 }
 
 TEST_F(EtcdStoreTest, AddressThatEndsWithASlashHasTheUsualPrefix) {
   const std::string address = absl::StrFormat("127.0.0.1:%d", port_);
   auto store = *EtcdStore::Open(address + "/");
-  ASSERT_TRUE(Lead(store.get(), "a").ok());
+  ASSERT_EQ(Lead(store.get(), "a"), absl::OkStatus());
   const std::vector<StoreWrite> writes = {{"b", "2"}};
-  ASSERT_TRUE(store->Apply(writes).ok());
+  ASSERT_EQ(store->Apply(writes), absl::OkStatus());
   store.reset();
   store = *EtcdStore::Open(address);
-  ASSERT_TRUE(Lead(store.get(), "a").ok());
+  ASSERT_EQ(Lead(store.get(), "a"), absl::OkStatus());
   EXPECT_THAT(*store->Load(), ElementsAre(Pair("b", "2")));
 }
 
 TEST_F(EtcdStoreTest, BatchOfAnySizeIsAtomic) {
   auto store = Open();
-  ASSERT_TRUE(Lead(store.get(), "a").ok());
+  ASSERT_EQ(Lead(store.get(), "a"), absl::OkStatus());
   std::vector<StoreWrite> writes;
   for (int i = 0; i < 1234; ++i) {
     writes.push_back({absl::StrFormat("%04d", i), std::string(3000, 'v')});
   }
-  ASSERT_TRUE(store->Apply(writes).ok());
+  ASSERT_EQ(store->Apply(writes), absl::OkStatus());
   EXPECT_EQ(store->Load()->size(), writes.size());
   for (StoreWrite& write : writes) write.value.reset();
-  ASSERT_TRUE(store->Apply(writes).ok());
+  ASSERT_EQ(store->Apply(writes), absl::OkStatus());
   EXPECT_TRUE(store->Load()->empty());
 }
 
 TEST_F(EtcdStoreTest, ValueMayBeLargerThanEtcdTakes) {
   auto store = Open();
-  ASSERT_TRUE(Lead(store.get(), "a").ok());
+  ASSERT_EQ(Lead(store.get(), "a"), absl::OkStatus());
   const std::string large(5'000'000, 'v');
   const std::vector<StoreWrite> first = {{"a", "1"}, {"b", large}, {"b1", "2"}, {"c", large + "c"}};
-  ASSERT_TRUE(store->Apply(first).ok());
+  ASSERT_EQ(store->Apply(first), absl::OkStatus());
   store.reset();
   store = Open();
-  ASSERT_TRUE(Lead(store.get(), "b").ok());
+  ASSERT_EQ(Lead(store.get(), "b"), absl::OkStatus());
   EXPECT_THAT(*store->Load(), ElementsAre(Pair("a", "1"), Pair("b", large), Pair("b1", "2"),
                                           Pair("c", large + "c")));
   const std::vector<StoreWrite> then = {{"b", "small"}, {"c", std::nullopt}};
-  ASSERT_TRUE(store->Apply(then).ok());
+  ASSERT_EQ(store->Apply(then), absl::OkStatus());
   EXPECT_THAT(*store->Load(), ElementsAre(Pair("a", "1"), Pair("b", "small"), Pair("b1", "2")));
 }
 
 TEST_F(EtcdStoreTest, SchedulerThatEndsGivesItsLeaseUp) {
   auto store = Open();
-  ASSERT_TRUE(Lead(
-                  store.get(), "a", [] { return false; }, absl::Minutes(10))
-                  .ok());
+  const absl::Status leads = Lead(
+      store.get(), "a", [] { return false; }, absl::Minutes(10));
+  ASSERT_EQ(leads, absl::OkStatus());
   store.reset();
   store = Open();
   const absl::Time latest = absl::Now() + absl::Seconds(60);
@@ -167,30 +168,32 @@ TEST_F(EtcdStoreTest, SchedulerThatEndsGivesItsLeaseUp) {
 }
 
 TEST_F(EtcdStoreTest, SecondSchedulerStandsByUntilTheLeaseEnds) {
-  auto first = Open();
-  ASSERT_TRUE(Lead(first.get(), "first").ok());
-  auto second = Open();
+  constexpr absl::Duration kLease = absl::Seconds(3);
   std::atomic<bool> stop{false};
+  const auto stopped = [&] { return stop.load(); };
+  auto first = Open();
+  ASSERT_EQ(Lead(first.get(), "first", stopped, kLease), absl::OkStatus());
+  auto second = Open();
   absl::Status status;
-  std::thread standby([&] { status = Lead(second.get(), "second", [&] { return stop.load(); }); });
-  absl::SleepFor(absl::Seconds(4));  // longer than the lease, which the first scheduler keeps
+  std::thread standby([&] { status = Lead(second.get(), "second", stopped, kLease); });
+  absl::SleepFor(2 * kLease);  // the first scheduler keeps its lease
   stop = true;
   standby.join();
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
-  EXPECT_TRUE(first->Apply(std::vector<StoreWrite>{{"a", "1"}}).ok());
+  EXPECT_EQ(first->Apply(std::vector<StoreWrite>{{"a", "1"}}), absl::OkStatus());
 }
 
 TEST_F(EtcdStoreTest, DeposedLeaderWritesNothing) {
   auto first = Open();
-  ASSERT_TRUE(Lead(first.get(), "first").ok());
-  ASSERT_TRUE(first->Apply(std::vector<StoreWrite>{{"a", "1"}}).ok());
+  ASSERT_EQ(Lead(first.get(), "first"), absl::OkStatus());
+  ASSERT_EQ(first->Apply(std::vector<StoreWrite>{{"a", "1"}}), absl::OkStatus());
   // Somebody takes the leader's key away, as etcd does when a lease ends.
   EtcdClient client({.endpoints = {absl::StrFormat("127.0.0.1:%d", port_)}});
   etcdserverpb::TxnRequest request;
   request.add_success()->mutable_request_delete_range()->set_key("test/leader");
   ASSERT_TRUE(client.Txn(request, absl::Now() + absl::Seconds(5)).ok());
   auto second = Open();
-  ASSERT_TRUE(Lead(second.get(), "second").ok());
+  ASSERT_EQ(Lead(second.get(), "second"), absl::OkStatus());
   const absl::Status refused = first->Apply(std::vector<StoreWrite>{{"a", "2"}});
   EXPECT_EQ(refused.code(), absl::StatusCode::kAborted);
   EXPECT_EQ(KindOf(refused), FailureKind::kTemporary);
@@ -225,7 +228,7 @@ TEST_F(EtcdStoreTest, EtcdOverMutualTlsWithAUser) {
   auto store = *EtcdStore::Open(where, access);
   const absl::Status leads = Lead(store.get(), "a");
   ASSERT_TRUE(leads.ok()) << leads;
-  ASSERT_TRUE(store->Apply(std::vector<StoreWrite>{{"a", "1"}}).ok());
+  ASSERT_EQ(store->Apply(std::vector<StoreWrite>{{"a", "1"}}), absl::OkStatus());
   EXPECT_THAT(*store->Load(), ElementsAre(Pair("a", "1")));
 }
 
@@ -254,7 +257,7 @@ TEST_F(EtcdStoreTest, CompleteJournalIsCarriedOutAndIncompleteJournalForgotten) 
     }
     ASSERT_TRUE(client.Txn(request, absl::Now() + absl::Seconds(20)).ok());
     auto store = Open();
-    ASSERT_TRUE(Lead(store.get(), "next").ok());
+    ASSERT_EQ(Lead(store.get(), "next"), absl::OkStatus());
     EXPECT_THAT(*store->Load(), ElementsAre(Pair("a", "1")));
     store.reset();
   }
