@@ -267,9 +267,9 @@ class Soak:
 
 
 def warm_up(cluster):
-    """Fills the rings in which every shard notes its last 65,536 events: they take their memory as events come."""
+    """Takes the memory that comes with first uses: rings in which every shard notes its last 65,536 events, and the library of an encrypted link."""
     job = Job(cluster, "warm-up", ("warm-up", "shutdown", None), 0)
-    job.flags = ["--colocated-summation=false"]
+    job.flags = ["--colocated-summation=false", "--encrypt-data"]
     job.parameters = lambda how: {"tensors": [(f"t{i}", 0, 0, 10) for i in range(100)], "rounds": 300, "ending": how}
     job.run()
 
