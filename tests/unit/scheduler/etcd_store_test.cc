@@ -168,7 +168,7 @@ TEST_F(EtcdStoreTest, SchedulerThatEndsGivesItsLeaseUp) {
 }
 
 TEST_F(EtcdStoreTest, SecondSchedulerStandsByUntilTheLeaseEnds) {
-  constexpr absl::Duration kLease = absl::Seconds(3);
+  constexpr absl::Duration kLease = absl::Seconds(5);
   std::atomic<bool> stop{false};
   const auto stopped = [&] { return stop.load(); };
   auto first = Open();
@@ -176,7 +176,7 @@ TEST_F(EtcdStoreTest, SecondSchedulerStandsByUntilTheLeaseEnds) {
   auto second = Open();
   absl::Status status;
   std::thread standby([&] { status = Lead(second.get(), "second", stopped, kLease); });
-  absl::SleepFor(2 * kLease);  // the first scheduler keeps its lease
+  absl::SleepFor(kLease + absl::Seconds(2));  // the first scheduler keeps its lease
   stop = true;
   standby.join();
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
@@ -270,7 +270,7 @@ TEST_F(EtcdStoreTest, LeaderWithoutEtcdStepsDownWithinItsLease) {
   auto store = Open();
   ASSERT_TRUE(store
                   ->Lead({.name = "a",
-                          .ttl = absl::Seconds(2),
+                          .ttl = absl::Seconds(5),
                           .give_up = [] { return false; },
                           .on_lost =
                               [&](absl::Status why) {
