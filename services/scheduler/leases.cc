@@ -69,13 +69,21 @@ absl::Duration Leases::ForgiveGap(absl::Time now, Fleet* fleet, Jobs* jobs) {
   const absl::Duration gap = now - last_tick_ - kLongestTick;
   last_tick_ = now;
   if (gap <= kLongestTick) return absl::ZeroDuration();
-  const auto forgive = [&](Lease* lease) {
-    lease->last_seen = std::max(lease->last_seen, std::min(now, lease->last_seen + gap));
-    lease->unwatched_since = std::min(now, lease->unwatched_since + gap);
+  // Heartbeats that came meanwhile may not be read yet: half a lease is time for another.
+  const absl::Time least = now - length_ / 2;
+  const auto forgive = [&](absl::Time* since) {
+    *since = std::max(*since, std::max(least, std::min(now, *since + gap)));
   };
-  for (auto& [id, server] : fleet->servers()) forgive(&server.lease);
+  const auto forgive_lease = [&](Lease* lease) {
+    forgive(&lease->last_seen);
+    forgive(&lease->unwatched_since);
+  };
+  for (auto& [id, server] : fleet->servers()) forgive_lease(&server.lease);
   for (auto& [id, job] : *jobs) {
-    for (auto& [rank, node] : job.nodes) forgive(&node.lease);
+    for (auto& [rank, node] : job.nodes) {
+      forgive_lease(&node.lease);
+      forgive(&node.accused_since);
+    }
     if (job.current.servers_due.until) *job.current.servers_due.until += gap;
   }
   return gap;

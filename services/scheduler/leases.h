@@ -44,9 +44,9 @@ class Leases {
   // The member of a stream that broke; the stream is forgotten. Empty: an unknown stream.
   std::optional<Watcher> Broke(WatchId watch);
 
-  // Prolongs all leases if this process, or its machine, did not run: nobody could keep a lease. So
-  // too the time that servers have to follow their jobs.
-  // Returns for how long, 0 if it ran.
+  // Prolongs all leases if this process, or its machine, did not run: nobody could keep a lease.
+  // Each lasts for half its length from now on, or longer. So too the time of accused nodes, and
+  // the time that servers have to follow their jobs. Returns for how long, 0 if it ran.
   absl::Duration ForgiveGap(absl::Time now, Fleet* fleet, Jobs* jobs);
 
   // A node cannot reach `server`. `reason`: the sentence for people if the server is lost.

@@ -103,6 +103,43 @@ TEST_F(LeasesTest, GapInWhichTheSchedulerStoodStillProlongsLeases) {
   EXPECT_EQ(leases_.ForgiveGap(now_, &fleet_, &jobs_), absl::ZeroDuration());
 }
 
+TEST_F(LeasesTest, MemberThatWasSilentBeforeTheGapHasHalfALeaseAfterIt) {
+  const Server& server = AddServer();
+  for (int tick = 0; tick < 5; ++tick) {
+    now_ += absl::Milliseconds(980);
+    leases_.ForgiveGap(now_, &fleet_, &jobs_);
+  }
+  for (uint32_t rank = 1; rank < 3; ++rank) node(rank).lease.last_seen = now_;
+  Disconnect(&node(2).lease);
+  now_ += absl::Seconds(8);
+  leases_.ForgiveGap(now_, &fleet_, &jobs_);
+  now_ += kLease / 2 - absl::Milliseconds(1);
+  EXPECT_THAT(leases_.Expired(now_, job_), IsEmpty());
+  EXPECT_THAT(leases_.Expired(now_, fleet_), IsEmpty());
+  now_ += absl::Milliseconds(1);
+  EXPECT_THAT(leases_.Expired(now_, job_), ElementsAre(NodeId(0)));
+  EXPECT_THAT(leases_.Expired(now_, fleet_), ElementsAre(server.id));
+  now_ += absl::Milliseconds(1500);
+  EXPECT_THAT(leases_.Expired(now_, job_), ElementsAre(NodeId(0), NodeId(1), NodeId(2)));
+}
+
+TEST_F(LeasesTest, GapProlongsNoLeaseThatIsLonger) {
+  node(0).lease = leases_.Restored(now_);
+  now_ += absl::Seconds(4);
+  leases_.ForgiveGap(now_, &fleet_, &jobs_);
+  now_ += 2 * kLease - absl::Seconds(4) - absl::Milliseconds(1);
+  EXPECT_THAT(leases_.Expired(now_, job_), ElementsAre(NodeId(1), NodeId(2)));
+}
+
+TEST_F(LeasesTest, GapGivesAnAccusedNodeItsTimeAgain) {
+  leases_.Accuse(now_, NodeId(0), "cannot reach it", &node(1));
+  now_ += absl::Seconds(60);
+  leases_.ForgiveGap(now_, &fleet_, &jobs_);
+  EXPECT_EQ(leases_.Guilty(now_, job_), nullptr);
+  now_ += kLease;
+  EXPECT_EQ(leases_.Guilty(now_, job_), &node(1));
+}
+
 TEST_F(LeasesTest, AccusedNodeIsGuiltyWhenItsConnectionBreaks) {
   leases_.Accuse(now_, NodeId(0), "cannot reach it", &node(1));
   EXPECT_EQ(leases_.Guilty(now_, job_), nullptr);
