@@ -40,10 +40,9 @@ def test_every_cut_into_racks_gives_the_bits_of_the_tree(tmp_path, nodes, rack, 
         assert "without relays" not in cluster.scheduler.text() and "refused" not in cluster.scheduler.text()
 
 
-@pytest.mark.parametrize("nodes,rack", [(9, 8), (10, 3), pytest.param(100, 10, marks=pytest.mark.full)])
+@pytest.mark.parametrize("nodes,rack", [(9, 8), (10, 3), pytest.param(100, 10, marks=[pytest.mark.full, pytest.mark.big])])
 def test_every_type_and_operation_gives_the_bits_of_the_tree(tmp_path, nodes, rack):
-    check_matrix(tmp_path, nodes, 1, 1, 2, [("random", 1), ("random", 1023), ("special", 1023)], flags_of_node=racks(rack), flags_of_server=in_rack(0),
-                 starting_s=60)
+    check_matrix(tmp_path, nodes, 1, 1, 2, [("random", 1), ("random", 1023), ("special", 1023)], flags_of_node=racks(rack), flags_of_server=in_rack(0))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
@@ -64,12 +63,12 @@ def test_a_server_that_owns_and_relays_is_lost(tmp_path, number):
 
 
 @pytest.mark.full
+@pytest.mark.big
 @pytest.mark.parametrize("nodes,rack", [(64, 8), (100, 10)])
 def test_many_racks_lose_a_server_that_owns_and_relays(tmp_path, nodes, rack):
     """Eight whole branches of the tree; and racks that cut it."""
-    with Cluster(tmp_path, nodes, cpu_servers=2, scheduler_flags=["--lease=30s"], flags_of_node=racks(rack), flags_of_server=in_rack(1),
-                 starting_s=60) as cluster:
-        ranks = cluster.start_ranks("rounds.py", {"gate_after": 1, "variants": 2})
+    with Cluster(tmp_path, nodes, cpu_servers=2, flags_of_node=racks(rack), flags_of_server=in_rack(1)) as cluster:
+        ranks = cluster.start_ranks("rounds.py", {"gate_after": 1, "variants": 2, "smaller": 20})
         ranks.wait_at("running", 300)
         ranks.open("running")
         eventually(lambda: "with relays for" in cluster.scheduler.text(), 10 * PATIENCE, "a plan with relays")

@@ -36,10 +36,11 @@ def test_servers_are_lost_and_join(tmp_path, number):
 
 
 @pytest.mark.full
+@pytest.mark.big
 def test_sixty_four_nodes_lose_a_server(tmp_path):
     """Two full levels of the tree."""
-    with Cluster(tmp_path, 64, cpu_servers=2, scheduler_flags=["--lease=30s"]) as cluster:
-        ranks = cluster.start_ranks("rounds.py", {"gate_after": 1})
+    with Cluster(tmp_path, 64, cpu_servers=2) as cluster:
+        ranks = cluster.start_ranks("rounds.py", {"gate_after": 1, "smaller": 20})
         ranks.wait_at("running", 300)
         ranks.open("running")
         goes_on(ranks, 3, timeout=120)
@@ -49,8 +50,9 @@ def test_sixty_four_nodes_lose_a_server(tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.big
 def test_every_type_and_operation_gives_the_bits_of_the_tree(tmp_path):
-    check_matrix(tmp_path, 64, 1, 1, 2, [("random", 1), ("random", 1023), ("special", 1023)], starting_s=60)
+    check_matrix(tmp_path, 64, 1, 1, 2, [("random", 1), ("random", 1023), ("special", 1023)])
 
 
 def test_a_server_without_memory_for_early_contributions_asks_for_them_again(tmp_path):

@@ -30,13 +30,15 @@ SLOW = bool(SANITIZED or os.environ.get("ADDEND_SLOW"))
 # Sanitized binaries run several times slower, and their start takes seconds if many start at once.
 PATIENCE = 6 if SLOW else 1
 LEASE_FACTOR = 4 if SLOW else 1  # sanitized binaries also send heartbeats late
+CROWD = 33  # so many nodes or more make two cores late by seconds, also with heartbeats
 
 
-def with_scaled_lease(flags):
-    """The scheduler's flags, with the lease (5 s if the flags have no lease) scaled for slow binaries."""
+def with_scaled_lease(flags, nodes):
+    """The scheduler's flags, with the lease scaled for slow binaries; it is 5 s, and 30 s for a crowd, if the flags have no lease."""
     def scaled(match):
         return f"--lease={int(match[1]) * LEASE_FACTOR}s"
-    return [re.sub(r"^--lease=(\d+)s$", scaled, flag) for flag in ["--lease=5s", *flags]]
+    lease = "--lease=30s" if nodes >= CROWD else "--lease=5s"
+    return [re.sub(r"^--lease=(\d+)s$", scaled, flag) for flag in [lease, *flags]]
 
 
 def sanitizer_environment(folder=None):
@@ -105,18 +107,18 @@ class Ranks:
 class Cluster:
     def __init__(self, folder, nodes=1, local_size=1, cpu_servers=0, shards=1, job="job", store="memory",
                  scheduler_flags=(), summation_flags=(), agent_flags=(), network=None, user=None, bin_dir=None, schedulers=1,
-                 flags_of_node=lambda node: (), flags_of_server=lambda index: (), common_flags=(), beside=None, shared_memory="off", starting_s=10):
+                 flags_of_node=lambda node: (), flags_of_server=lambda index: (), common_flags=(), beside=None, shared_memory="off", starting_s=None):
         """`network`: a netns.Network whose hosts 1..nodes carry the agents and the next hosts the CPU servers; without it all processes are
         on 127.0.0.1. `user`: a numeric user id that runs every process. Several schedulers share an etcd, which the cluster starts.
         `common_flags`: of every service; TLS flags among them also of addendctl. `beside`: another cluster, whose scheduler and CPU servers
         this cluster's job also uses. `shared_memory`: as of the services; off, since most tests are about machines. `starting_s`: within
-        which agents have to serve.
+        which agents have to serve: 10, and 60 for a crowd.
         """
-        self.shared_memory, self.starting_s = shared_memory, starting_s
+        self.shared_memory, self.starting_s = shared_memory, starting_s or (60 if nodes >= CROWD else 10)
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="c", dir=folder))
         self.nodes, self.local_size, self.cpu_servers = nodes, local_size, cpu_servers
         self.shards, self.job, self.store = shards, job, store
-        self.flags = {"scheduler": with_scaled_lease(scheduler_flags), "summation": list(summation_flags), "agent": list(agent_flags)}
+        self.flags = {"scheduler": with_scaled_lease(scheduler_flags, nodes), "summation": list(summation_flags), "agent": list(agent_flags)}
         for kind in self.flags:
             self.flags[kind] += common_flags
         self.ctl_flags = [flag for flag in common_flags if flag.startswith("--tls-")]

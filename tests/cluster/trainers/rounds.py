@@ -1,6 +1,6 @@
 """Pushes random tensors round after round and compares every result with the reference, until the gate "stop" is open. The parameter `kind`:
-of the values, and `variants`, their number; `wire`: the type in which sums and averages of float32 travel; `ranks_of_a_node`: of an agent's, if
-not those of the launcher's.
+of the values, and `variants`, their number; `smaller`: by which the sizes are divided, since each trainer makes the values of all; `wire`: the
+type in which sums and averages of float32 travel; `ranks_of_a_node`: of an agent's, if not those of the launcher's.
 """
 import os
 
@@ -10,9 +10,10 @@ import addend
 from common import RANK, file, finish, gate, outcome, parameters, wants
 from tests.support import reference
 
-TENSORS = [("float32", "Sum", 100_003), ("float16", "Average", 5_001), ("int64", "Sum", 1), ("float32", "Average", 40_000)]
 KINDS = {"random": reference.random_values, "mixed": reference.mixed_values}
 p = parameters()
+SIZES = [-(-size // p.get("smaller", 1)) for size in (100_003, 5_001, 1, 40_000)]
+TENSORS = list(zip(("float32", "float16", "int64", "float32"), ("Sum", "Average", "Sum", "Average"), SIZES))
 VARIANTS = p.get("variants", 5)  # of the values, in turn
 SIZE, LOCAL_SIZE = int(os.environ["WORLD_SIZE"]), p.get("ranks_of_a_node") or int(os.environ["LOCAL_WORLD_SIZE"])
 
