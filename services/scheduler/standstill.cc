@@ -100,8 +100,11 @@ v1::Stall Standstill::ExplainOne(const Job& job, const std::string& name, uint64
     if (named == kMostNamed) return void(++further);
     text += (named++ == 0 ? "" : "; ") + sentence;
   };
+  const DeclaredTensor* const tensor = job.current.tensors.Front(name);
   for (const auto& [id, node] : job.nodes) {
     if (!job.TakesPart(node) || !job.IsAmong(id, participants)) continue;
+    // It has the results of all its rounds, and does not list them any more.
+    if (tensor != nullptr && tensor->undeclared.Contains(id)) continue;
     const auto list = lists_.find(id);
     const Open* open = nullptr;
     if (list != lists_.end()) {

@@ -70,6 +70,13 @@ TEST_F(StandstillTest, NodeThatDoesNotListARoundHasNotPushedIt) {
   EXPECT_THAT(Texts(), ElementsAre());
 }
 
+TEST_F(StandstillTest, NodeThatHasUndeclaredTheTensorIsNotMissing) {
+  Declared("a", 3).undeclared.Insert(NodeId(1));
+  Take(1, {});
+  Take(0, {{"a"}});
+  EXPECT_THAT(Texts(), ElementsAre("a: node 2 (on gpu2, rank 2) has not pushed it"));
+}
+
 TEST_F(StandstillTest, RankOfANodeThatHasPushedInPartIsNamed) {
   job_.settings.set_local_size(2);
   Take(0, {{"a"}});
