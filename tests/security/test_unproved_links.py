@@ -1,4 +1,5 @@
 """Links before an end has proved its identity: frames inserted on the path between agent and server, and connections of strangers."""
+import collections
 import itertools
 import select
 import socket
@@ -21,14 +22,15 @@ TENSORS = range(1, 9)
 
 
 class Forger:
-    """A process on the path without a key. On every other connection it inserts frames before the server's proof: before CHALLENGE or
-    before the server's HELLO, one kind at a time, for the rounds that may be under way. It cuts the connections between after a while.
+    """A process on the path without a key. On every other connection of each node it inserts frames before the server's proof: before
+    CHALLENGE or before the server's HELLO, one kind at a time, for the rounds that may be under way. It cuts the connections between after a
+    while. (A node whose connections failed several times in a row would report the server, which ends the job.)
     """
 
     def __init__(self, host, port, rounds):
         self.injected = {}  # kind -> number of insertions
         self._target, self._rounds, self._connections = ("127.0.0.1", port), rounds, []
-        self._turns = itertools.count()
+        self._turns = collections.defaultdict(itertools.count)  # by node
         self._plan = itertools.cycle(itertools.product(KINDS, (0, 1)))
         self._listener = socket.create_server((host, port))
         threading.Thread(target=self._accept, daemon=True).start()
@@ -41,7 +43,7 @@ class Forger:
                 return
             server = socket.create_connection(self._target)
             self._connections += [node, server]
-            threading.Thread(target=self._serve, args=(node, server, next(self._turns) % 2 == 0), daemon=True).start()
+            threading.Thread(target=self._serve, args=(node, server), daemon=True).start()
 
     @staticmethod
     def _pass_on(source, sink):
@@ -58,9 +60,10 @@ class Forger:
                   for number in range(max(round_ - 1, 1), round_ + 4) for tensor in TENSORS for size in sizes]
         return b"".join(frames)
 
-    def _serve(self, node, server, forges):
+    def _serve(self, node, server):
         try:
             hello = self._pass_on(node, server)
+            forges = next(self._turns[hello["sender"]]) % 2 == 0
             if forges:
                 kind, behind_challenge = next(self._plan)
                 if behind_challenge:
