@@ -75,9 +75,9 @@ absl::StatusOr<Session::Registered> ServerMember::Impl::Register(grpc::ClientCon
   if (previous != nullptr && !request.colocated_job().empty() &&
       previous->server_id() != response.server_id()) {
     return WithKind(absl::FailedPreconditionError(
-                        absl::StrFormat("the scheduler took colocated server %d for lost, which is "
-                                        "server %d now that it is back; restart the agent (the "
-                                        "scheduler's log has the reason of the loss)",
+                        absl::StrFormat("the scheduler gave colocated server %d the number %d when "
+                                        "it came back; restart the agent (if it was taken for "
+                                        "lost, the scheduler's log says why)",
                                         previous->server_id(), response.server_id())),
                     FailureKind::kTemporary);
   }
