@@ -12,8 +12,8 @@ from tests.support import reference
 
 KINDS = {"random": reference.random_values, "mixed": reference.mixed_values}
 p = parameters()
-SIZES = [-(-size // p.get("smaller", 1)) for size in (100_003, 5_001, 1, 40_000)]
-TENSORS = list(zip(("float32", "float16", "int64", "float32"), ("Sum", "Average", "Sum", "Average"), SIZES))
+TENSORS = [(dtype, op, -(-size // p.get("smaller", 1))) for dtype, op, size in (
+    ("float32", "Sum", 100_003), ("float16", "Average", 5_001), ("int64", "Sum", 1), ("float32", "Average", 40_000))]
 VARIANTS = p.get("variants", 5)  # of the values, in turn
 SIZE, LOCAL_SIZE = int(os.environ["WORLD_SIZE"]), p.get("ranks_of_a_node") or int(os.environ["LOCAL_WORLD_SIZE"])
 
